@@ -42,10 +42,6 @@ class NoSuchCheckpoint(OffsetsError):
     """There is no checkpoint of a stream at the path."""
 
 
-class DamagedCheckpoint(OffsetsError):
-    """A file of a stream's checkpoint is empty or cut off."""
-
-
 class NotAStore(OffsetsError):
     """There is no complete store of this format version at the path."""
 

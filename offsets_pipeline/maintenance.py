@@ -1,7 +1,7 @@
 """Upkeep of a store: cleans the log if the settings ask for it, compacts its tables and vacuums them.
 
 A vacuum removes files that a table dropped longer ago than its `delta.deletedFileRetentionDuration`. Streams and
-coordinators may run meanwhile: a compaction changes no row, and a vacuum keeps files that a stream has yet to read.
+coordinators may run meanwhile: a compaction changes no row, and a fold whose commits are gone reads the log's files.
 """
 
 from __future__ import annotations
@@ -12,27 +12,23 @@ from typing import TYPE_CHECKING, NamedTuple
 from offsets_pipeline.clock import MS_OF_HOUR
 from offsets_pipeline.delta import COMPRESSION
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG, STATE, TOPIC_OFFSETS
-from offsets_pipeline.delta.upkeep import compact, kept_ms, live, never, vacuum
-from offsets_pipeline.errors import NoSuchCheckpoint, WriteConflict
+from offsets_pipeline.delta.upkeep import compact, live, never, vacuum
+from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.file_compaction import rewritten
-from offsets_pipeline.log.stream_checkpoint import StreamCheckpoint
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import state_tables_of
 from offsets_pipeline.state.publishing import compact_facts, drop_replaced, publish
-from offsets_pipeline.store import absolute
 from offsets_pipeline.topic_positions.sample_table import remove_old_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.delta import TableFolder
     from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.store import Store
-
-_MARGIN_MS = 60_000  # clocks of several machines differ
 
 
 class Upkeep(NamedTuple):
@@ -46,9 +42,7 @@ class Upkeep(NamedTuple):
     removed: int
 
 
-def maintain_store(
-    store: Store, clock: Clock, checkpoints: Collection[str] = (), *, settings: Settings | None = None
-) -> list[Upkeep]:
+def maintain_store(store: Store, clock: Clock, *, settings: Settings | None = None) -> list[Upkeep]:
     """Compact and vacuum every table of the store; returns the upkeep of each.
 
     Cleans the log first if `history_hours` is set.
@@ -56,17 +50,14 @@ def maintain_store(
     Args:
         store: the store.
         clock: the present time.
-        checkpoints: checkpoint folders outside of the store, of streams that read the log; those inside are known.
         settings: the program's settings; without them the log is not cleaned, and samples are kept.
 
     Raises:
-        NoSuchCheckpoint: one of ``checkpoints`` is not the checkpoint of a stream over the log.
         CannotClean: the log cannot be cleaned.
         WriteConflict: other writers that rewrite the log committed first too often.
         NotAStore: the store has got another format.
     """
     store.require_format()
-    unread = _first_unread_version([*store.checkpoints(), *map(absolute, checkpoints)], required=checkpoints)
     before = {table.name: live(store.table(table.name)) for table in _tables(store)}
     _publish(store, clock)
     compression = COMPRESSION if settings is None else settings.log.codec(COMPRESSION)
@@ -79,7 +70,7 @@ def maintain_store(
             _expire_samples(folder, clock, 0 if settings is None else settings.lag.sample_retention_hours)
         if table.name not in STATE:
             _compact(folder, compression, never)
-        removed = _vacuum(folder, clock, unread if table is LOG else None, never)
+        removed = vacuum(folder)
         done.append(Upkeep(table.name, *before[table.name], *live(folder), removed))
     return done
 
@@ -87,7 +78,6 @@ def maintain_store(
 def maintain_beside_fold(
     store: Store,
     clock: Clock,
-    checkpoint: str | None,
     is_stopping: Callable[[], bool],
     settings: Settings | None = None,
     sample_retention_hours: int = 0,
@@ -95,16 +85,14 @@ def maintain_beside_fold(
 ) -> list[Upkeep]:
     """Do `maintain_store` without publishing, which the stream does; returns the upkeep.
 
-    ``checkpoint`` is that of the stream, if it is outside of the store. Ends early if ``is_stopping``. With
-    ``settings`` it cleans the log if `history_hours` is set. Only that starts Spark jobs. Keeps samples of positions
-    for ``sample_retention_hours``; 0: all. ``compression``: Parquet's codec of the log's files.
+    Ends early if ``is_stopping``. With ``settings`` it cleans the log if `history_hours` is set. Only that starts Spark
+    jobs. Keeps samples of positions for ``sample_retention_hours``; 0: all. ``compression``: Parquet's codec of the
+    log's files.
 
     Raises the errors of the storage and of damaged tables, NotAStore if the store has got another format; of a cleaning
     CannotClean and WriteConflict. A conflict of a compaction with another writer is no error.
     """
     store.require_format()
-    own = [] if checkpoint is None else [absolute(checkpoint)]
-    unread = _first_unread_version([*store.checkpoints(), *own])
     done = []
     for table in _tables(store):
         if is_stopping():
@@ -116,7 +104,7 @@ def maintain_beside_fold(
         )
         replaced = 0 if table.name in STATE else _compact(folder, compression, is_stopping)
         after = live(folder) if replaced or cleaned else before  # else other writers alone made the difference
-        removed = _vacuum(folder, clock, unread if table is LOG else None, is_stopping)
+        removed = vacuum(folder, is_stopping)
         done.append(Upkeep(table.name, *before, *after, removed))
     return done
 
@@ -159,35 +147,3 @@ def _publish(store: Store, clock: Clock) -> None:
         if table.published is None:
             compact_facts(store, table, progress)
     drop_replaced(store, progress)
-
-
-def _vacuum(folder: TableFolder, clock: Clock, unread: int | None, is_stopping: Callable[[], bool]) -> int:
-    """Remove files that the table dropped longer ago than its retention; returns how many.
-
-    Removes none if a stream has yet to read a version older than the retention. ``unread`` is the first such version.
-    """
-    since_ms = None if unread is None else folder.committed_ms(unread)
-    # The table drops a version's files after its commit. Vacuum keeps them if the commit is younger than the retention.
-    if since_ms is not None and clock.now_ms() - since_ms + _MARGIN_MS > kept_ms(folder):
-        return 0
-    return vacuum(folder, is_stopping)
-
-
-# --- streams that read the log
-
-
-def require_checkpoints(folders: Collection[str]) -> None:
-    """Raise NoSuchCheckpoint if one of these folders is not the checkpoint of a stream over a log."""
-    _first_unread_version(map(absolute, folders), required=folders)
-
-
-def _first_unread_version(folders: Iterable[str], required: Collection[str] = ()) -> int | None:
-    """The first version of the log that one of the streams with these checkpoints has not read; None without streams.
-
-    Raises NoSuchCheckpoint if one of ``required`` is not the checkpoint of a stream.
-    """
-    versions = {folder: StreamCheckpoint(folder).unread_version() for folder in folders}
-    for folder in required:
-        if versions[absolute(folder)] is None:
-            raise NoSuchCheckpoint(f"{folder} is not the checkpoint of a stream over the log; name the folder of one")
-    return min((each for each in versions.values() if each is not None), default=None)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from offsets_pipeline.config.sections import FoldSettings
-from offsets_pipeline.delta.filesystems import arrow_folder, arrow_path, children, open_path
+from offsets_pipeline.delta.filesystems import arrow_folder, arrow_path, open_path
 from offsets_pipeline.delta.properties import (
     CREATION,
     IN_SCHEMA,
@@ -59,7 +59,6 @@ __all__ = [
 ]
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-_CHECKPOINTS = "_checkpoints"
 # Delta's errors while another process creates the table: its folder exists, and its first commit is not visible yet.
 _BEING_CREATED = (
     "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
@@ -244,13 +243,6 @@ class Store:
             return _arrow_folder(_in_catalog(self.spark, self.location, catalog_name(name)))
         return f"{arrow_folder(self.location)}/{name}"
 
-    def read_stream(self, name: str, options: dict[str, str]) -> DataFrame:
-        """The table as a stream of its appended rows."""
-        reader = self.spark.readStream.format("delta").options(**options)
-        if self.is_schema:
-            return reader.table(self.table_name(name))
-        return reader.load(f"{self.location}/{name}")
-
     def version(self, name: str) -> int:
         """The table's newest version."""
         return self.table(name).snapshot().version
@@ -259,18 +251,6 @@ class Store:
     def is_schema(self) -> bool:
         """Whether the store is a schema of the catalog, not a folder."""
         return self.location.startswith(SCHEMA_PREFIX)
-
-    def checkpoint(self, query: str) -> str:
-        """The checkpoint folder of a streaming query of this store."""
-        return f"{self.folder()}/{_CHECKPOINTS}/{query}"
-
-    def checkpoints(self) -> list[str]:
-        """The checkpoint folders of all streaming queries of this store."""
-        return [self.checkpoint(query) for query in sorted(self.children(f"{self.folder()}/{_CHECKPOINTS}"))]
-
-    def children(self, folder: str) -> set[str]:
-        """The names in a folder, given as a path or a URI that Spark understands; empty if there is no such folder."""
-        return children(arrow_folder(folder))
 
     def folder(self) -> str:
         """The folder of the store's tables, as Spark understands it; for a schema, the parent folder of its log."""
@@ -357,11 +337,6 @@ class Store:
 
 def _with_article(kind: str) -> str:
     return f"an {kind}" if kind == OWNED else f"a {kind}"
-
-
-def planned_bytes(rows: DataFrame) -> int:
-    """Spark's estimate of the bytes to read; for a batch of a stream, the size of its files on storage."""
-    return int(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
 
 
 def normalised(location: str) -> str:

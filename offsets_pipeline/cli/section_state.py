@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from offsets_pipeline.cli.command import PATH, STATE, command
+from offsets_pipeline.cli.command import STATE, command
 from offsets_pipeline.cli.values import IF_HELD, PARTITION, semantics_option
 
 if TYPE_CHECKING:
@@ -16,15 +16,8 @@ if TYPE_CHECKING:
 
 @command(STATE, "offsets fold --store store", "offsets fold --store store --available-now")
 @click.option("--available-now", is_flag=True, help="End when all records up to now are folded.")
-@click.option("--checkpoint", type=PATH, metavar="FOLDER", help="Checkpoint of the stream (default: in the store).")
 @IF_HELD
-def fold(
-    store: str,
-    settings: Settings,
-    available_now: bool,  # noqa: FBT001
-    checkpoint: str | None,
-    if_held: str | None,
-) -> int:
+def fold(store: str, settings: Settings, available_now: bool, if_held: str | None) -> int:  # noqa: FBT001
     """Fold the log into the state tables, as a stream.
 
     Runs until SIGTERM or Ctrl-C, or with --available-now until all records up to now are folded. A crash loses and
@@ -32,7 +25,7 @@ def fold(
     """
     from offsets_pipeline.cli import state_commands
 
-    return state_commands.fold(store, settings, checkpoint, if_held, available_now=available_now)
+    return state_commands.fold(store, settings, if_held, available_now=available_now)
 
 
 @command(

@@ -14,20 +14,12 @@ if TYPE_CHECKING:
 
 
 @command(UPKEEP, "offsets maintain --store store", "offsets maintain --store store --every PT1H")
-@click.option(
-    "--checkpoint",
-    "checkpoints",
-    type=PATH,
-    multiple=True,
-    metavar="FOLDER",
-    help="Checkpoint of a stream that reads the log, if it is outside of the store. May be repeated.",
-)
 @every_option()
-def maintain(store: str, settings: Settings, checkpoints: tuple[str, ...], every: int | None) -> int:
+def maintain(store: str, settings: Settings, every: int | None) -> int:
     """Compact the tables, and remove files that no reader needs any more. Streams may run at the same time."""
     from offsets_pipeline.cli import upkeep_commands
 
-    return upkeep_commands.maintain(store, settings, checkpoints, every)
+    return upkeep_commands.maintain(store, settings, every)
 
 
 @command(UPKEEP, "offsets name-cluster --store store prod", name="name-cluster")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 
-def fold(location: str, settings: Settings, checkpoint: str | None, if_held: str | None, *, available_now: bool) -> int:
+def fold(location: str, settings: Settings, if_held: str | None, *, available_now: bool) -> int:
     """Fold the log until stopped, or all that it has now; returns the exit status. Raises LeaseHeld, LeaseLost."""
     total = expired_offsets = expired_groups = 0
 
@@ -54,7 +54,6 @@ def fold(location: str, settings: Settings, checkpoint: str | None, if_held: str
             settings,
             clock,
             available_now=available_now,
-            checkpoint=checkpoint,
             on_batch=on_batch,
             on_expiry=on_expiry,
             on_upkeep=on_upkeep,

@@ -14,21 +14,18 @@ from offsets_pipeline.clock import MS_OF_HOUR, SystemClock
 from offsets_pipeline.log import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from offsets_pipeline.config import Settings
     from offsets_pipeline.log.clean import Cleaned
     from offsets_pipeline.maintenance import Upkeep
 
 
-def maintain(location: str, settings: Settings, checkpoints: Sequence[str], every_ms: int | None) -> int:
+def maintain(location: str, settings: Settings, every_ms: int | None) -> int:
     """Compact and vacuum the tables, once or again and again; returns the exit status."""
     store, clock = open_store(location, settings), SystemClock()
-    upkeep.require_checkpoints(checkpoints)
 
     def run() -> list[Upkeep]:
         with progress_bar("compacting", tasks_of(lambda: store.spark)):
-            return upkeep.maintain_store(store, clock, checkpoints, settings=settings)
+            return upkeep.maintain_store(store, clock, settings=settings)
 
     for done in repeated(run, every_ms, clock, spark=lambda: store.spark):
         write_rows(list(upkeep.Upkeep._fields), done, "table")

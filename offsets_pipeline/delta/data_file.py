@@ -29,6 +29,13 @@ APPLICATION = "offsets"
 #: Delta application id of appends to the log of a followed topic. Its version is a time in ms since 1970: from this
 #: append on, the log has all records of the topic up to then.
 COMPLETE = "offsets-complete"
+#: Delta application id of appends of late records, which precede other records of a log. Such an append advances
+#: `late_in` of each log partition with late records to the same version. A fold advances it in `fold_progress` to the
+#: version that it has folded.
+LATE = "offsets-past"
+
+#: Delta application id of folds, in `fold_progress`: a version of the table `log` whose records are all folded.
+FOLDED = "offsets-folded"
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
 _ROW_GROUP_ROWS = 50_000  # of the state: a query for one group then reads one or two row groups
@@ -36,6 +43,11 @@ _ROW_GROUP_ROWS = 50_000  # of the state: a query for one group then reads one o
 COMPRESSION = "zstd"
 #: For a few rows: settings that make large files small take longer than the rows do.
 FAST = "snappy"
+
+
+def late_in(log_partition: int) -> str:
+    """Return the Delta application id of appends of late records to one log partition."""
+    return f"{LATE}-{log_partition}"
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.protocol import Action
     from offsets_pipeline.delta.schemas import Table
 
@@ -125,11 +124,6 @@ class TableFolder:
             text = self.commit_file(version)
             return None if text is None else parsed(text)
 
-    def committed_ms(self, version: int) -> int | None:
-        """Return when a version was committed, in milliseconds since 1970; None if its commit is not kept."""
-        actions = self.actions(version)
-        return None if actions is None else int(info_of(actions).get("timestamp", 0))  # it need not say
-
     def user_metadata(self, seen: Snapshot, application: str) -> str | None:
         """Return the user metadata of the commit that made the application's last transaction, as of a snapshot.
 
@@ -147,6 +141,23 @@ class TableFolder:
                 found: str | None = info_of(actions).get("userMetadata")
                 return found
         return None
+
+    def added_after(self, version: int, seen: Snapshot) -> list[DataFile] | None:
+        """Return the files with new rows of the commits after a version, as of a snapshot.
+
+        Returns None if a commit is no longer kept, these are more than MOST_COMMITS, or a later commit rearranged the
+        rows. Raises DamagedTable, StorageFailed.
+        """
+        if not seen.version - MOST_COMMITS <= version <= seen.version:
+            return None
+        added: dict[str, DataFile] = {}
+        for each in range(version + 1, seen.version + 1):
+            actions = self.actions(each)
+            if actions is None or any(action["remove"]["path"] in added for action in actions if "remove" in action):
+                return None
+            adds = (action["add"] for action in actions if action.get("add", {}).get("dataChange"))
+            added |= {add["path"]: DataFile.of_action(add) for add in adds}
+        return list(added.values())
 
     def is_unchanged(self, version: int, text: bytes | None) -> bool:
         """Return whether `commit_file` still returns this text. Raises OSError."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,7 @@ from pyarrow import fs
 from offsets_pipeline.delta.damage import explained
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.snapshot import conformed
-from offsets_pipeline.errors import StorageFailed, UnsupportedTable, WriteConflict
+from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
@@ -22,10 +20,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.table_folder import TableFolder
-
-_KEPT = "delta.deletedFileRetentionDuration"
-_KEPT_BY_DEFAULT = "interval 1 week"
-_INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(millisecond|second|minute|hour|day|week)s?")
 
 #: Larger files are left alone, so that a long log is not rewritten again and again.
 SMALL_BYTES = 16 * 1024 * 1024
@@ -110,17 +104,6 @@ def _worth_rewriting(files: Sequence[DataFile]) -> list[DataFile]:
             largest = held
         rows += held
     return [file for file in files if file.rows <= largest]
-
-
-def kept_ms(folder: TableFolder) -> int:
-    """Return how long the table keeps files that its newest version no longer has, in milliseconds."""
-    text = folder.snapshot().properties.get(_KEPT, _KEPT_BY_DEFAULT)
-    found = _INTERVAL.fullmatch(text.strip().lower())
-    if found is None:
-        raise UnsupportedTable(
-            f"cannot read {_KEPT} of {folder.folder}: {text!r} is not an interval; set it to `interval 7 days`"
-        )
-    return int(found[1]) * (timedelta(**{f"{found[2]}s": 1}) // timedelta(milliseconds=1))
 
 
 def vacuum(folder: TableFolder, is_stopping: Callable[[], bool] = never) -> int:

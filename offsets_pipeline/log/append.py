@@ -6,9 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from offsets_pipeline.delta import APPLICATION, COMPRESSION, DataFile
-from offsets_pipeline.delta.data_file import COMPLETE
+from offsets_pipeline.delta.data_file import COMPLETE, LATE, late_in
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.store import Store
 
-#: Delta application id of appends of late records, which precede other records of a log. A cleaning checks for them.
-LATE = "offsets-past"
 #: Delta application id of cleanings of the log. An append of late records checks for them.
 CLEANED = "offsets-cleaned"
 
@@ -70,17 +69,22 @@ class LogAppender:
         place = self.place(clock, log_incarnation)
 
         def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            writer = LogFileWriter(place)
+            writer, late = LogFileWriter(place), set[int]()
             for batch in batches:
                 for of_partition in log_partitions_of(batch):
                     with working_on(partial(place_of, of_partition)):
                         writer.write(of_partition)
-            written = pa.array([file.as_text() for file in writer.close()], pa.string())
-            yield pa.RecordBatch.from_arrays([written], names=["file"])
+                        if pc.any(of_partition["backfill"]).as_py():
+                            late.add(of_partition["log_partition"][0].as_py())
+            found = [*({"file": file.as_text()} for file in writer.close()), *({"late": at} for at in late)]
+            yield pa.RecordBatch.from_pylist(found, pa.schema([("file", pa.string()), ("late", pa.int32())]))
 
         shared = rows.select(LOG.names()).repartition("log_partition")
-        texts = shared.sortWithinPartitions("log_partition", "record_offset").mapInArrow(write, "file string").collect()
-        files = [DataFile.of_text(row["file"]) for row in texts]
-        advance = {APPLICATION: self.number, LATE: self._seen.transaction(LATE) + 1}
+        in_order = shared.sortWithinPartitions("log_partition", "record_offset")
+        found = in_order.mapInArrow(write, "file string, late int").collect()
+        files = [DataFile.of_text(row["file"]) for row in found if row["file"] is not None]
+        number = self._seen.transaction(LATE) + 1
+        late = {late_in(row["late"]): number for row in found if row["late"] is not None}
+        advance = {APPLICATION: self.number, LATE: number, **late}
         self._table.commit(files, seen=self._seen, advance=advance, unless_advanced=[CLEANED])
         return sum(file.rows for file in files)

@@ -25,11 +25,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.delta import COMPRESSION, DataFile
+from offsets_pipeline.delta.data_file import LATE
 from offsets_pipeline.delta.protocol import UNDO
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_INCARNATION
 from offsets_pipeline.errors import CannotClean, UnsupportedTable
-from offsets_pipeline.log.append import CLEANED, LATE
+from offsets_pipeline.log.append import CLEANED
 from offsets_pipeline.log.clean_files import CANDIDATES, KEPT, Bounds, FilesOfTable, Rewriter, candidates, kept
 from offsets_pipeline.log.file_writer import LogFilePlace
 from offsets_pipeline.log.log_reader import shared_out

@@ -1,8 +1,11 @@
-"""Folding the log into the state: the batch of a stream, and the replay of log partitions from their start.
+"""Folding the log into the state: its rest behind the last fold, and the replay of log partitions from their start.
 
-Both replay rows, append what these change as facts, and then swap `fold_progress`; only the swap competes with other
-folds. The order makes a fold safe to kill anywhere: until the swap nothing is folded, and facts that were appended
-twice change nothing (R15).
+Both replay files of the log, append what their rows change as facts, and then swap `fold_progress`; only the swap
+competes with other folds. The order makes a fold safe to kill anywhere: until the swap nothing is folded, and facts
+that were appended twice change nothing (R15).
+
+`fold_progress` names the version of the log that is folded, and the record offsets. A fold reads the files that later
+commits have added. If a commit is gone, or its files are compacted, it reads all files from the record offsets on.
 
 A replay from the start writes a new incarnation of its log partitions: facts, and published rows in place of the old
 ones. Then the swap names it, and the versions of the published tables. Readers see the old incarnation until then, and
@@ -17,8 +20,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
+from offsets_pipeline.delta.data_file import FOLDED, LATE, late_in
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, STATE, TOPICS
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
@@ -32,45 +34,34 @@ from offsets_pipeline.state.fold_progress import NO_INCARNATION, FoldProgress, P
 from offsets_pipeline.state.known import KnownGroups, names_of_known
 from offsets_pipeline.state.merge_on_read import state_tables_of
 from offsets_pipeline.state.publishing import ReplayedRows, is_of_unnamed, merged_tables
-from offsets_pipeline.state.replay_job import replay_batch, replay_log
+from offsets_pipeline.state.replay_job import replay_log
 from offsets_pipeline.state.replay_start import replay_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pyspark.sql import DataFrame
-
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.delta.data_file import DataFile
+    from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.state.merge_on_read import StateTable
     from offsets_pipeline.store import Store
 
 _SWAPS = 20  # attempts of a replay to catch up with a stream
+_UNFOLDED_COMMITS = 100  # without a record to fold, from which on a fold notes that it has read them
 
 
-def fold_batch(
-    store: Store, rows: DataFrame, settings: Settings, clock: Clock, warn: Callable[[str], None] | None = None
-) -> int:
-    """Fold rows of the table `log`, each log partition from where its last fold ended; returns how many were new.
+def fold_log(store: Store, settings: Settings, clock: Clock, warn: Callable[[str], None] | None = None) -> int:
+    """Fold the log, each log partition from where its last fold ended; returns how many records it replayed.
 
-    The rows must hold, of each log partition, everything that was appended since the last fold; older rows do no harm
-    (R15). A log partition is replayed from its start if rows were appended behind rows that are folded. ``warn`` gets a
-    line if records went into quarantine (R6).
+    Replays a log partition from its start if late records were appended to it, and all of them if another incarnation
+    of the log counts. ``warn`` gets a line if records went into quarantine (R6).
 
     Raises UndecodableRecord if the settings say so, WriteConflict if other folds came first too often, NotAStore if the
     store has got another format.
     """
-    return with_retries(lambda: _fold_once(store, rows, settings, clock, warn), "the fold of a batch", settings.fold)
-
-
-def fold_log(store: Store, settings: Settings, clock: Clock, warn: Callable[[str], None] | None = None) -> int:
-    """Fold the files of the log, as `fold_batch`, from where the last fold ended; returns how many records were new.
-
-    For a stream that is far behind: it costs what these records cost, however many commits appended them. It does not
-    see rows that were appended behind rows that are folded.
-    """
-    return with_retries(lambda: _fold_once(store, None, settings, clock, warn), "a fold of the log", settings.fold)
+    return with_retries(lambda: _fold_once(store, settings, clock, warn), "a fold of the log", settings.fold)
 
 
 def reload_partitions(
@@ -106,62 +97,47 @@ def reload_partitions(
     )
 
 
-def switch_log_incarnation_if_due(store: Store, settings: Settings, clock: Clock) -> int | None:
-    """Fold the incarnation of the log that counts if the state is of an older one; returns the records folded.
-
-    Returns None if the state is up to date. Raises as `reload_partitions`.
-    """
-    if FoldProgress.read(store.table(FOLD_PROGRESS.name)).log_incarnation >= current_log_incarnation(store):
-        return None
-    return with_retries(
-        lambda: _Rebuild(store, settings, clock).run(None).records, "another log incarnation's fold", settings.fold
-    )
-
-
-def _fold_once(
-    store: Store, rows: DataFrame | None, settings: Settings, clock: Clock, warn: Callable[[str], None] | None
-) -> int:
+def _fold_once(store: Store, settings: Settings, clock: Clock, warn: Callable[[str], None] | None) -> int:
     store.require_format()
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
+    log = store.table(LOG.name).snapshot()
     log_incarnation = current_log_incarnation(store)
     every = set(range(partition_count(store, log_incarnation)))
     if progress.log_incarnation < log_incarnation or progress.partitions.keys() != every:  # the first fold, too
-        changes = _Rebuild(store, settings, clock).run(None)  # of the log as it is now: these rows are in it
+        changes = _Rebuild(store, settings, clock).run(None)
     else:
-        changes = _fold_rows(store, rows, progress, settings, clock)
+        changes = _fold_rest(store, progress, log, settings, clock)
     if changes.quarantined and warn is not None:
         warn(
             f"{changes.quarantined} of {changes.records} records went into quarantine ({changes.first_corrupt()}); see "
             "the store's table quarantine"
         )
-    if changes.behind:
-        reload_partitions(store, changes.behind, settings, clock)
-    return changes.records
+    late = _with_late_records(log, progress)
+    return changes.records + (reload_partitions(store, late, settings, clock) if late else 0)
 
 
-def _fold_rows(
-    store: Store, rows: DataFrame | None, progress: FoldProgress, settings: Settings, clock: Clock
-) -> Changes:
-    """Fold these rows; None: those in the files of the log."""
+def _with_late_records(log: Snapshot, progress: FoldProgress) -> set[int]:
+    """The log partitions with late records that are not folded; all of them if the append did not name them."""
+    if log.transaction(LATE) <= progress.late:
+        return set()
+    every = set(progress.partitions)
+    return {at for at in every if log.transaction(late_in(at)) > progress.late} or every
+
+
+def _fold_rest(store: Store, progress: FoldProgress, log: Snapshot, settings: Settings, clock: Clock) -> Changes:
+    """Fold the records of the log that are not folded."""
     semantics = progress.semantics or store.properties.coordinator_semantics
     names = names_of_known(store.properties.topic_kind, semantics)
     known = KnownGroups.of((belonging(store.table(name), progress) for name in names), progress.incarnations)
     folders = _folders(store, len(progress.partitions), semantics, progress.incarnations, known)
-    if rows is None:
-        changes = _replayed_log(store, progress.partitions, progress.log_incarnation, folders, settings)
-    else:
-        counted = rows.where(F.col("log_incarnation") == progress.log_incarnation)
-        start = replay_start(store.properties, folders.offsets_partitions, semantics, progress.partitions)
-        found = replay_batch(
-            counted, start, settings.fold.driver_rows, lambda tables: write_changes(start.replay(tables), folders)
-        )
-        changes = _added(found, settings)
-    if changes.records:
+    files = _files_after(store, progress.log_version, log)
+    changes = _replayed_log(store, progress.partitions, progress.log_incarnation, folders, files, settings)
+    if changes.records or log.version - progress.log_version > _UNFOLDED_COMMITS:
         versions = _append(store, changes, progress)
         note_quarantine(store, changes.quarantine, progress.log_incarnation, settings, clock)
         note_topics(store, changes.topics, settings)
         moved = progressed(progress.partitions, changes.partitions, clock.now_ms())
-        progress.swap(progress.partitions | moved, versions)
+        progress.swap(progress.partitions | moved, versions, {FOLDED: log.version})
     return changes
 
 
@@ -188,10 +164,15 @@ class _Rebuild:
         Raises UndecodableRecord, WriteConflict.
         """
         every = range(self._count)
+        log = self._store.table(LOG.name).snapshot()  # the replay reads this version or a later one
         is_whole = self._progress.partitions.keys() == set(every)
         is_same = self._progress.log_incarnation == self._log_incarnation and self._found == self._semantics
         if not (is_whole and is_same):
             chosen = None
+        has_late = chosen is None or _with_late_records(log, self._progress) <= set(chosen)
+        folded = {LATE: log.transaction(LATE)} if has_late else {}
+        if chosen is None:
+            folded[FOLDED] = log.version
         tables = [self._store.table(name) for name in self._progress.versions]
         if chosen is None or set(chosen) == set(every):
             self._progress = with_older_noted(tables, self._progress)
@@ -206,14 +187,14 @@ class _Rebuild:
             for at in every
         }
         replayed = start if chosen is None else {at: start[at] for at in chosen}
-        changes = self._replay(replayed, None)
+        changes = self._replay(replayed, None, log.files())
         versions = _append(self._store, changes)
         written = progressed(replayed, changes.partitions, self._clock.now_ms())
         moved = {at: replace(each, published_to=each.folded_to) for at, each in written.items()}
         self._note(changes, {at: each.folded_to for at, each in moved.items()})
         rows = {name: changes.files[name] for name in merged_tables(self._store)}
         published = ReplayedRows(self._store, rows, set(replayed), incarnation)
-        self._swap(moved, versions, published)
+        self._swap(moved, versions, published, log, folded)
         return changes
 
     def _note(self, changes: Changes, replayed_to: Mapping[int, int] = MappingProxyType({})) -> None:
@@ -241,8 +222,15 @@ class _Rebuild:
 
         return with_retries(reserve, "a new incarnation of the state", self._settings.fold)
 
-    def _swap(self, moved: dict[int, PartitionProgress], versions: dict[str, int], published: ReplayedRows) -> None:
-        """Let readers see the incarnation, as soon as it has everything that was folded meanwhile.
+    def _swap(
+        self,
+        moved: dict[int, PartitionProgress],
+        versions: dict[str, int],
+        published: ReplayedRows,
+        log: Snapshot,
+        folded: Mapping[str, int],
+    ) -> None:
+        """Let readers see the incarnation, as soon as it has everything that was folded since this snapshot of the log.
 
         Its rows are published before each swap, and no earlier than those that they replace, so that readers of the old
         progress and of the new one find what they miss in the facts (docs/adr/0037).
@@ -262,7 +250,7 @@ class _Rebuild:
             removed_by = (table.snapshot().transaction(REMOVED_BY) for table in tables)
             self._progress.number = max(self._progress.number, *removed_by)  # also if the progress was restored alone
             known = self._of_log(self._progress.partitions)
-            moved |= self._catch_up(moved, versions, published)
+            moved |= self._catch_up(moved, versions, published, log)
             for at, each in moved.items():  # the log has no record between the two ends, only a gap
                 moved[at] = replace(each, folded_to=max(known.get(at, each).folded_to, each.folded_to))
             if not published.are_published(seen) and any(
@@ -276,7 +264,7 @@ class _Rebuild:
                 versions |= published.publish(self._progress, seen)
                 partitions = self._of_log(self._progress.partitions | moved)
                 is_whole = published.partitions >= partitions.keys()
-                self._progress.replace(partitions, versions if is_whole else self._progress.latest(versions))
+                self._progress.replace(partitions, versions if is_whole else self._progress.latest(versions), folded)
             except WriteConflict:
                 continue
             published.drop_covered(self._progress.number + 1)
@@ -291,7 +279,11 @@ class _Rebuild:
         return {at: each for at, each in partitions.items() if each.log_incarnation == self._log_incarnation}
 
     def _catch_up(
-        self, moved: Mapping[int, PartitionProgress], versions: dict[str, int], published: ReplayedRows
+        self,
+        moved: Mapping[int, PartitionProgress],
+        versions: dict[str, int],
+        published: ReplayedRows,
+        log: Snapshot,
     ) -> dict[int, PartitionProgress]:
         """Fold what another fold has folded since the log was read, into this incarnation."""
         known = self._of_log(self._progress.partitions)
@@ -301,16 +293,28 @@ class _Rebuild:
         incarnations = {at: each.incarnation for at, each in moved.items()}
         names = names_of_known(self._store.properties.topic_kind, self._semantics)
         tables = (self._store.table(name).snapshot() for name in names)
-        changes = self._replay(late, KnownGroups.of(tables, incarnations, published.files))
+        files = _files_after(self._store, log.version, self._store.table(LOG.name).snapshot())
+        changes = self._replay(late, KnownGroups.of(tables, incarnations, published.files), files)
         versions |= _append(self._store, changes)
         self._note(changes)
         return progressed(late, changes.partitions, self._clock.now_ms())
 
-    def _replay(self, start: Mapping[int, PartitionProgress], known: KnownGroups | None) -> Changes:
-        """Replay the log from these starts."""
+    def _replay(
+        self, start: Mapping[int, PartitionProgress], known: KnownGroups | None, files: Iterable[DataFile]
+    ) -> Changes:
+        """Replay these files of the log from these starts."""
         incarnations = {at: each.incarnation for at, each in start.items()}
         folders = _folders(self._store, self._count, self._semantics, incarnations, known)
-        return _replayed_log(self._store, start, self._log_incarnation, folders, self._settings)
+        return _replayed_log(self._store, start, self._log_incarnation, folders, files, self._settings)
+
+
+def _files_after(store: Store, version: int, log: Snapshot) -> list[DataFile]:
+    """The files of the log that may have records which a version of it lacks.
+
+    Without the commits since then these are all: the replay selects by record offset.
+    """
+    added = store.table(LOG.name).added_after(version, log)
+    return log.files() if added is None else added
 
 
 def _replayed_log(
@@ -318,16 +322,18 @@ def _replayed_log(
     progress: Mapping[int, PartitionProgress],
     log_incarnation: int,
     folders: StateFolders,
+    files: Iterable[DataFile],
     settings: Settings,
 ) -> Changes:
-    """Replay the files of the log, each log partition from where it is folded to."""
+    """Replay files of the log, each log partition from where it is folded to."""
     start = replay_start(store.properties, folders.offsets_partitions, folders.semantics, progress)
-    log = store.table(LOG.name)
     log_range = LogRange(start.folded_to, log_incarnation=log_incarnation)
-    reader = LogReader(log, log_range, start.schema, start.compact)
-    files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
+    reader = LogReader(store.table(LOG.name), log_range, start.schema, start.compact)
+    wanted = [file for file in files if log_range.may_hold(file)]
     at_most = settings.fold.driver_rows - start.pending.num_rows
-    found = replay_log(store.spark, reader, files, at_most, lambda tables: write_changes(start.replay(tables), folders))
+    found = replay_log(
+        store.spark, reader, wanted, at_most, lambda tables: write_changes(start.replay(tables), folders)
+    )
     return _added(found, settings)
 
 

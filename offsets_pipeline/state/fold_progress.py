@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.delta.data_file import APPLICATION
+from offsets_pipeline.delta.data_file import APPLICATION, FOLDED, LATE
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_INCARNATION
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
@@ -32,6 +32,7 @@ NO_INCARNATION = 0
 #: Incarnation of log partitions that a question replays from their start. No table of a store has it.
 UNSTORED_INCARNATION = 2**31 - 1
 _SWAPS = 20  # attempts of a publishing beside folds
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,10 @@ class FoldProgress:
         self.versions = dict(versions)
         #: how often the table was written; `replace` goes on behind it
         self.number = snapshot.transaction(APPLICATION)
+        #: the version of the table `log` that is folded; -1: none
+        self.log_version = snapshot.transaction(FOLDED)
+        #: appends of late records are folded up to this version of LATE
+        self.late = snapshot.transaction(LATE)
 
     @classmethod
     def read(cls, table: TableFolder) -> Self:
@@ -116,18 +121,25 @@ class FoldProgress:
         """The first record offset of each log partition that is not folded yet."""
         return {at: each.folded_to for at, each in self.partitions.items()}
 
-    def swap(self, partitions: Mapping[int, PartitionProgress], versions: Mapping[str, int]) -> None:
+    def swap(
+        self,
+        partitions: Mapping[int, PartitionProgress],
+        versions: Mapping[str, int],
+        folded: Mapping[str, int] = _NOTHING,
+    ) -> None:
         """Commit these rows in place of all; ``versions`` are those of the tables that the fold has written.
+
+        ``folded`` is as for `replace`.
 
         Raises WriteConflict if another fold has swapped since this was read. A publishing is not in the way.
         """
         try:
-            self.replace(partitions, {**self.versions, **versions})
+            self.replace(partitions, {**self.versions, **versions}, folded)
         except WriteConflict:
             newest = FoldProgress.read(self._table)
             if _published(self.partitions, newest.partitions) != newest.partitions:
                 raise
-            newest.swap(_published(partitions, newest.partitions), versions)
+            newest.swap(_published(partitions, newest.partitions), versions, folded)
 
     def note_published(self, versions: Mapping[str, int]) -> FoldProgress:
         """Note that tables of these versions have all that is folded as of this progress.
@@ -154,7 +166,7 @@ class FoldProgress:
         later = {name: max(each, self.versions.get(name, each)) for name, each in versions.items()}
         return {**self.versions, **later}
 
-    def fenced(self, versions: Mapping[str, int] = MappingProxyType({})) -> Self:
+    def fenced(self, versions: Mapping[str, int] = _NOTHING) -> Self:
         """Commit it again, and return the new version: a reload that has read it before cannot swap it any more.
 
         ``versions`` are tables that belong to it then in other versions. Raises WriteConflict if another process has
@@ -164,8 +176,15 @@ class FoldProgress:
         version = self.replace(self.partitions, named)
         return type(self)(self._table, self._table.snapshot(version), self.partitions, named)
 
-    def replace(self, partitions: Mapping[int, PartitionProgress], versions: Mapping[str, int]) -> int:
+    def replace(
+        self,
+        partitions: Mapping[int, PartitionProgress],
+        versions: Mapping[str, int],
+        folded: Mapping[str, int] = _NOTHING,
+    ) -> int:
         """Commit these rows, and the versions of all tables, in place of all; returns the version committed.
+
+        ``folded`` has new versions of FOLDED and LATE, unless they are older than the known ones.
 
         Raises WriteConflict if another process has replaced them since this was read.
         """
@@ -179,7 +198,9 @@ class FoldProgress:
             for _, each in sorted(partitions.items())
         ]
         found = pa.Table.from_pylist(rows, schema=_SCHEMA)
-        return self._table.replace(found, seen=self.snapshot, advance={APPLICATION: self.number + 1})
+        newer = {each: version for each, version in folded.items() if version > self.snapshot.transaction(each)}
+        advance = {APPLICATION: self.number + 1, **newer}
+        return self._table.replace(found, seen=self.snapshot, advance=advance)
 
 
 def progress_of(snapshot: Snapshot) -> dict[int, PartitionProgress]:

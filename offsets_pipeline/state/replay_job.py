@@ -12,13 +12,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.log.log_reader import compacted, shared_out
-from offsets_pipeline.semantics.compaction import COMPACT_ROWS, gathered
-from offsets_pipeline.store import planned_bytes
+from offsets_pipeline.log.log_reader import shared_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -27,32 +24,11 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.log.log_reader import LogReader
-    from offsets_pipeline.state.replay_start import ReplayStart, TopicStart
 
 Result = TypeVar("Result")
 
 _TASKS_PER_CORE = 2  # of a replay of the log: enough to even out their durations
 _FEW_STORED_BYTES = 16 * 1024 * 1024  # of files that may be read in the driver
-_FEW_BYTES = 32 * 1024 * 1024  # of rows in the driver
-_NO_PARTITION = -1
-_TOO_MANY = {"log_partition": _NO_PARTITION, "record_offset": -1, "backfill": False, "records": 0}
-
-
-def replay_batch(
-    rows: DataFrame, start: ReplayStart | TopicStart, at_most: int, replay: Callable[[Iterable[pa.Table]], Result]
-) -> list[Result]:
-    """Replay rows of the table `log`, compacted; in the driver if no more than ``at_most`` of them count."""
-    rows = rows.withColumn("records", F.lit(1).cast("bigint")).select(start.schema.names)
-    few = _few_rows(rows, start, at_most - start.pending.num_rows)
-    if few is not None:
-        return [replay([few])]
-
-    def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for table in gathered(map(_as_table, batches), COMPACT_ROWS):
-            yield from compacted(start.compact, table).to_batches()
-
-    rows = rows.mapInArrow(compact, from_arrow_schema(start.schema))
-    return _replay_in_tasks(rows.repartition("log_partition"), replay)
 
 
 def replay_log(
@@ -101,29 +77,3 @@ def _replay_in_tasks(of_partitions: DataFrame, replay: Callable[[Iterable[pa.Tab
 
 def _as_table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
-
-
-def _few_rows(rows: DataFrame, start: ReplayStart | TopicStart, at_most: int) -> pa.Table | None:
-    """Rows of the replay's schema that count; None if these are more than ``at_most``, or large."""
-    if at_most <= 0 or planned_bytes(rows) > _FEW_STORED_BYTES:  # do not read a long log twice
-        return None
-    too_many_rows = pa.RecordBatch.from_pylist([_TOO_MANY], schema=start.schema)
-
-    def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        few: list[pa.Table] = []
-        for table in gathered(map(_as_table, batches), COMPACT_ROWS):
-            if _are_few(few, at_most):
-                few.append(compacted(start.compact, table))
-        if not _are_few(few, at_most):
-            yield too_many_rows
-        elif few:
-            yield from pa.concat_tables(few).to_batches()
-
-    found = rows.mapInArrow(compact, from_arrow_schema(start.schema)).toArrow().cast(start.schema)
-    too_many = pc.any(pc.equal(found["log_partition"], _NO_PARTITION)).as_py()
-    return None if too_many or not _are_few([found], at_most) else found
-
-
-def _are_few(tables: list[pa.Table], at_most: int) -> bool:
-    rows, size = sum(each.num_rows for each in tables), sum(each.nbytes for each in tables)
-    return bool(rows <= at_most and size <= _FEW_BYTES)

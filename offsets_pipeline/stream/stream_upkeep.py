@@ -35,7 +35,6 @@ class StreamUpkeep:
         store: Store,
         clock: Clock,
         interval_ms: int,
-        checkpoint: str | None,
         on_upkeep: Callable[[Sequence[Upkeep]], object],
         warn: Callable[[str], object],
         stopped: threading.Event | None = None,
@@ -47,12 +46,11 @@ class StreamUpkeep:
 
         ``sample_retention_hours`` and ``compression`` are as for `maintain_beside_fold`.
 
-        ``checkpoint`` is that of the stream, if it is outside of the store. ``close`` sets ``stopped``.
+        ``close`` sets ``stopped``.
         """
         self._store = store
         self._clock = clock
         self._interval_ms = interval_ms
-        self._checkpoint = checkpoint
         self._on_upkeep = on_upkeep
         self._warn = warn
         self._stopped = stopped or threading.Event()
@@ -85,7 +83,7 @@ class StreamUpkeep:
             settings = self._settings if self._must_clean(now_ms) else None
             try:
                 done = maintain_beside_fold(
-                    *(self._store, self._clock, self._checkpoint, self._stopped.is_set, settings),
+                    *(self._store, self._clock, self._stopped.is_set, settings),
                     *(self._sample_retention_hours, self._compression),
                 )
             except Exception as error:  # noqa: BLE001 - the stream goes on, whatever it is

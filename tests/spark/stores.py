@@ -72,7 +72,7 @@ class Workbench:
         """Open a store."""
         return Store.open(self.spark, str(location))
 
-    def fold(self, location: Path | str, checkpoint: Path | None = None) -> int:
+    def fold(self, location: Path | str) -> int:
         """Fold the log with a stream that ends at its end; returns the number of records."""
         folded: list[int] = []
         start_fold(
@@ -80,7 +80,6 @@ class Workbench:
             self.settings,
             CLOCK,
             available_now=True,
-            checkpoint=None if checkpoint is None else str(checkpoint),
             on_batch=lambda _, records: folded.append(records),
         ).await_end()
         return sum(folded)

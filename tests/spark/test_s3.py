@@ -24,7 +24,7 @@ RECORDS = 350  # of its segments, as Kafka's dump tool counts them
 @pytest.mark.slow  # every kind of command, and the server is slow
 @pytest.mark.usefixtures("spark")
 def test_a_store_on_s3_is_ingested_folded_reloaded_described_verified_and_maintained(s3: str, tmp_path: Path) -> None:
-    bucket, store = fs.FileSystem.from_uri(s3)[0], f"{s3}/a store"
+    store = f"{s3}/a store"
     fs.copy_files(str(CAPTURES / CAPTURE / "segments"), f"{s3}/segments")
 
     def said(command: str, *arguments: str, scheme: str = "s3") -> str:
@@ -39,8 +39,6 @@ def test_a_store_on_s3_is_ingested_folded_reloaded_described_verified_and_mainta
     assert differences() == []
     assert said("fold", "--available-now") == f"{RECORDS} records folded in {store}\n"
     assert differences() == []
-    batches = bucket.get_file_info(fs.FileSelector("bucket/a store/_checkpoints/fold/commits"))
-    assert batches != []
     assert said("fold", "--available-now", scheme="s3a").startswith("0 records folded in")
     assert said("reload") == f"{RECORDS} records replayed in {store}\n"
     assert said("verify").startswith("equal: ")

@@ -14,7 +14,7 @@ from pyspark import inheritable_thread_target
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.state.fold import fold_batch
+from offsets_pipeline.state.fold import fold_log
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 from offsets_pipeline.stream.fold_stream import FoldStream, start_fold
 from tests.logs import capture_rows
@@ -154,9 +154,9 @@ def test_stopped_stream_completes_its_running_batch(
         assert told.wait(DEADLINE_SECONDS)
         # Spark cancels what a stream that is stopped computes
         assert of.spark.sql("SELECT reflect('java.lang.Thread', 'sleep', id + 2000) FROM range(2)").collect()
-        return fold_batch(of, *more)
+        return fold_log(of, *more)
 
-    monkeypatch.setattr("offsets_pipeline.stream.fold_stream.fold_batch", fold_slowly)
+    monkeypatch.setattr("offsets_pipeline.stream.fold_stream.fold_log", fold_slowly)
     stream = start_fold(workbench.open(store), workbench.settings, CLOCK, available_now=False)
     assert begun.wait(DEADLINE_SECONDS)
     told.set()

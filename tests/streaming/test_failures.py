@@ -9,12 +9,11 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import functions as F
 
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.errors import StreamFailed, WriteConflict
-from offsets_pipeline.state.fold import fold_batch, reload_partitions
+from offsets_pipeline.state.fold import fold_log, reload_partitions
 from tests.spark.stores import CLOCK, alter, appended, assert_as_reference, copied, log_of, rows_of
 from tests.unit.state.dying import TABLES, Died, busy_log, dying
 
@@ -33,7 +32,7 @@ def test_records_that_go_into_quarantine_are_warned_of(
     location = copied(empty(1), tmp_path / "store")
     appended(location, [row for part in busy_log(2) for row in part.rows])
     store, warnings = either_way.open(location), list[str]()
-    fold_batch(store, store.read("log"), either_way.settings, CLOCK, warnings.append)
+    fold_log(store, either_way.settings, CLOCK, warnings.append)
     corrupt = [row.record_offset for row in log_of(location) if row.key == b"\x00\x01\x00"]
     assert sorted(row["record_offset"] for row in rows_of(location, "quarantine")) == corrupt
     (warning,) = warnings
@@ -41,7 +40,7 @@ def test_records_that_go_into_quarantine_are_warned_of(
         f"{len(corrupt)} of {len(log_of(location))} records went into quarantine (record {corrupt[0]} of log "
         "partition 0 does not decode: "
     )
-    assert fold_batch(store, store.read("log"), either_way.settings, CLOCK, warnings.append) == 0
+    assert fold_log(store, either_way.settings, CLOCK, warnings.append) == 0
     assert len(warnings) == 1
 
 
@@ -59,16 +58,15 @@ def test_fold_that_dies_at_any_write_runs_again(
     for table, part in zip(["fold_progress", *tables], steps, strict=True):
         appended(location, part.rows)
         store = either_way.open(location)
-        rows = store.read("log").where(F.col("record_offset") < part.next_offset)  # folded rows come again
         for when in ("before", "after"):
             with pytest.MonkeyPatch.context() as patch:
                 died = dying(table, when, patch)
                 with pytest.raises(Died):
-                    fold_batch(store, rows, either_way.settings, CLOCK)
+                    fold_log(store, either_way.settings, CLOCK)
             assert died == [table]
         # the progress may be committed before the fold died, or only as a fence against the fold that died before
         folded = 0 if table == "fold_progress" and rows_of(location, table) else len(part.rows)
-        assert fold_batch(store, rows, either_way.settings, CLOCK) == folded
+        assert fold_log(store, either_way.settings, CLOCK) == folded
         assert_as_reference(location, [row for row in log if row.record_offset < part.next_offset])
     assert len({row["topic_id"] for row in rows_of(location, "topics")}) == len(steps)
 

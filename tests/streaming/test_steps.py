@@ -54,27 +54,24 @@ def test_log_that_grows_is_folded_step_by_step_as_the_reference_replays_it(
         prefix = write_prefix(segments_of("4.2.0-txn-open"), tmp_path / f"prefix-{step}", share, chosen)
         report = either_way.ingest(store, prefix)
         torn += sum(file.torn_tail is not None for file in report.files)
-        if step == 2:
-            shutil.rmtree(store / "_checkpoints")
         assert either_way.fold(store) == report.added > 0
         assert_as_reference(store, log_of(store))
     assert torn > 0
     assert len(log_of(store)) == len(rows_in("4.2.0-txn-open"))
 
 
-def test_fold_without_its_checkpoint_reads_again_and_writes_nothing(
+def test_fold_of_a_folded_log_writes_nothing(
     workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
 ) -> None:
     store = copied(folded("4.2.0-kip848"), tmp_path / "store")
     before, rows = written(store), state_rows(store)
-    shutil.rmtree(store / "_checkpoints")
     assert workbench.fold(store) == 0
     assert (written(store), state_rows(store)) == (before, rows)
-    # and with another checkpoint, what came meanwhile is folded once
+    # and what came meanwhile is folded once
     log = LogPartition(0, start=max(row["folded_to"] for row in rows_of(store, "fold_progress")))
     log.commit(("another", "t", 0), 3)
     appended(store, log.rows)
-    assert workbench.fold(store, tmp_path / "checkpoint") == 1
+    assert workbench.fold(store) == 1
     assert workbench.fold(store) == 0
     assert_as_reference(store, log_of(store))
 

@@ -16,7 +16,7 @@ from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.state import fold as fold_module
 from offsets_pipeline.state import published_rows, publishing
-from offsets_pipeline.state.fold import fold_batch
+from offsets_pipeline.state.fold import fold_log
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
 from offsets_pipeline.state.publishing import publish
 from offsets_pipeline.stream import publisher as publisher_module
@@ -62,7 +62,7 @@ def fold_steps(workbench: Workbench, location: Path, steps: int, log_partitions:
             log.group(2, f"classic{step}")
         rows = [row for log in logs for row in log.rows]
         appended(location, rows)
-        assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == len(rows)
+        assert fold_log(store, workbench.settings, CLOCK) == len(rows)
         for log in logs:
             log.rows.clear()
     return store
@@ -177,7 +177,7 @@ def test_views_show_no_late_row_behind_a_reload(
         log.next_offset = 30
         log.commit((group_id, "d", 0), 30)
     appended(location, [*short.rows, *long.rows])
-    assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 2
+    assert fold_log(store, workbench.settings, CLOCK) == 2
     assert_found(("g", "d", 0, 30), ("h", "d", 0, 30))
     assert publish(store, CLOCK)
     assert_found(("g", "d", 0, 30), ("h", "d", 0, 30))
@@ -235,7 +235,7 @@ def test_publishing_beside_another_writer_loses_nothing(
     log.commit(("late", "t", 0), 8)
     appended(location, log.rows)
     acts: dict[str, Callable[[], object]] = {
-        "a fold": lambda: fold_batch(store, store.read("log"), workbench.settings, CLOCK),
+        "a fold": lambda: fold_log(store, workbench.settings, CLOCK),
         "a reload": lambda: workbench.reload(location),
         "another publishing": lambda: publish(store, CLOCK),
     }
@@ -275,7 +275,7 @@ def test_publishing_that_dies_at_any_commit_runs_again(
         log.delete(("g", "u", step - 1))
         log.group(2, f"another{step}")
         appended(location, log.rows)
-        assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == len(log.rows)
+        assert fold_log(store, workbench.settings, CLOCK) == len(log.rows)
         expected = [("g", "t", 0, 10 + step), ("g", "t", 1, 0), ("g", "u", step, step)]
         with pytest.MonkeyPatch.context() as patch:
             died = dying(table, when, patch)
@@ -297,31 +297,29 @@ def test_fold_that_another_overtook_writes_late_and_changes_nothing(
     log.commit(("g", "t", 0), 98)
     log.group(2, "classic0", generation=5)
     appended(location, log.rows)
-    older = store.read("log").where("record_offset < 52").persist()
-    assert older.count() == 6
-    log.rows.clear()
-    log.commit(("g", "t", 0), 99)
-    log.delete(("g", "t", 1))
-    log.group_tombstone(2, "classic0")
-    appended(location, log.rows)
     append = fold_module._append
 
     def after_another(*arguments: Any) -> dict[str, int]:  # noqa: ANN401
         monkeypatch.setattr(fold_module, "_append", append)
-        assert fold_batch(store, store.read("log"), either_way.settings, CLOCK) == 5
+        log.rows.clear()
+        log.commit(("g", "t", 0), 99)
+        log.delete(("g", "t", 1))
+        log.group_tombstone(2, "classic0")
+        appended(location, log.rows)
+        assert fold_log(store, either_way.settings, CLOCK) == 5
         assert publish(store, CLOCK)
         return append(*arguments)  # facts that are older than the published rows
 
     monkeypatch.setattr(fold_module, "_append", after_another)
     before = facts(location, OFFSET_FACTS.name)
-    assert fold_batch(store, older, either_way.settings, CLOCK) == 0
+    assert fold_log(store, either_way.settings, CLOCK) == 0
     assert facts(location, OFFSET_FACTS.name) > before
     assert_as_reference(location, log_of(location))
     assert views_of(either_way, location) == published(location) == [("g", "t", 0, 99)]
     log.rows.clear()
     log.commit(("g", "u", 0), 100)
     appended(location, log.rows)
-    assert fold_batch(store, store.read("log"), either_way.settings, CLOCK) == 1
+    assert fold_log(store, either_way.settings, CLOCK) == 1
     assert publish(store, CLOCK)
     assert_as_reference(location, log_of(location))
     assert views_of(either_way, location) == published(location) == [("g", "t", 0, 99), ("g", "u", 0, 100)]
@@ -336,9 +334,8 @@ def test_two_folds_of_the_same_rows_count_them_once(
     log.commit(("g", "t", 0), 98)
     log.record(b"\x00\x01\x00", b"")  # corrupt
     appended(location, log.rows)
-    rows = store.read("log")
-    before_swap(monkeypatch, lambda: fold_batch(store, rows, workbench.settings, CLOCK))
-    assert fold_batch(store, rows, workbench.settings, CLOCK) == 0
+    before_swap(monkeypatch, lambda: fold_log(store, workbench.settings, CLOCK))
+    assert fold_log(store, workbench.settings, CLOCK) == 0
     assert_as_reference(location, log_of(location))
 
 
@@ -353,7 +350,7 @@ def test_reload_has_what_a_stream_folded_since_it_read_the_log(
     log.commit(("g", "t", 0), 1)
     log.group(2, "classic")
     appended(location, log.rows)
-    assert fold_batch(store, store.read("log"), either_way.settings, CLOCK) == len(log.rows)
+    assert fold_log(store, either_way.settings, CLOCK) == len(log.rows)
     alter(location, CURRENT_OFFSETS.name, {"committed_offset": "999"})
     rounds = 0
 
@@ -369,7 +366,7 @@ def test_reload_has_what_a_stream_folded_since_it_read_the_log(
         rounds += 1
         if rounds == 1:
             before_swap(monkeypatch, lambda: None)  # the stream's own
-        assert fold_batch(store, store.read("log"), either_way.settings, CLOCK) == 4
+        assert fold_log(store, either_way.settings, CLOCK) == 4
         if rounds == 1:
             before_swap(monkeypatch, a_stream_goes_on)
 
@@ -440,12 +437,12 @@ def test_commit_that_was_overtaken_before_its_marker_came_does_not_come_back(
     log.commit(("g", "overtaken", 0), 4)
     log.delete(("g", "deleted", 0))
     appended(location, log.rows)
-    assert fold_batch(store, store.read("log"), either_way.settings, CLOCK) == 5
+    assert fold_log(store, either_way.settings, CLOCK) == 5
     assert publish(store, CLOCK)
     log.rows.clear()
     log.end_commit(7)
     appended(location, log.rows)
-    assert fold_batch(store, store.read("log"), either_way.settings, CLOCK) == 1
+    assert fold_log(store, either_way.settings, CLOCK) == 1
     live = {row["topic"]: row["committed_offset"] for row in rows_of(location, OFFSETS.name)}
     assert live == {"overtaken": 4, "deleted": None, "first": 3, "t": None} | {"t": live["t"]}
     assert {row[1:] for row in views_of(either_way, location)} == {("overtaken", 0, 4), ("first", 0, 3), ("t", 1, 0)}
@@ -472,12 +469,11 @@ def test_folds_of_many_threads_lose_nothing(workbench: Workbench, empty: Callabl
     for step in range(20):
         log.commit(("g", "t", step % 3), step)
     appended(location, log.rows)
-    rows = store.read("log").persist()
     patient = replace(workbench.settings, fold=FoldSettings(max_retries=50, max_backoff_ms=200))
     folded: list[int] = []
 
     def fold() -> None:
-        folded.append(fold_batch(store, rows, patient, CLOCK))
+        folded.append(fold_log(store, patient, CLOCK))
 
     threads = [threading.Thread(target=fold) for _ in range(4)]
     for thread in threads:

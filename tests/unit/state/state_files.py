@@ -139,10 +139,10 @@ def before_swap(patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Do something when the next fold or reload has written everything but its progress."""
     whole = FoldProgress.replace
 
-    def replace(self: FoldProgress, partitions: Mapping[int, PartitionProgress], versions: Mapping[str, int]) -> None:
+    def replace(self: FoldProgress, *more: Any) -> None:  # noqa: ANN401
         patch.setattr(FoldProgress, "replace", whole)
         act()
-        whole(self, partitions, versions)
+        whole(self, *more)
 
     patch.setattr(FoldProgress, "replace", replace)
 

@@ -1,26 +1,34 @@
-"""Folds of the log's files, for a stream that is far behind. Without Spark."""
+"""Which files of the log a fold reads, and what it does with them. Without Spark."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from offsets_pipeline.delta.data_file import FOLDED, LATE, late_in
 from offsets_pipeline.delta.properties import FORMAT_VERSION
 from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.delta.upkeep import compact
 from offsets_pipeline.errors import NotAStore
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.maintenance import maintain_beside_fold
-from offsets_pipeline.state.fold import fold_log
+from offsets_pipeline.state import fold as fold_module
+from offsets_pipeline.state import replay_job
+from offsets_pipeline.state.fold import fold_log, reload_partitions
 from offsets_pipeline.state.fold_progress import FoldProgress
+from tests.folded_stores import opened
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of, versions
 from tests.unit.state.state_files import progress_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.store import Store
 
 
@@ -73,7 +81,7 @@ def test_a_running_program_notices_a_newer_format_of_the_store(behind: Store, se
     before = versions(Path(behind.location))
     for write in (
         lambda: fold_log(behind, settings, CLOCK),
-        lambda: maintain_beside_fold(behind, CLOCK, None, lambda: False),
+        lambda: maintain_beside_fold(behind, CLOCK, lambda: False),
         lambda: ingest.append_files([file]),
         lambda: LogAppender(behind),
     ):
@@ -92,3 +100,128 @@ def test_a_fold_of_the_log_that_dies_before_it_notes_its_progress_runs_again(
             fold_log(behind, settings, CLOCK)
     assert fold_log(behind, settings, CLOCK) == 13
     assert_as_reference(behind.location, log_of(behind.location))
+
+
+@pytest.fixture
+def files_read(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The names of the files of the log that each replay gets."""
+    found: list[set[str]] = []
+    replay = replay_job.replay_log
+
+    def noted(spark: object, reader: object, files: Sequence[DataFile], *more: Any) -> list[Any]:  # noqa: ANN401
+        found.append({file.name for file in files})
+        return replay(spark, reader, files, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fold_module, "replay_log", noted)
+    return found
+
+
+def files_of(store: Store) -> set[str]:
+    return {file.name for file in store.table(LOG.name).snapshot().files()}
+
+
+def test_a_fold_reads_the_files_that_were_added_since_the_last_one(
+    store: Store, settings: Settings, files_read: list[set[str]]
+) -> None:
+    """Log partition 1 is empty: by record offsets alone, each file might have its first record."""
+    log = LogPartition(0)
+    for number in range(3):
+        known = files_of(store)
+        log.rows.clear()
+        log.commit(("g", "a", 0), number)
+        appended(store.location, log.rows)
+        assert fold_log(opened(Path(store.location)), settings, CLOCK) == 1
+        assert files_read.pop() == files_of(store) - known
+    fold_log(store, settings, CLOCK)
+    assert files_read == [set()]
+
+
+@pytest.mark.parametrize("gone", ["compacted", "commits", "older copy"])
+def test_a_fold_whose_commits_are_gone_goes_on_at_its_record_offsets(
+    behind: Store, settings: Settings, gone: str
+) -> None:
+    store = behind
+    if gone == "compacted":
+        assert compact(behind.table(LOG.name)) > 1
+    elif gone == "commits":
+        table = behind.table(LOG.name)
+        table.checkpoint(table.snapshot().version)
+        for each in Path(table.folder, "_delta_log").glob("*.json"):
+            each.unlink()
+        store = opened(Path(behind.location))
+    else:  # the progress names a version that the log does not have
+        progress = progress_of(behind)
+        progress.replace(progress.partitions, progress.versions, {FOLDED: 1_000})
+    assert fold_log(store, settings, CLOCK) == 13
+    assert progress_of(store).log_version == store.version(LOG.name) or gone == "older copy"
+    assert_as_reference(behind.location, log_of(behind.location))
+    assert fold_log(store, settings, CLOCK) == 0
+
+
+def test_a_fold_of_a_log_that_got_nothing_to_fold_reads_its_commits_once(
+    behind: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fold_log(behind, settings, CLOCK)
+    monkeypatch.setattr(fold_module, "_UNFOLDED_COMMITS", 3)
+    table = behind.table(LOG.name)
+    for _ in range(4):
+        table.commit(seen=table.snapshot())
+    assert fold_log(behind, settings, CLOCK) == 0
+    assert progress_of(behind).log_version == behind.version(LOG.name)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_late_records_bring_a_replay_of_their_log_partition(
+    behind: Store, settings: Settings, is_named: bool
+) -> None:  # R15
+    fold_log(behind, settings, CLOCK)
+    log = LogPartition(1, start=1_000)
+    log.group(2, "later")
+    appended(behind.location, log.rows)
+    fold_log(behind, settings, CLOCK)
+    late = LogPartition(1, start=500)
+    late.commit(("late", "t", 0), 0)
+    appended(behind.location, late.rows, backfill=True)
+    table = behind.table(LOG.name)  # an ingest does it in the commit of the late records
+    table.commit(seen=table.snapshot(), advance={LATE: 0, **({late_in(1): 0} if is_named else {})})
+    fold_log(behind, settings, CLOCK)
+    assert progress_of(behind).incarnations == {0: 1 if is_named else 2, 1: 2}
+    assert_as_reference(behind.location, log_of(behind.location))
+    assert fold_log(behind, settings, CLOCK) == 0
+
+
+def test_a_reload_of_other_log_partitions_leaves_late_records_to_the_fold(behind: Store, settings: Settings) -> None:
+    fold_log(behind, settings, CLOCK)
+    late = LogPartition(1, start=500)
+    late.commit(("late", "t", 0), 0)
+    appended(behind.location, late.rows, backfill=True)
+    table = behind.table(LOG.name)
+    table.commit(seen=table.snapshot(), advance={LATE: 0, late_in(1): 0})
+    reload_partitions(behind, [0], settings, CLOCK)
+    assert progress_of(behind).late == -1
+    fold_log(behind, settings, CLOCK)
+    assert (progress_of(behind).late, progress_of(behind).incarnations) == (0, {0: 2, 1: 3})
+    assert_as_reference(behind.location, log_of(behind.location))
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_records_that_the_progress_lost_are_folded_again(store: Store, settings: Settings, lost: int) -> None:  # R11
+    producer_id = 7
+    log = LogPartition(0, start=1)
+    log.commit(("g", "t", 1), 1)
+    appended(store.location, log.rows)
+    fold_log(store, settings, CLOCK)
+    for _ in range(lost):
+        log.rows.clear()
+        log.commit(("g", "t", 0), log.next_offset, producer_id)
+        appended(store.location, log.rows)
+        fold_log(store, settings, CLOCK)
+    commits = sorted(Path(store.location, "fold_progress", "_delta_log").glob("*.json"))
+    for each in commits[-lost:]:
+        each.unlink()
+    assert fold_log(opened(Path(store.location)), settings, CLOCK) == lost
+    log.rows.clear()
+    log.end_commit(producer_id)
+    appended(store.location, log.rows)
+    fold_log(opened(Path(store.location)), settings, CLOCK)
+    assert_as_reference(store.location, log_of(store.location))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.log.metadata import LogMetadata
-from offsets_pipeline.state.fold import fold_batch, reload_partitions
+from offsets_pipeline.state.fold import fold_log, reload_partitions
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.publishing import drop_replaced, publish
 from tests.logs import LogPartition
@@ -18,8 +18,6 @@ from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of
 from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of, published, swap
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from offsets_pipeline.config import Settings
     from offsets_pipeline.store import Store
 
@@ -129,13 +127,12 @@ def test_reload_never_moves_the_progress_back(folded: Store, settings: Settings)
     assert progress_of(folded).folded_to == progress.folded_to | {0: beyond.folded_to}
 
 
-def test_batch_of_a_superseded_log_incarnation_folds_the_one_that_counts(folded: Store, settings: Settings) -> None:
+def test_fold_of_a_superseded_log_incarnation_folds_the_one_that_counts(folded: Store, settings: Settings) -> None:
     log = LogPartition(0)
     log.commit(("h", "a", 0), 70)
     appended(folded.location, log.rows, log_incarnation=1)
     LogMetadata(folded, settings, CLOCK, 1).bounds({0: (0, 1), 1: (0, 0)})
-    not_read = cast("DataFrame", None)
-    assert fold_batch(folded, not_read, settings, CLOCK) == 1
+    assert fold_log(folded, settings, CLOCK) == 1
     assert progress_of(folded).log_incarnation == 1
     assert offsets(folded) == [("a0", 0, 70)]
     assert_as_reference(folded.location, log.rows)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pytest
 
 from offsets_pipeline import maintenance
 from offsets_pipeline.clock import FixedClock, SystemClock
@@ -26,6 +23,8 @@ from tests.unit.cli.test_repeating import HOUR_MS, Waits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pytest
+
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.store import Store
 
@@ -35,18 +34,14 @@ BEGIN_MS = SystemClock().now_ms()  # the commits of the tables have the machine'
 class Running:
     """Upkeep that runs in the test's thread, on a clock of its own, and what it says."""
 
-    def __init__(
-        self, store: Store, runs: int, checkpoint: str | None = None, settings: Settings | None = None
-    ) -> None:
+    def __init__(self, store: Store, runs: int, settings: Settings | None = None) -> None:
         self.clock = FixedClock(BEGIN_MS)
         self.stopped = Waits(self.clock)
         self.done: list[Sequence[Upkeep]] = []
         self.done_at: list[int] = []
         self.warnings: list[str] = []
         self._end_ms = BEGIN_MS + runs * HOUR_MS
-        upkeep = StreamUpkeep(
-            store, self, HOUR_MS, checkpoint, self.on_upkeep, self.warnings.append, self.stopped, settings
-        )
+        upkeep = StreamUpkeep(store, self, HOUR_MS, self.on_upkeep, self.warnings.append, self.stopped, settings)
         upkeep.run()
 
     def now_ms(self) -> int:
@@ -124,24 +119,6 @@ def test_dropped_files_stay_as_long_as_the_table_keeps_them(store: Store) -> Non
     assert stored_files(store) == 4
 
 
-@pytest.mark.parametrize("is_outside", [False, True])
-def test_files_that_the_stream_has_yet_to_read_stay(store: Store, tmp_path: Path, is_outside: bool) -> None:
-    append_batches(keeps_nothing(store), 3)
-    checkpoint = Path(store.location, "_checkpoints", "fold") if not is_outside else tmp_path / "elsewhere"
-    named = str(checkpoint) if is_outside else None
-    (checkpoint / "offsets").mkdir(parents=True)
-    first_append = store.version(LOG.name) - 2
-    (checkpoint / "offsets" / "0").write_text("v1\n{}\n" + json.dumps({"reservoirVersion": first_append}))
-    assert of_log(Running(store, 1, named)) == (3, 1, 0)
-    assert stored_files(store) == 4
-
-
-def test_stream_whose_checkpoint_is_yet_to_be_made_is_no_error(store: Store, tmp_path: Path) -> None:
-    append_batches(store, 2)
-    running = Running(store, 1, str(tmp_path / "not yet"))
-    assert (len(running.done), running.warnings) == (1, [])
-
-
 def test_failure_is_reported_once_and_the_next_run_tries_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     append_batches(store, 2)
     failures: list[Exception] = [WriteConflict("overtaken"), WriteConflict("overtaken"), OSError("disk full\nand more")]
@@ -186,9 +163,9 @@ def test_the_log_is_cleaned_once_per_history_hours(store: Store, monkeypatch: py
 def test_stop_ends_a_run_before_its_next_table_or_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     append_batches(keeps_nothing(store), 3)
     clock = SystemClock()
-    assert maintain_beside_fold(store, clock, None, lambda: True) == []
+    assert maintain_beside_fold(store, clock, lambda: True) == []
     monkeypatch.setattr("offsets_pipeline.maintenance.vacuum", lambda *_: 0)
-    maintain_beside_fold(store, clock, None, lambda: False)
+    maintain_beside_fold(store, clock, lambda: False)
     assert stored_files(store) == 4
     asked = iter([False, True])
     assert vacuum(store.table(LOG.name), lambda: next(asked)) == 1

@@ -85,17 +85,17 @@ def test_upkeep_compacts_the_files_of_samples(tmp_path: Path) -> None:
     properties = StoreProperties(MIRRORED, 1)
     create_tables(str(tmp_path / "store"), properties)
     store = Store(cast("SparkSession", None), str(tmp_path / "store"), properties)
-    assert TOPIC_OFFSETS.name not in {each.table for each in maintain_beside_fold(store, CLOCK, None, lambda: False)}
+    assert TOPIC_OFFSETS.name not in {each.table for each in maintain_beside_fold(store, CLOCK, lambda: False)}
     table = table_of(store.location)
     writer = SampleWriter(table, "a test")
     for number in range(5):
         writer.write({("t", 0): (0, number)}, number)
-    done = {each.table: each for each in maintain_beside_fold(store, CLOCK, None, lambda: False)}
+    done = {each.table: each for each in maintain_beside_fold(store, CLOCK, lambda: False)}
     assert (done[TOPIC_OFFSETS.name].files_before, done[TOPIC_OFFSETS.name].files) == (5, 1)
     assert read_samples(table).series(("t", 0)).log_end_offset.tolist() == [0, 1, 2, 3, 4]
     assert FoldSettings().upkeep_interval_ms > 0  # `follow` does this by default
     long_after = FixedClock(2 * MS_OF_HOUR)
-    maintain_beside_fold(store, long_after, None, lambda: False, None, 2)
+    maintain_beside_fold(store, long_after, lambda: False, None, 2)
     assert read_samples(table).series(("t", 0)).sampled_ms.tolist() == [0, 1, 2, 3, 4]
-    maintain_beside_fold(store, long_after, None, lambda: False, None, 1)
+    maintain_beside_fold(store, long_after, lambda: False, None, 1)
     assert read_samples(table).series(("t", 0)).sampled_ms.tolist() == [4]
