@@ -39,7 +39,7 @@ from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.session import build_session
-from offsets_pipeline.stream.follow import Follower
+from offsets_pipeline.stream.follow import follow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,7 +178,6 @@ def measure(options: argparse.Namespace, folder: Path) -> list[float]:
         kafka = KafkaOptions(broker.address, {})
         ingest = TopicIngest(spark, store, kafka, settings, SystemClock(), observer)
         ingest.prepare()
-        follower = Follower(ingest, settings, SystemClock())
 
         def go_on() -> None:
             for number in itertools.cycle(range(options.groups)):
@@ -186,7 +185,10 @@ def measure(options: argparse.Namespace, folder: Path) -> list[float]:
                     return
                 committer.commit_all(f"group-{number}", 1)
 
-        with beside(lambda: follower.run(lambda *_: happened.set()), follower.stop):
+        def run() -> None:
+            follow(ingest, settings, SystemClock(), on_fold=lambda _: happened.set())
+
+        with beside(run, ingest.stop):
             took = await_offset(store, 0, happened, at_most=0)
             print(f"{options.groups * options.partitions:,} offsets read and folded in {took:.1f} s", flush=True)
             with beside(go_on, ended.set):

@@ -111,12 +111,12 @@ class LivingStore:
         done = threading.Semaphore(0)
         folded: list[int] = []
 
-        def on_batch(_: int, records: int) -> None:
+        def on_fold(records: int) -> None:
             folded.append(records)
             done.release()
 
         quick = replace(self._settings, fold=replace(self._settings.fold, trigger_interval_ms=10))
-        stream = start_fold(self.store, quick, self._clock, available_now=False, on_batch=on_batch)
+        stream = start_fold(self.store, quick, self._clock, available_now=False, on_fold=on_fold)
         stream.query.processAllAvailable()  # the log that was there, which a reload has folded
         folded.clear()
         while done.acquire(blocking=False):
@@ -137,10 +137,10 @@ class LivingStore:
         visible: list[tuple[float, int]] = []
         batches = list(self.newest(seconds, _COMMITS_A_SECOND))
 
-        def on_batch(_: int, records: int) -> None:
+        def on_fold(records: int) -> None:
             visible.append((time.perf_counter(), records))
 
-        stream = start_fold(self.store, self._settings, self._clock, available_now=False, on_batch=on_batch)
+        stream = start_fold(self.store, self._settings, self._clock, available_now=False, on_fold=on_fold)
         stream.query.processAllAvailable()
         visible.clear()
         start = time.perf_counter()

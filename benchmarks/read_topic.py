@@ -145,7 +145,7 @@ class Reader:
                 F.lit(f"kafka://{self._address}/{TOPIC}").alias("source"),
                 F.lit(None).cast("string").alias("damage"),
             )
-            added.append(appender.append(store.in_session(rows.sparkSession), in_log))
+            added.append(appender.append(store.in_session(rows.sparkSession), in_log).records)
 
         def read() -> int:
             self._run(self._sparks(options).writeStream.foreachBatch(land))

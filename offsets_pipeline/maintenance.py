@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 
 class Upkeep(NamedTuple):
-    """A table's live files and their bytes, before and after; ``removed`` is the number of vacuumed files."""
+    """A table's live files and their bytes, before and after; ``removed`` is the number of vacuumed files.
+
+    ``on_disk`` is the number of all files in the table's folder, with those of its Delta log.
+    """
 
     table: str
     files_before: int
@@ -40,6 +43,7 @@ class Upkeep(NamedTuple):
     files: int
     bytes: int
     removed: int
+    on_disk: int
 
 
 def maintain_store(store: Store, clock: Clock, *, settings: Settings | None = None) -> list[Upkeep]:
@@ -71,7 +75,7 @@ def maintain_store(store: Store, clock: Clock, *, settings: Settings | None = No
         if table.name not in STATE:
             _compact(folder, compression, never)
         removed = vacuum(folder)
-        done.append(Upkeep(table.name, *before[table.name], *live(folder), removed))
+        done.append(Upkeep(table.name, *before[table.name], *live(folder), removed, folder.stored_files()))
     return done
 
 
@@ -105,7 +109,7 @@ def maintain_beside_fold(
         replaced = 0 if table.name in STATE else _compact(folder, compression, is_stopping)
         after = live(folder) if replaced or cleaned else before  # else other writers alone made the difference
         removed = vacuum(folder, is_stopping)
-        done.append(Upkeep(table.name, *before, *after, removed))
+        done.append(Upkeep(table.name, *before, *after, removed, folder.stored_files()))
     return done
 
 

@@ -741,8 +741,8 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         PROGRESS,
-        ", advance={APPLICATION: self.number + 1}",
-        "",
+        "advance={APPLICATION: self.number + 1, **folded}",
+        "advance=folded",
         STATE_WRITER,
     ),
     Mutation(
@@ -773,15 +773,15 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         PROGRESS,
-        "newest.swap(_published(partitions, newest.partitions), versions)",
-        "newest.swap(partitions, versions)",
+        "newest.swap(_published(partitions, newest.partitions), versions, folded)",
+        "newest.swap(partitions, versions, folded)",
         STATE_WRITER,
     ),
     Mutation(
         "STATE",
         FOLDS,
         PROGRESS,
-        "newest.swap(_published(partitions, newest.partitions), versions)",
+        "newest.swap(_published(partitions, newest.partitions), versions, folded)",
         "raise",
         STATE_WRITER,
     ),
@@ -890,8 +890,8 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         FOLD,
-        "    if changes.behind:\n",
-        "    if False:\n",
+        "(reload_partitions(store, late, settings, clock) if late else 0)",
+        "0",
         ("tests/streaming/test_steps.py::test_second_half_that_came_first_is_replayed_after_the_first",),
     ),
     Mutation(
@@ -903,20 +903,22 @@ MUTATIONS = [
         STATE_WRITER,
     ),
     Mutation(
-        "STATE",
-        FOLDS,
-        "stream/catch_up.py",
-        "late != snapshot.transaction(LATE)",
-        "False",
-        (f"{STATE_UNIT}/test_catch_up.py",),
+        "STATE", FOLDS, FOLD, "append.version == progress.log_version + 1", "True", (f"{STATE_UNIT}/test_fold_log.py",)
+    ),
+    Mutation("STATE", FOLDS, FOLD, "if log.transaction(LATE) <= progress.late:", "if True:", STATE_WRITER),
+    Mutation(
+        "STATE", FOLDS, FOLD, "log.transaction(LATE)} if has_late else {}", "log.transaction(LATE)}", STATE_WRITER
     ),
     Mutation(
-        "STATE",
-        FOLDS,
-        "stream/catch_up.py",
-        "log.snapshot(max(unread - 1, 0))",
-        "log.snapshot(unread)",
-        (f"{STATE_UNIT}/test_catch_up.py",),
+        "STATE", FOLDS, FOLD, "return log.files() if added is None else added", "return added or []", STATE_WRITER
+    ),
+    Mutation(
+        "DOOR",
+        TABLES,
+        "delta/table_folder.py",
+        'if actions is None or any(action["remove"]["path"] in added for action in actions if "remove" in action):',
+        "if actions is None:",
+        (f"{STATE_UNIT}/test_fold_log.py",),
     ),
     # --- the door to Delta tables
     Mutation("DOOR", TABLES, STORAGE, "place.hardlink_to(aside)", "aside.replace(place)", DOOR),
@@ -1095,8 +1097,8 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         PROGRESS,
-        "self.replace(partitions, {**self.versions, **versions})",
-        "self.replace(partitions, versions)",
+        "self.replace(partitions, {**self.versions, **versions}, folded)",
+        "self.replace(partitions, versions, folded)",
         STATE_WRITER,
     ),
     Mutation(
@@ -1111,7 +1113,7 @@ MUTATIONS = [
         STATE_WRITER,
     ),
     Mutation(
-        "STATE", FOLDS, FOLD, "            moved |= self._catch_up(moved, versions, published)\n", "", STATE_WRITER
+        "STATE", FOLDS, FOLD, "            moved |= self._catch_up(moved, versions, published, log)\n", "", STATE_WRITER
     ),
     Mutation(
         "STATE",

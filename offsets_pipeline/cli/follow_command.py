@@ -21,7 +21,7 @@ from offsets_pipeline.observability.group_metrics import GroupMetrics
 from offsets_pipeline.observability.metrics import Metrics
 from offsets_pipeline.observability.operator_log import OperatorLog, TopicLog
 from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.stream.follow import Follower
+from offsets_pipeline.stream.follow import follow
 from offsets_pipeline.topic_positions.position_sampler import PositionSampler, SamplerThread
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: b
     observer = TopicMetrics(metrics, topic_log, clock)
     folded = 0
 
-    def on_batch(_: int, records: int) -> None:
+    def on_fold(records: int) -> None:
         nonlocal folded
         folded += records
         metrics.add("offsets_records_folded_total", records)
@@ -70,11 +70,10 @@ def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: b
     with Watched(metrics, options.metrics_file, options.metrics_port, log.warning) as watched:
         spark, stopped = spark_when_needed(settings, store), threading.Event()
         ingest = TopicIngest(spark, store, kafka, settings, clock, observer, options.topic, options.semantics)
-        follower = Follower(ingest, settings, clock) if fold else None
 
         def stop() -> None:
             stopped.set()
-            (follower or ingest).stop()
+            ingest.stop()
 
         def read() -> int:
             stopping.spare_jvm(spark())
@@ -84,11 +83,17 @@ def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: b
                 if sampling is not None and not options.available_now:
                     sampling.start()
                     ends.callback(sampling.close)
-                if follower is None:
-                    records = ingest.run(available_now=options.available_now)
-                else:
+                if fold:
                     metrics.add("offsets_records_folded_total", 0)
-                    records = follower.run(on_batch, log.warning, log.upkeep, available_now=options.available_now)
+                    records = follow(
+                        *(ingest, settings, clock),
+                        available_now=options.available_now,
+                        on_fold=on_fold,
+                        on_upkeep=log.upkeep,
+                        warn=log.warning,
+                    )
+                else:
+                    records = ingest.run(available_now=options.available_now)
             if sampling is not None and options.available_now:
                 sampling.sample_once()
             return records

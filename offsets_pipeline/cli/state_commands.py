@@ -31,10 +31,10 @@ def fold(location: str, settings: Settings, if_held: str | None, *, available_no
     """Fold the log until stopped, or all that it has now; returns the exit status. Raises LeaseHeld, LeaseLost."""
     total = expired_offsets = expired_groups = 0
 
-    def on_batch(batch_id: int, records: int) -> None:
+    def on_fold(records: int) -> None:
         nonlocal total
         total += records
-        show_status(f"batch {batch_id}: {records} records folded")
+        show_status(f"{records} records folded")
 
     def on_expiry(offsets: int, groups: int) -> None:
         nonlocal expired_offsets, expired_groups
@@ -44,7 +44,7 @@ def fold(location: str, settings: Settings, if_held: str | None, *, available_no
 
     def on_upkeep(done: Sequence[Upkeep]) -> None:
         before, after = sum(each.files_before for each in done), sum(each.files for each in done)
-        show_status(f"upkeep done: {before} files before, {after} after")
+        show_status(f"upkeep done: {before} files before, {after} after; {sum(each.on_disk for each in done)} on disk")
 
     store, clock = open_store(location, settings), SystemClock()
     lease = Lease(arrow_folder(store.folder()), "fold", (FOLD,), settings, clock, warn)
@@ -54,7 +54,7 @@ def fold(location: str, settings: Settings, if_held: str | None, *, available_no
             settings,
             clock,
             available_now=available_now,
-            on_batch=on_batch,
+            on_fold=on_fold,
             on_expiry=on_expiry,
             on_upkeep=on_upkeep,
             warn=warn,

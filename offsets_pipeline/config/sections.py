@@ -104,7 +104,7 @@ class FoldSettings(Section):
     compact_files: int = setting(30, WholeNumber(1, _INT32_MAX))
     """Number of small files at which a stream compacts facts that are not published, such as `group_records`."""
 
-    upkeep_interval_ms: int = setting(600_000, WholeNumber(0, _INT32_MAX))
+    upkeep_interval_ms: int = setting(120_000, WholeNumber(0, _INT32_MAX))
     """Milliseconds between two runs of upkeep beside a stream that folds; 0 turns it off."""
 
     clean_in_stream: bool = setting(default=True, rule=TrueOrFalse())
@@ -228,8 +228,11 @@ class TopicSettings(Section):
     name: str = setting("__consumer_offsets", Text(TOPIC_NAME, "the name of a topic"))
     """The topic to follow."""
 
-    trigger_interval_ms: int = setting(500, WholeNumber(0, _INT32_MAX))
-    """Milliseconds between the starts of two batches; 0 starts a batch when the last one ends."""
+    min_records_per_batch: int = setting(1_000, WholeNumber(1, _INT32_MAX))
+    """Number of record offsets for which a batch waits: fewer batches take less time and leave fewer files."""
+
+    min_records_wait_ms: int = setting(2_000, WholeNumber(0, _INT32_MAX))
+    """Milliseconds after which a batch starts with fewer, from the first new record on."""
 
     max_records_per_batch: int = setting(1_000_000, WholeNumber(1, _INT32_MAX))
     """Largest number of record offsets in a batch: it divides the first read of a long log into several batches."""

@@ -82,20 +82,17 @@ class Table:
         return [column.name for column in self.columns]
 
 
-_STATE_PROPERTIES = {
-    # They make a merge's write smaller and its reads slower: measured slower in all for small changes.
-    "delta.enableDeletionVectors": "false",
-    # Every batch of a stream writes: files that a query may still read stay for a day; the log has the history.
-    "delta.deletedFileRetentionDuration": "interval 24 hours",
-    "delta.logRetentionDuration": "interval 24 hours",
-    # A reader that opens the table reads at most this many small commits; Delta's 10 costs every tenth batch a second.
-    "delta.checkpointInterval": "50",
+#: Each batch of a stream leaves files behind: a reader that began with an older version has this time to end.
+_RETENTION = {
+    "delta.deletedFileRetentionDuration": "interval 10 minutes",
+    "delta.logRetentionDuration": "interval 10 minutes",
 }
 
-#: Of tables that are rewritten as a whole again and again: a checkpoint lists removed files that are kept.
-_SHORT_RETENTION = _STATE_PROPERTIES | {
-    "delta.deletedFileRetentionDuration": "interval 1 hours",
-    "delta.logRetentionDuration": "interval 1 hours",
+_STATE_PROPERTIES = _RETENTION | {
+    # They make a merge's write smaller and its reads slower: measured slower in all for small changes.
+    "delta.enableDeletionVectors": "false",
+    # A reader that opens the table reads at most this many small commits; Delta's 10 costs every tenth batch a second.
+    "delta.checkpointInterval": "50",
 }
 
 _LOG_PARTITION = Column("log_partition", _INT, "partition of the log", nullable=False)
@@ -166,9 +163,8 @@ LOG = Table(
         ),
     ),
     {
+        **_RETENTION,
         "delta.enableDeletionVectors": "false",
-        # a stream that was away for longer reads the log from its start
-        "delta.logRetentionDuration": "interval 7 days",
         # statistics for skipping files: position and time, never the raw bytes
         "delta.dataSkippingStatsColumns": "log_partition,record_offset,log_incarnation,appended_at",
         "delta.constraints.a_record_lies_in_a_log_partition": "log_partition >= 0 AND record_offset >= 0",
@@ -496,7 +492,7 @@ FOLD_PROGRESS = Table(
         Column("folded_at", _TIMESTAMP, "when", nullable=False),
         Column("versions", _VERSIONS, "the version of each table of the state that belongs to this progress"),
     ),
-    _SHORT_RETENTION,
+    _STATE_PROPERTIES,
 )
 
 TOPIC_OFFSETS = Table(
@@ -526,7 +522,7 @@ LEASES = Table(
         Column("renewed_at", _TIMESTAMP, "last renewal, by the holder's clock", nullable=False),
         Column("duration_ms", _LONG, "milliseconds after which a lease that was not renewed lapses", nullable=False),
     ),
-    _SHORT_RETENTION,
+    _STATE_PROPERTIES,
 )
 
 

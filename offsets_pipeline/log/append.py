@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.store import Store
 
+
+@dataclass(frozen=True)
+class Append:
+    """An append to the log: the version that it made, and its records if they are few, in columns of the log."""
+
+    version: int
+    records: int
+    rows: pa.Table | None = None
+
+
 #: Delta application id of cleanings of the log. An append of late records checks for them.
 CLEANED = "offsets-cleaned"
 
@@ -42,12 +53,17 @@ class LogAppender:
         #: Delta transaction version of the next append. A gap means that another writer appended.
         self.number = self._seen.transaction(APPLICATION) + 1
 
+    @property
+    def nothing(self) -> Append:
+        """The append of no records: it commits nothing."""
+        return Append(self._seen.version, 0)
+
     def place(self, clock: Clock, log_incarnation: int = LOG_INCARNATION) -> LogFilePlace:
         """Where tasks write files for `append_files`."""
         return LogFilePlace(self._table.folder, clock.now_ms(), log_incarnation, self._compression)
 
-    def append_files(self, files: Sequence[DataFile], complete_ms: int | None = None) -> int:
-        """Append the files that tasks wrote at `place`, in one commit; returns how many records.
+    def append_files(self, files: Sequence[DataFile], complete_ms: int | None = None) -> Append:
+        """Append the files that tasks wrote at `place`, in one commit.
 
         ``complete_ms`` is the time up to which this append completes the log; None: unknown (R36).
 
@@ -57,11 +73,11 @@ class LogAppender:
         advance = {APPLICATION: self.number}
         if complete_ms is not None:
             advance[COMPLETE] = max(complete_ms, self._seen.transaction(COMPLETE))
-        self._table.commit(files, seen=self._seen, advance=advance)
-        return sum(file.rows for file in files)
+        version = self._table.commit(files, seen=self._seen, advance=advance)
+        return Append(version, sum(file.rows for file in files))
 
-    def append_late(self, rows: DataFrame, clock: Clock, log_incarnation: int = LOG_INCARNATION) -> int:
-        """Append rows, some before existing records of their log partition (`backfill`); returns how many.
+    def append_late(self, rows: DataFrame, clock: Clock, log_incarnation: int = LOG_INCARNATION) -> Append:
+        """Append rows, some before existing records of their log partition (`backfill`).
 
         ``rows`` has the columns of the table `log`. Raises WriteConflict as `append_files`, and also if a cleaning was
         committed first: the cleaning may have removed records that the caller compared with these rows.
@@ -86,5 +102,5 @@ class LogAppender:
         number = self._seen.transaction(LATE) + 1
         late = {late_in(row["late"]): number for row in found if row["late"] is not None}
         advance = {APPLICATION: self.number, LATE: number, **late}
-        self._table.commit(files, seen=self._seen, advance=advance, unless_advanced=[CLEANED])
-        return sum(file.rows for file in files)
+        version = self._table.commit(files, seen=self._seen, advance=advance, unless_advanced=[CLEANED])
+        return Append(version, sum(file.rows for file in files))

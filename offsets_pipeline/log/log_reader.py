@@ -71,6 +71,18 @@ class LogReader:
                     yield pa.Table.from_arrays([rows[each.name].cast(each.type) for each in schema], schema=schema)
 
 
+def as_input(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Records in columns of the log as rows of a replay's ``schema``."""
+    constants = {"backfill": False, "records": 1}
+    columns = [
+        pa.repeat(pa.scalar(constants[each.name], each.type), rows.num_rows)
+        if each.name in constants
+        else rows[each.name].cast(each.type)
+        for each in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
 def compacted(compact: Callable[[pa.Table], pa.Table], table: pa.Table) -> pa.Table:
     """The rows that ``compact`` leaves. Raises TaskFailed with their place if it fails."""
     with working_on(lambda: place_of(table)):

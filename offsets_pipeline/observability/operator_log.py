@@ -48,7 +48,8 @@ class OperatorLog:
         done = list(done)
         self.say(
             f"upkeep done: {sum(each.files_before for each in done)} files before, {sum(each.files for each in done)} "
-            f"after; {sum(each.removed for each in done)} old files removed"
+            f"after; {sum(each.removed for each in done)} old files removed, "
+            f"{sum(each.on_disk for each in done)} files on disk"
         )
 
     def _write(self, text: str) -> None:

@@ -26,7 +26,7 @@ from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, STATE
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
 from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_range import LogRange
-from offsets_pipeline.log.log_reader import LogReader
+from offsets_pipeline.log.log_reader import LogReader, as_input
 from offsets_pipeline.log.metadata import note_quarantine, note_topics, partition_count
 from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging, with_older_noted
 from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
     from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.log.append import Append
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.state.merge_on_read import StateTable
     from offsets_pipeline.store import Store
@@ -52,8 +53,16 @@ _SWAPS = 20  # attempts of a replay to catch up with a stream
 _UNFOLDED_COMMITS = 100  # without a record to fold, from which on a fold notes that it has read them
 
 
-def fold_log(store: Store, settings: Settings, clock: Clock, warn: Callable[[str], None] | None = None) -> int:
+def fold_log(
+    store: Store,
+    settings: Settings,
+    clock: Clock,
+    warn: Callable[[str], None] | None = None,
+    append: Append | None = None,
+) -> int:
     """Fold the log, each log partition from where its last fold ended; returns how many records it replayed.
+
+    Takes the rows of ``append``, and reads no file of the log, if the state has all of the log before it.
 
     Replays a log partition from its start if late records were appended to it, and all of them if another incarnation
     of the log counts. ``warn`` gets a line if records went into quarantine (R6).
@@ -61,7 +70,7 @@ def fold_log(store: Store, settings: Settings, clock: Clock, warn: Callable[[str
     Raises UndecodableRecord if the settings say so, WriteConflict if other folds came first too often, NotAStore if the
     store has got another format.
     """
-    return with_retries(lambda: _fold_once(store, settings, clock, warn), "a fold of the log", settings.fold)
+    return with_retries(lambda: _fold_once(store, settings, clock, warn, append), "a fold of the log", settings.fold)
 
 
 def reload_partitions(
@@ -97,7 +106,9 @@ def reload_partitions(
     )
 
 
-def _fold_once(store: Store, settings: Settings, clock: Clock, warn: Callable[[str], None] | None) -> int:
+def _fold_once(
+    store: Store, settings: Settings, clock: Clock, warn: Callable[[str], None] | None, append: Append | None
+) -> int:
     store.require_format()
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     log = store.table(LOG.name).snapshot()
@@ -106,7 +117,7 @@ def _fold_once(store: Store, settings: Settings, clock: Clock, warn: Callable[[s
     if progress.log_incarnation < log_incarnation or progress.partitions.keys() != every:  # the first fold, too
         changes = _Rebuild(store, settings, clock).run(None)
     else:
-        changes = _fold_rest(store, progress, log, settings, clock)
+        changes = _fold_rest(store, progress, log, append, settings, clock)
     if changes.quarantined and warn is not None:
         warn(
             f"{changes.quarantined} of {changes.records} records went into quarantine ({changes.first_corrupt()}); see "
@@ -124,20 +135,27 @@ def _with_late_records(log: Snapshot, progress: FoldProgress) -> set[int]:
     return {at for at in every if log.transaction(late_in(at)) > progress.late} or every
 
 
-def _fold_rest(store: Store, progress: FoldProgress, log: Snapshot, settings: Settings, clock: Clock) -> Changes:
-    """Fold the records of the log that are not folded."""
+def _fold_rest(
+    store: Store, progress: FoldProgress, log: Snapshot, append: Append | None, settings: Settings, clock: Clock
+) -> Changes:
+    """Fold the records of the log that are not folded; those of the append alone if no others are."""
     semantics = progress.semantics or store.properties.coordinator_semantics
     names = names_of_known(store.properties.topic_kind, semantics)
     known = KnownGroups.of((belonging(store.table(name), progress) for name in names), progress.incarnations)
     folders = _folders(store, len(progress.partitions), semantics, progress.incarnations, known)
-    files = _files_after(store, progress.log_version, log)
-    changes = _replayed_log(store, progress.partitions, progress.log_incarnation, folders, files, settings)
-    if changes.records or log.version - progress.log_version > _UNFOLDED_COMMITS:
+    if append is not None and append.rows is not None and append.version == progress.log_version + 1:
+        start = replay_start(store.properties, folders.offsets_partitions, semantics, progress.partitions)
+        rows = start.compact(as_input(append.rows, start.schema))
+        changes, to = _added([write_changes(start.replay([rows]), folders)], settings), append.version
+    else:
+        files, to = _files_after(store, progress.log_version, log), log.version
+        changes = _replayed_log(store, progress.partitions, progress.log_incarnation, folders, files, settings)
+    if changes.records or to - progress.log_version > _UNFOLDED_COMMITS:
         versions = _append(store, changes, progress)
         note_quarantine(store, changes.quarantine, progress.log_incarnation, settings, clock)
         note_topics(store, changes.topics, settings)
         moved = progressed(progress.partitions, changes.partitions, clock.now_ms())
-        progress.swap(progress.partitions | moved, versions, {FOLDED: log.version})
+        progress.swap(progress.partitions | moved, versions, {FOLDED: to})
     return changes
 
 
@@ -171,7 +189,7 @@ class _Rebuild:
             chosen = None
         has_late = chosen is None or _with_late_records(log, self._progress) <= set(chosen)
         folded = {LATE: log.transaction(LATE)} if has_late else {}
-        if chosen is None:
+        if chosen is None:  # lower than that of a fold of the old incarnation, which skipped records of the new one
             folded[FOLDED] = log.version
         tables = [self._store.table(name) for name in self._progress.versions]
         if chosen is None or set(chosen) == set(every):

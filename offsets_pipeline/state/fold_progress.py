@@ -184,7 +184,7 @@ class FoldProgress:
     ) -> int:
         """Commit these rows, and the versions of all tables, in place of all; returns the version committed.
 
-        ``folded`` has new versions of FOLDED and LATE, unless they are older than the known ones.
+        ``folded`` has new versions of FOLDED and LATE, which may be lower: a fold then reads folded records again.
 
         Raises WriteConflict if another process has replaced them since this was read.
         """
@@ -198,9 +198,7 @@ class FoldProgress:
             for _, each in sorted(partitions.items())
         ]
         found = pa.Table.from_pylist(rows, schema=_SCHEMA)
-        newer = {each: version for each, version in folded.items() if version > self.snapshot.transaction(each)}
-        advance = {APPLICATION: self.number + 1, **newer}
-        return self._table.replace(found, seen=self.snapshot, advance=advance)
+        return self._table.replace(found, seen=self.snapshot, advance={APPLICATION: self.number + 1, **folded})
 
 
 def progress_of(snapshot: Snapshot) -> dict[int, PartitionProgress]:

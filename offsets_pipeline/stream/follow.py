@@ -1,21 +1,16 @@
-"""The ingest of a topic and the fold of its log, as two streaming queries in one process."""
+"""`follow`: one streaming query reads a topic, appends its records to the log, and folds them."""
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any
-
-from pyspark import inheritable_thread_target
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.stream.fold_stream import start_fold
+from offsets_pipeline.stream.folding import Folding, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from pyspark.sql import SparkSession
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
@@ -24,79 +19,38 @@ if TYPE_CHECKING:
     from offsets_pipeline.store import Store
 
 
-class Follower:
-    """Runs the ingest and the fold together: the end of one ends the other."""
+def follow(
+    ingest: TopicIngest,
+    settings: Settings,
+    clock: Clock,
+    *,
+    available_now: bool = False,
+    on_fold: Callable[[int], object] = nothing,
+    on_upkeep: Callable[[Sequence[Upkeep]], object] = nothing,
+    warn: Callable[[str], None] = nothing,
+) -> int:
+    """Read and fold until ``ingest.stop``, or with ``available_now`` until the end of the topic.
 
-    def __init__(self, ingest: TopicIngest, settings: Settings, clock: Clock) -> None:
-        self._ingest = ingest
-        self._settings = settings
-        self._clock = clock
-        self._stopped = threading.Event()
-        self._errors: list[Exception] = []
-
-    def stop(self) -> None:
-        """End `run` soon. Do not call it from a signal handler: `run` may hold the lock that it takes."""
-        self._ingest.stop()
-        self._stopped.set()
-
-    def run(
-        self,
-        on_batch: Callable[[int, int], None],
-        warn: Callable[[str], None] | None = None,
-        on_upkeep: Callable[[Sequence[Upkeep]], None] | None = None,
-        *,
-        available_now: bool = False,
-    ) -> int:
-        """Read and fold until `stop`, or with ``available_now`` until the end of the topic; returns the records read.
-
-        Call `TopicIngest.prepare` first. ``on_batch``, ``warn`` and ``on_upkeep`` are those of `start_fold`. Raises the
-        first error of either query.
-        """
-        store, reading = self._ingest.store, None
-        self._adopt_semantics(store)
-        if available_now:
-            self._ingest.run(available_now=True)
-            if self._stopped.is_set():
-                return self._ingest.added
-        fold = start_fold(
-            store,
-            self._settings,
-            self._clock,
-            available_now=available_now,
-            on_batch=on_batch,
-            on_upkeep=on_upkeep,
-            warn=warn,
-        )
+    Call ``ingest.prepare`` first. The callbacks are those of `Folding`. Returns the number of records added to the log.
+    Raises as ``ingest.run`` and `Folding.fold`.
+    """
+    store = ingest.store
+    _adopt_semantics(store, settings, clock)
+    folding = Folding(store, settings, clock, on_fold=on_fold, on_upkeep=on_upkeep, warn=warn)
+    try:
+        folding.fold(store)  # what an earlier process has appended
         if not available_now:
-            reading = self._beside(store.spark, "ingest-topic", self._ingest.run)
-        folding = self._beside(store.spark, "fold", fold.await_end)
-        try:
-            self._stopped.wait()
-        finally:
-            if reading is not None:
-                self._ingest.stop()
-                reading.join()  # then its last records are in the log
-            fold.stop()
-            folding.join()
-        if self._errors:
-            raise self._errors[0]
-        return self._ingest.added
+            folding.start()
+        added = ingest.run(available_now=available_now, fold=folding.fold)
+        folding.fold(store)
+        folding.finish()
+    finally:
+        folding.close()
+    return added
 
-    def _adopt_semantics(self, store: Store) -> None:
-        """Replay the log if the state is of another coordinator than the store: the broker was upgraded."""
-        semantics = store.properties.coordinator_semantics
-        if FoldProgress.read(store.table(FOLD_PROGRESS.name)).semantics not in (None, semantics):
-            reload_partitions(store, None, self._settings, self._clock, semantics)
 
-    def _beside(self, spark: SparkSession, name: str, run: Callable[[], Any]) -> threading.Thread:
-        def until_it_ends() -> None:
-            try:
-                run()
-            except Exception as error:  # noqa: BLE001 - the waiting thread raises it
-                self._errors.append(error)
-            finally:
-                self._stopped.set()
-
-        thread = threading.Thread(target=inheritable_thread_target(spark)(until_it_ends), name=name)
-        thread.start()
-        return thread
+def _adopt_semantics(store: Store, settings: Settings, clock: Clock) -> None:
+    """Replay the log if the state is of another coordinator than the store: the broker was upgraded."""
+    semantics = store.properties.coordinator_semantics
+    if FoldProgress.read(store.table(FOLD_PROGRESS.name)).semantics not in (None, semantics):
+        reload_partitions(store, None, settings, clock, semantics)

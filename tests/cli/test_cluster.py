@@ -61,7 +61,7 @@ def test_jobs_on_a_cluster_resolve_relative_paths(root: Path, tmp_path: Path) ->
     jobs = [
         "ingest_segments --store store --offsets-partitions 5 segments/__consumer_offsets-0",
         "ingest_segments --store store segments",
-        "fold_stream --store store --checkpoint checkpoint --available-now",
+        "fold_stream --store store --available-now",
         "reload --store store",
         "verify --store store",
         "expire_offsets --store owned",
@@ -103,7 +103,7 @@ def test_jobs_on_a_cluster_resolve_relative_paths(root: Path, tmp_path: Path) ->
     assert said[4].startswith("equal: ")
     assert said[5].startswith("1 offsets and 1 groups expired in owned")
     assert said[6] == "when,expires,group,topic,partition,rule,reason"
-    assert {each.name for each in folder.iterdir()} == {"segments", "store", "owned", "checkpoint"}
+    assert {each.name for each in folder.iterdir()} == {"segments", "store", "owned"}
     assert_as_reference(folder / "store", log_of(folder / "store"))
 
 

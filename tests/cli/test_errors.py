@@ -131,12 +131,10 @@ OTHERS = [
             "{positions} has no topic that matches 'nope'; check --topics"
         ),
         "reload|--store|{owned}|--coordinator-semantics|classic": "cannot replay {owned} as classic: it is an owned",
-        "maintain|--store|{store}|--checkpoint|{nothing}": "{nothing} is not the checkpoint of a stream",
         "reload|--store|{store}|--partition|5": "no log partition 5 in {store}: its log has 5, 0 to 4",
         "clean-log|--store|{store}|--config|{folder}/hours.toml": (
             "{folder}/hours.toml: [log] history_hours: -1 is not allowed; it takes a whole number from 0 to 8784000"
         ),
-        "maintain|--store|{store}|--every|PT1H|--checkpoint|{nothing}": "{nothing} is not the checkpoint of a stream",
         "export-segments|--store|{store}|--to|{photos}": "cannot export to {photos}: it is not empty; name a new",
         "export-segments|--store|{store}|--to|{file}": "cannot export to {file}: it is not a local folder; name a",
         "export-segments|--store|{store}|--to|s3://bucket/log": "cannot export to s3://bucket/log: it is not a local",

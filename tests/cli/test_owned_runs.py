@@ -61,7 +61,7 @@ def command(
 
         def maintain_store(*_: object, **__: object) -> list[Upkeep]:
             next(steps)()
-            return [Upkeep("log", 2, 20, 1, 10, 0)]
+            return [Upkeep("log", 2, 20, 1, 10, 0, 4)]
 
         monkeypatch.setattr("offsets_pipeline.log.clean.clean_log", clean_log)
         monkeypatch.setattr("offsets_pipeline.maintenance.maintain_store", maintain_store)

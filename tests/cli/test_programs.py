@@ -30,7 +30,7 @@ from tests.programs import (
     offsets,
     start,
 )
-from tests.spark.stores import alter, copied, log_of, segments_of
+from tests.spark.stores import alter, copied, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,20 +77,6 @@ def test_each_job_does_what_its_command_does(
     assert forecast.stdout.startswith("when,expires,group,topic,partition,rule,reason\nnow,")
     assert_refused(job("expire_offsets"), f"cannot expire offsets of {store}: in a mirrored store ")
     assert_describes(root, store)
-
-
-def test_relative_checkpoint_is_in_the_folder_of_the_command_not_of_the_jvm(
-    spark: SparkSession, folded: Callable[[str], Path], tmp_path: Path
-) -> None:
-    store = copied(folded(CAPTURE), tmp_path / "store")
-    at = ("--store", "store", "--checkpoint", "checkpoint")
-    records = sum(map(len, capture_rows(CAPTURE).values()))
-    folded_now = in_process(tmp_path, "fold", "--available-now", *at)
-    assert_said(folded_now, "0 records folded in store")
-    assert (tmp_path / "checkpoint" / "commits" / "0").exists()
-    maintained = in_process(tmp_path, "maintain", *at)
-    assert (maintained.returncode, maintained.stderr) == (0, "")
-    assert len(log_of(store)) == records
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "jobs").glob("*.py")), ids=lambda path: path.stem)

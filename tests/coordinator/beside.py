@@ -42,11 +42,11 @@ def upkeep(store: Store, settings: Settings, ended: threading.Event) -> None:
 def folds(store: Store, settings: Settings, ended: threading.Event) -> None:
     folded = threading.Event()
 
-    def after_batch(_: int, records: int) -> None:
+    def after_fold(records: int) -> None:
         say(f"folded {records}")
         folded.set()
 
-    stream = start_fold(store, replace(settings, fold=FOLD), SystemClock(), available_now=False, on_batch=after_batch)
+    stream = start_fold(store, replace(settings, fold=FOLD), SystemClock(), available_now=False, on_fold=after_fold)
     while not ended.wait(RELOAD_EVERY_SECONDS):
         if folded.is_set():  # a reload overtakes the batch that the stream folds meanwhile
             folded.clear()

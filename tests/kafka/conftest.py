@@ -12,7 +12,7 @@ from offsets_pipeline.config.sections import FoldSettings, TopicSettings
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
 
-_SHORT = TopicSettings(watch_interval_ms=200, note_interval_ms=200, trigger_interval_ms=100)
+_SHORT = TopicSettings(watch_interval_ms=200, note_interval_ms=200, min_records_wait_ms=100)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.query.local_sql import LocalSql
 from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.stream.follow import Follower
+from offsets_pipeline.stream.follow import follow
 from tests.kafka.live import LogRecord
 from tests.kafka.live_clients import wait_until
 from tests.spark.stores import differences, export_of, table
@@ -80,8 +80,7 @@ def following(
     """Both queries run meanwhile; the test fails if one ends early."""
     ingest = ingest_of(workbench, store, broker, settings, heard)
     ingest.prepare()
-    follower = Follower(ingest, settings, SystemClock())
-    with beside(lambda: follower.run(lambda *_: None), follower.stop):
+    with beside(lambda: follow(ingest, settings, SystemClock()), ingest.stop):
         yield
 
 

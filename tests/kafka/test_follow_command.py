@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
 PARTITIONS = 5
 INTERRUPTED = 128 + signal.SIGTERM
-ONE_BY_ONE = "[topic]\nmax_records_per_batch = 1\ntrigger_interval_ms = 0\n"
+ONE_BY_ONE = "[topic]\nmax_records_per_batch = 1\nmin_records_wait_ms = 0\n"
 SHORT = "[topic]\nwatch_interval_ms = 300\nnote_interval_ms = 300\n[fold]\ntrigger_interval_ms = 300\n"
 OFFSET_NAMES = ("offsets_fold_behind_log_records", "offsets_log_behind_topic_records", "offsets_topic_unstable_records")
 

@@ -13,7 +13,7 @@ from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.query.connectors import describe_connector
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.stream.follow import Follower
+from offsets_pipeline.stream.follow import follow
 from tests.kafka.live import LiveBroker, live_broker
 from tests.spark.stores import rows_of
 from tests.unit.connect.connect_logs import answers, capture_rows, in_order
@@ -39,7 +39,7 @@ def followed(workbench: Workbench, broker: LiveBroker, store: Path, topic: str) 
     options = KafkaOptions(broker.address, {})
     ingest = TopicIngest(workbench.spark, str(store), options, workbench.settings, SystemClock(), topic=topic)
     ingest.prepare()
-    Follower(ingest, workbench.settings, SystemClock()).run(lambda *_: None, available_now=True)
+    follow(ingest, workbench.settings, SystemClock(), available_now=True)
     return StateReader(str(store), at_most=0)
 
 

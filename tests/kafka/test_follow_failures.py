@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicDescription
+    from offsets_pipeline.log.append import Append
     from offsets_pipeline.store import Store
     from tests.kafka.brokers import KafkaJvm
     from tests.kafka.live import LiveBroker
@@ -126,7 +127,7 @@ def test_new_topic_of_the_same_name_is_noticed_and_read_despite_an_interruption(
     hold, held, go_on, interrupted = (threading.Event() for _ in range(4))
     append = TopicAppender.append
 
-    def append_when_told(self: TopicAppender, into: Store, rows: DataFrame, complete_ms: int | None = None) -> int:
+    def append_when_told(self: TopicAppender, into: Store, rows: DataFrame, complete_ms: int | None = None) -> Append:
         if hold.is_set():
             held.set()
             assert go_on.wait(STOPPED_SECONDS)

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.process, pytest.mark.streaming, pytest.mark.slow]
 
 CONFIG = """
 [topic]
-trigger_interval_ms = 200
+min_records_wait_ms = 200
 watch_interval_ms = 300
 note_interval_ms = 300
 [fold]

@@ -80,7 +80,7 @@ class Workbench:
             self.settings,
             CLOCK,
             available_now=True,
-            on_batch=lambda _, records: folded.append(records),
+            on_fold=folded.append,
         ).await_end()
         return sum(folded)
 

@@ -14,7 +14,7 @@ from offsets_pipeline.errors import UnsupportedTable, WriteConflict
 from offsets_pipeline.ingest.segments import segment_ingest as segments
 from offsets_pipeline.ingest.segments.segment_files import find_log
 from offsets_pipeline.ingest.segments.segment_reader import write_segments
-from offsets_pipeline.log.append import LogAppender
+from offsets_pipeline.log.append import Append, LogAppender
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.logs import LogPartition, capture_rows
@@ -109,7 +109,7 @@ def test_of_two_appends_that_began_at_one_version_the_second_is_refused(
     store = workbench.open(location)
     rows = workbench.open(_one_record(workbench, empty, tmp_path)).read("log")
     appends = [_begun(store, is_late=each, rows=rows) for each in late]
-    assert appends[0]() == (1 if late[0] else len(capture_log()))
+    assert appends[0]().records == (1 if late[0] else len(capture_log()))
     before, held = versions(location), table(location, "log").num_rows
     with pytest.raises(WriteConflict):
         appends[1]()
@@ -117,7 +117,7 @@ def test_of_two_appends_that_began_at_one_version_the_second_is_refused(
     assert table(location, "log").num_rows == held
 
 
-def _begun(store: Store, *, is_late: bool, rows: DataFrame) -> Callable[[], int]:
+def _begun(store: Store, *, is_late: bool, rows: DataFrame) -> Callable[[], Append]:
     """An append that has looked at the table, and ends when it is called."""
     appender = LogAppender(store)
     return (

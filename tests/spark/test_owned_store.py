@@ -93,7 +93,7 @@ def test_appends_of_spark_and_of_the_coordinator_notice_each_other(spark: SparkS
         ):
             with pytest.raises(WriteConflict):
                 append()
-        assert LogAppender(store).append_late(spark_rows(spark, [row(2)]), CLOCK) == 1
+        assert LogAppender(store).append_late(spark_rows(spark, [row(2)]), CLOCK).records == 1
         # the coordinator's next append is behind Spark's, which it sees
         coordinator.commit_offsets("g", {("t", 1): 3})
         assert {where.partition: each.offset for where, each in coordinator.fetch_offsets("g").items()} == {

@@ -77,34 +77,38 @@ def test_a_batch_that_was_appended_although_its_append_failed_is_not_appended_ag
 ) -> None:
     append = LogAppender.append_files
 
-    def commit_and_fail(self: LogAppender, files: Sequence[DataFile], complete_ms: int | None) -> int:
+    def commit_and_fail(self: LogAppender, files: Sequence[DataFile], complete_ms: int | None) -> None:
         append(self, files, complete_ms)
         raise OSError("the answer of the storage is lost")
 
     one, opened = appender(workbench), workbench.open(store)
-    assert one.append(opened, batch(workbench, FIRST)) == len(FIRST)
+    assert one.append(opened, batch(workbench, FIRST)).records == len(FIRST)
     monkeypatch.setattr(LogAppender, "append_files", commit_and_fail)
     with pytest.raises(OSError, match="is lost"):
         one.append(opened, batch(workbench, SECOND))
     monkeypatch.undo()
     assert held(store) == sorted(FIRST + SECOND)
     before = versions(store)
-    assert one.append(opened, batch(workbench, SECOND)) == 0  # delivered again in the same query
-    assert appender(workbench).append(opened, batch(workbench, FIRST + SECOND)) == 0  # and by one that starts anew
+    assert one.append(opened, batch(workbench, SECOND)).records == 0  # delivered again in the same query
+    assert (
+        appender(workbench).append(opened, batch(workbench, FIRST + SECOND)).records == 0
+    )  # and by one that starts anew
     assert versions(store) == before
-    assert one.append(opened, batch(workbench, SECOND + THIRD)) == len(THIRD)
+    assert one.append(opened, batch(workbench, SECOND + THIRD)).records == len(THIRD)
     assert held(store) == sorted(FIRST + SECOND + THIRD)
 
 
 def test_of_two_that_append_the_same_records_each_notices_the_other(workbench: Workbench, store: Path) -> None:
     one, other, opened = appender(workbench), appender(workbench), workbench.open(store)
-    assert one.append(opened, batch(workbench, FIRST)) == len(FIRST)
-    assert other.append(opened, batch(workbench, FIRST + SECOND)) == len(SECOND)
-    assert one.append(opened, batch(workbench, SECOND + THIRD)) == len(THIRD)
-    assert other.append(opened, batch(workbench, THIRD)) == 0
+    assert one.append(opened, batch(workbench, FIRST)).records == len(FIRST)
+    assert other.append(opened, batch(workbench, FIRST + SECOND)).records == len(SECOND)
+    assert one.append(opened, batch(workbench, SECOND + THIRD)).records == len(THIRD)
+    assert other.append(opened, batch(workbench, THIRD)).records == 0
     assert held(store) == sorted(FIRST + SECOND + THIRD)
     next_incarnation = appender(workbench, log_incarnation=LOG_INCARNATION + 1)
-    assert next_incarnation.append(opened, batch(workbench, SECOND)) == len(SECOND)  # record offsets of another log
+    assert next_incarnation.append(opened, batch(workbench, SECOND)).records == len(
+        SECOND
+    )  # record offsets of another log
     assert held(store, LOG_INCARNATION + 1) == sorted(SECOND)
 
 
@@ -113,9 +117,11 @@ def test_two_that_append_the_same_records_at_once_append_them_once(workbench: Wo
 
     def be_overtaken() -> None:
         if not added:  # the other comes between this one's look at the log and its commit
-            added.append(appender(workbench).append(opened, batch(workbench, FIRST + SECOND)))
+            added.append(appender(workbench).append(opened, batch(workbench, FIRST + SECOND)).records)
 
-    assert appender(workbench, be_overtaken).append(opened, batch(workbench, FIRST + SECOND + THIRD)) == len(THIRD)
+    assert appender(workbench, be_overtaken).append(opened, batch(workbench, FIRST + SECOND + THIRD)).records == len(
+        THIRD
+    )
     assert added == [len(FIRST + SECOND)]
     assert held(store) == sorted(FIRST + SECOND + THIRD)
 
@@ -132,7 +138,7 @@ def test_a_batch_that_is_not_confirmed_stays_out_of_the_log(workbench: Workbench
         one.append(opened, batch(workbench, FIRST))
     assert (versions(store), rows_of(store, "log")) == (before, [])
     away = False
-    assert one.append(opened, batch(workbench, FIRST)) == len(FIRST)
+    assert one.append(opened, batch(workbench, FIRST)).records == len(FIRST)
     assert held(store) == sorted(FIRST)
 
 
@@ -143,8 +149,8 @@ def test_a_damaged_batch_is_in_the_quarantine_once(workbench: Workbench, store: 
     rows = workbench.spark.createDataFrame([damage, damage], RECORDS_SCHEMA).repartition(
         2
     )  # of two tasks that share a batch
-    assert one.append(opened, rows.union(batch(workbench, FIRST))) == len(FIRST)
-    assert one.append(opened, rows) == 0  # delivered again, without records
+    assert one.append(opened, rows.union(batch(workbench, FIRST))).records == len(FIRST)
+    assert one.append(opened, rows).records == 0  # delivered again, without records
     assert held(store) == sorted(FIRST)
     (found,) = rows_of(store, "quarantine")
     names = ("log_partition", "log_incarnation", "record_offset", "source", "position", "length", "reason", "value")

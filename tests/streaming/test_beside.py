@@ -46,11 +46,11 @@ def test_reload_beside_a_running_stream_loses_nothing(
     chosen = random.Random(4)
     folded = Event()
 
-    def on_batch(_: int, records: int) -> None:
+    def on_fold(records: int) -> None:
         if records:
             folded.set()
 
-    stream = start_fold(bench.open(store), bench.settings, CLOCK, available_now=False, on_batch=on_batch)
+    stream = start_fold(bench.open(store), bench.settings, CLOCK, available_now=False, on_fold=on_fold)
     try:
         for step, share in enumerate((0.3, 0.6, 0.9)):
             bench.ingest(store, write_prefix(segments_of("4.2.0-txn-open"), tmp_path / f"{step}", share, chosen))
@@ -132,7 +132,7 @@ def test_append_that_another_overtook_writes_nothing(
     before = table(store.location, "log").num_rows
     first, second = LogAppender(store), LogAppender(store)
     rows = store.read("log").limit(1)
-    assert first.append_late(rows, CLOCK) == 1
+    assert first.append_late(rows, CLOCK).records == 1
     with pytest.raises(WriteConflict):
         second.append_late(rows, CLOCK)
     assert table(store.location, "log").num_rows == before + 1
@@ -156,7 +156,7 @@ def test_stopped_stream_completes_its_running_batch(
         assert of.spark.sql("SELECT reflect('java.lang.Thread', 'sleep', id + 2000) FROM range(2)").collect()
         return fold_log(of, *more)
 
-    monkeypatch.setattr("offsets_pipeline.stream.fold_stream.fold_log", fold_slowly)
+    monkeypatch.setattr("offsets_pipeline.stream.folding.fold_log", fold_slowly)
     stream = start_fold(workbench.open(store), workbench.settings, CLOCK, available_now=False)
     assert begun.wait(DEADLINE_SECONDS)
     told.set()

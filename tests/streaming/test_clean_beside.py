@@ -14,7 +14,7 @@ from pyspark import inheritable_thread_target
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.log import clean
-from offsets_pipeline.log.append import LogAppender
+from offsets_pipeline.log.append import Append, LogAppender
 from offsets_pipeline.log.clean import Cleaned, clean_log
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.stream.fold_stream import start_fold
@@ -64,7 +64,7 @@ def test_stream_that_runs_and_restarts_over_a_log_that_is_cleaned_gives_the_whol
         bench.settings,
         CLOCK,
         available_now=False,
-        on_batch=lambda _, records: folded.set() if records else None,
+        on_fold=lambda records: folded.set() if records else None,
     )
     try:
         for step, share in enumerate((0.6, 0.8), 2):
@@ -200,7 +200,7 @@ def test_late_records_that_a_cleaning_overtook_are_left_out(
     append_late = LogAppender.append_late
     overtaken: list[WriteConflict] = []
 
-    def overtaken_once(self: LogAppender, *arguments: object) -> int:
+    def overtaken_once(self: LogAppender, *arguments: object) -> Append:
         if not overtaken:
             assert cleaned(workbench, damaged.store).removed > 0
             with pytest.raises(WriteConflict) as conflict:

@@ -17,7 +17,8 @@ from offsets_pipeline.coordinator.registry import FOLDER
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.store import OWNED, Store, StoreProperties
-from offsets_pipeline.stream.fold_stream import FoldStream, _expiry, start_fold
+from offsets_pipeline.stream.fold_stream import FoldStream, start_fold
+from offsets_pipeline.stream.folding import _expiry
 from tests.logs import LogPartition, commit_key, group_key
 from tests.spark.stores import appended, assert_as_reference, copied, log_of, rows_of
 
@@ -132,7 +133,7 @@ def test_running_stream_expires_beside_a_coordinator(workbench: Workbench, store
     folded, expired = [0], [0]
     reached = {3: Event(), 6: Event(), 9: Event()}
 
-    def on_batch(_: int, records: int) -> None:
+    def on_fold(records: int) -> None:
         folded[0] += records
         for count, event in reached.items():
             if folded[0] >= count:
@@ -143,7 +144,7 @@ def test_running_stream_expires_beside_a_coordinator(workbench: Workbench, store
 
     def started() -> FoldStream:
         return start_fold(
-            workbench.open(store), settings, clock, available_now=False, on_batch=on_batch, on_expiry=on_expiry
+            workbench.open(store), settings, clock, available_now=False, on_fold=on_fold, on_expiry=on_expiry
         )
 
     with coordinator_of(store, clock) as coordinator:

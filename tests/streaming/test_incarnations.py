@@ -19,7 +19,7 @@ from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.state import fold
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
-from offsets_pipeline.stream import fold_stream
+from offsets_pipeline.stream import folding
 from offsets_pipeline.stream import publisher as publisher_module
 from offsets_pipeline.stream.fold_stream import start_fold
 from offsets_pipeline.stream.publisher import Publisher
@@ -191,7 +191,7 @@ def test_stream_ends_with_the_error_of_a_fold(
     def broken(*_: object) -> None:
         raise RuntimeError("the disk is gone\nand a stack with it")
 
-    monkeypatch.setattr(fold_stream, "fold_log", broken)
+    monkeypatch.setattr(folding, "fold_log", broken)
     running = start_fold(workbench.open(store), workbench.settings, CLOCK, available_now=False)
     with pytest.raises(StreamFailed, match=r"^the fold of the log stopped: the disk is gone$"):
         running.await_end()

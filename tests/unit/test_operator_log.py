@@ -121,11 +121,11 @@ def test_outage_is_told_with_its_beginning_and_its_length(followed: Followed, ba
 
 def test_warnings_are_counted_and_upkeep_is_summed_up(followed: Followed) -> None:
     followed.log.warning("something")
-    followed.log.upkeep([Upkeep("log", 2000, 0, 3, 0, 12), Upkeep("topics", 2, 0, 1, 0, 0)])
+    followed.log.upkeep([Upkeep("log", 2000, 0, 3, 0, 12, 40), Upkeep("topics", 2, 0, 1, 0, 0, 2)])
     followed.topic.transaction_ended(4)
     assert followed.lines() == [
         f"{BEGIN} offsets: warning: something",
-        f"{BEGIN} offsets: upkeep done: 2002 files before, 4 after; 12 old files removed",
+        f"{BEGIN} offsets: upkeep done: 2002 files before, 4 after; 12 old files removed, 42 files on disk",
         f"{BEGIN} offsets: the transaction that was open in log partition 4 has ended",
     ]
     assert "offsets_warnings_total 1\n" in followed.metrics.text()

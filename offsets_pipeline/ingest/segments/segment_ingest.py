@@ -271,12 +271,12 @@ def _ingest(
     if not written.records and not missing:
         return 0, left_out, written.reports
     if overlap is None or not missing:
-        return appender.append_files(written.files), left_out, written.reports
+        return appender.append_files(written.files).records, left_out, written.reports
     rows = parsed_segments(spark, folders, kind, after=ends).withColumn("backfill", F.lit(False))
     late = overlap.where(f"NOT ({_is_before(cleaned)})").join(log, _PLACE, "left_anti")
     rows = rows.unionByName(late.withColumn("backfill", F.lit(True)))
     rows = rows.withColumn("appended_at", timestamp_of(clock)).withColumn("log_incarnation", F.lit(epoch))
-    return appender.append_late(rows, clock, epoch), left_out, written.reports
+    return appender.append_late(rows, clock, epoch).records, left_out, written.reports
 
 
 def _is_before(cleaned: Offsets) -> str:

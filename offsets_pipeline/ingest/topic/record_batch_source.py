@@ -17,6 +17,8 @@ max_offsets            largest number of record offsets in a batch; default: no 
 tasks                  largest number of tasks of a batch; default 2
 content                `records`, the default; `ranges`: a row for each task, which a TopicReader reads in the same task
 wait_ms                how long a look for new records waits for the brokers; default 1000
+min_offsets            number of record offsets for which a batch waits; default 1
+min_offsets_wait_ms    how long it waits for them, from the first new record on; default 0
 =====================  =================================================================================================
 """
 
@@ -60,6 +62,7 @@ FORMAT = "kafka_record_batches"
 #: Values of the option `content`.
 RECORDS, RANGES = "records", "ranges"
 _KAFKA = "kafka."
+_LOOK_SECONDS = 0.2  # between two looks whether enough records are there
 _FEW_OFFSETS = 20_000  # a batch of no more is read by one task
 _MAY_PASS = (BrokerUnreachable, KafkaFailed, NoSuchTopic)  # the ingest reports these, and what lasts
 
@@ -80,6 +83,8 @@ class SourceOptions:
     wait_ms: int
     topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS
     has_ranges: bool = False
+    min_offsets: int = 1
+    min_offsets_wait_ms: int = 0
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -98,6 +103,8 @@ class SourceOptions:
             wait_ms=int(options.get("wait_ms", "1000")),
             topic_kind=TopicKind(options.get("topic_kind", TopicKind.CONSUMER_OFFSETS)),
             has_ranges=_has_ranges(options),
+            min_offsets=int(options.get("min_offsets", "1")),
+            min_offsets_wait_ms=int(options.get("min_offsets_wait_ms", "0")),
         )
 
     @property
@@ -191,9 +198,10 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             else:
                 topic = self._topic(positions)
                 ends = self._ends(topic, LATEST, positions)
-                if not _are_new(positions, ends):
+                if not _new(positions, ends):
                     self._waiting.wait(self._client, topic, positions, self._options.wait_ms)
                     ends = self._ends(self._topic(positions), LATEST, positions)  # a leader may have moved meanwhile
+                ends = self._gathered(positions, ends)
             limited = self._limited(positions, ends, limit)
         except _MAY_PASS:
             if self._target is not None:
@@ -201,6 +209,14 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             time.sleep(self._options.wait_ms / 1000)
             return start
         return rendered(limited)
+
+    def _gathered(self, positions: Positions, ends: Positions) -> Positions:
+        """The ends when enough record offsets are there, or after the wait for them."""
+        until = time.monotonic() + self._options.min_offsets_wait_ms / 1000
+        while 0 < _new(positions, ends) < self._options.min_offsets and time.monotonic() < until:
+            time.sleep(min(_LOOK_SECONDS, max(0, until - time.monotonic())))
+            ends = self._ends(self._topic(positions), LATEST, positions)
+        return ends
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """The tasks of a batch: with as many record offsets each, about."""
@@ -326,8 +342,9 @@ def shared_out(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRan
     return found
 
 
-def _are_new(positions: Mapping[int, Position], ends: Mapping[int, Position]) -> bool:
-    return any(each.offset > positions[partition].offset for partition, each in ends.items())
+def _new(positions: Mapping[int, Position], ends: Mapping[int, Position]) -> int:
+    """Number of record offsets from these positions to these ends."""
+    return sum(max(0, each.offset - positions[partition].offset) for partition, each in ends.items())
 
 
 class _LongPolls:

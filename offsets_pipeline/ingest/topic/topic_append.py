@@ -8,7 +8,7 @@ Spark delivers again after a crash adds nothing. The Delta transaction version r
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.delta import COMPRESSION
 from offsets_pipeline.delta.retry import with_retries
-from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
 from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import LogFileWriter, log_partitions_of
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.delta import DataFile
+    from offsets_pipeline.log.append import Append
     from offsets_pipeline.log.file_writer import LogFilePlace
     from offsets_pipeline.store import Store
+
+_FEW_BYTES = 8 * 1024 * 1024  # of records that a task returns to the driver
 
 
 def ends_by_incarnation(store: Store) -> dict[int, dict[int, int]]:
@@ -54,7 +57,7 @@ class TopicAppender:
     of ranges, records need not go row by row from one Python process through the JVM to another.
 
     Calls ``confirm`` after it has read a batch and before it appends the batch; an exception of ``confirm`` prevents
-    the append.
+    the append. An append of at most ``few_rows`` records has them, for a fold.
     """
 
     def __init__(
@@ -64,17 +67,19 @@ class TopicAppender:
         clock: Clock,
         confirm: Callable[[], object],
         read: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = iter,
+        few_rows: int = 0,
     ) -> None:
         self._log_incarnation = log_incarnation
         self._settings = settings
         self._clock = clock
         self._confirm = confirm
         self._read = read
+        self._few_rows = few_rows
         self._ends: dict[int, int] = {}
         self._number: int | None = None  # expected version of the next append, if no other writer appends
 
-    def append(self, store: Store, rows: DataFrame, complete_ms: int | None = None) -> int:
-        """Append the records of rows of `RecordBatchSource` that the log lacks; returns how many.
+    def append(self, store: Store, rows: DataFrame, complete_ms: int | None = None) -> Append:
+        """Append the records of rows of `RecordBatchSource` that the log lacks.
 
         ``complete_ms`` is the time up to which this append completes the log; None: unknown (R36).
 
@@ -84,7 +89,7 @@ class TopicAppender:
             lambda: self._append_once(store, rows, complete_ms), "an append of a topic", self._settings.fold
         )
 
-    def _append_once(self, store: Store, rows: DataFrame, complete_ms: int | None) -> int:
+    def _append_once(self, store: Store, rows: DataFrame, complete_ms: int | None) -> Append:
         appender = LogAppender(store, self._settings.log.codec(COMPRESSION))
         # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
         place = appender.place(self._clock, self._log_incarnation)
@@ -92,7 +97,7 @@ class TopicAppender:
             self._ends = ends_by_incarnation(store).get(self._log_incarnation, {})
             self._number = appender.number
         tasks = store.spark.sparkContext.defaultParallelism  # one file per task, not one per partition of the topic
-        write = _writer(place, self._ends, self._read)
+        write = _writer(place, self._ends, self._read, self._few_rows)
         written = [
             pickle.loads(row["written"])  # noqa: S301 - the program's own
             for row in rows.coalesce(tasks).mapInArrow(write, "written binary").collect()
@@ -100,24 +105,30 @@ class TopicAppender:
         files = [file for each in written for file in each.files]
         damage = [stretch for each in written for stretch in each.damage]
         if not files and not damage:
-            return 0
+            return appender.nothing
         self._confirm()
         LogMetadata(store, self._settings, self._clock, self._log_incarnation).damage(damage)
         if not files:
-            return 0
-        added = appender.append_files(files, complete_ms)
+            return appender.nothing
+        append = appender.append_files(files, complete_ms)
         self._number += 1
         for each in written:
             for at, end in each.ends.items():
                 self._ends[at] = max(end, self._ends.get(at, 0))
-        return added
+        kept = [each.rows for each in written if each.rows is not None]
+        is_few = len(kept) == len(written) and append.records <= self._few_rows
+        return replace(append, rows=pa.concat_tables(kept)) if is_few else append
 
 
 @dataclass
 class _Written:
-    """Result of a task: files of the log, the new ends by log partition, and damaged parts of the topic."""
+    """Result of a task: files of the log, their rows if these are few, and damaged parts of the topic.
+
+    ``ends`` are the new ends by log partition.
+    """
 
     files: list[DataFile] = field(default_factory=list)
+    rows: pa.Table | None = None
     ends: dict[int, int] = field(default_factory=dict)
     damage: list[tuple[int, str, Damage]] = field(default_factory=list)
 
@@ -126,12 +137,14 @@ def _writer(
     place: LogFilePlace,
     ends: Mapping[int, int],
     read: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = iter,
+    few_rows: int = 0,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function of a task: writes the rows that the log lacks to files, and returns a pickled `_Written`."""
     held = dict(ends)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer, written = LogFileWriter(place), _Written()
+        few, missing = list[pa.RecordBatch](), 0
         for batch in read(batches):
             is_damage = batch["damage"].is_valid()
             if pc.any(is_damage).as_py():
@@ -144,9 +157,14 @@ def _writer(
                     wanted = offsets >= held.get(at, 0)
                     if wanted.any():
                         written.ends[at] = max(int(offsets.max()) + 1, written.ends.get(at, 0))
-                        writer.write(rows.filter(pa.array(wanted)))
+                        missing_rows = rows.filter(pa.array(wanted))
+                        writer.write(missing_rows)
+                        missing += missing_rows.num_rows
+                        few = [*few, missing_rows.select(RECORD_COLUMNS)] if missing <= few_rows else []
         with working_on(lambda: f"the end of log partitions {sorted(written.ends)}"):
             written.files = writer.close()
+        if few and sum(rows.nbytes for rows in few) <= _FEW_BYTES:
+            written.rows = pa.Table.from_batches(few)
         if written.files or written.damage:
             yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(written)]})
 

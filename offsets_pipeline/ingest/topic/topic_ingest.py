@@ -45,6 +45,8 @@ from offsets_pipeline.semantics.coordinator_semantics import AUTO, MODERN, Coord
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties, session_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -53,12 +55,14 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicDescription
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+    from offsets_pipeline.log.append import Append
     from offsets_pipeline.store import SparkSource
 
 _QUERY = "ingest-topic"
 # The source does not react to interrupts while it waits for a broker: this limits how long a stop of the query waits.
 _STOP_TIMEOUT, _STOP_SECONDS = "spark.sql.streaming.stopTimeout", 10
 _POLL_SECONDS = 0.1
+_FOLD_SECONDS = 1.0  # between two looks for appends of other processes
 _FAILURES_IN_A_ROW = 5
 _MOST_WAITS = 10  # limit of the exponent of the backoff
 _STEADY_SECONDS = 60  # reset the failure count if a query has run this long and has caught up with the topic
@@ -80,6 +84,7 @@ class TopicIngest:
         topic: str | None = None,
         semantics: CoordinatorSemantics | None = None,
     ) -> None:
+        self._fold: Callable[[Store, Append | None], object] | None = None
         self._spark_source = spark
         self._location = location
         self._options = options
@@ -189,15 +194,17 @@ class TopicIngest:
         """
         self._stopped.set()
 
-    def run(self, *, available_now: bool = False) -> int:
+    def run(self, *, available_now: bool = False, fold: Callable[[Store, Append | None], object] | None = None) -> int:
         """Read until `stop`, or with ``available_now`` up to the topic's end; returns how many records it added.
 
-        Retries after errors of the broker and conflicts with other writers; with ``available_now`` raises them.
+        Calls ``fold`` after each append, and each second without one: another process may have appended, too. Retries
+        after errors of the broker and conflicts with other writers; with ``available_now`` raises them.
 
         Raises:
             AuthenticationFailed, NotAuthorized, StoreMismatch: as `prepare`.
             TopicStopped: the query failed too often in a row.
         """
+        self._fold = fold
         self._spark.dataSource.register(RecordBatchSource)
         failures = waits = 0
         while not self._stopped.is_set():
@@ -287,19 +294,25 @@ class TopicIngest:
             "content": RANGES,
             "starting_offsets": json.dumps(rendered(starts)),
             "max_offsets": str(self._settings.topic.max_records_per_batch),
+            "min_offsets": str(self._settings.topic.min_records_per_batch),
+            "min_offsets_wait_ms": str(self._settings.topic.min_records_wait_ms),
             "tasks": str(self._spark.sparkContext.defaultParallelism),
         }
         read = SourceOptions.parse(options).reader.read_all
-        appender = TopicAppender(reading.log_incarnation, self._settings, self._clock, confirm, read)
+        few_rows = 0 if self._fold is None else self._settings.fold.driver_rows
+        appender = TopicAppender(reading.log_incarnation, self._settings, self._clock, confirm, read, few_rows)
         self._failures.clear()
 
         def land(rows: DataFrame, batch_id: int) -> None:
             try:
                 with gate.batch():
                     complete_ms = self._prepared.begin_batch(progress, planned_ends(Path(checkpoint), batch_id))
-                    added = appender.append(self.store.in_session(rows.sparkSession), rows, complete_ms)
-                    self.added += added
-                    self._observer.landed(added)
+                    here = self.store.in_session(rows.sparkSession)
+                    append = appender.append(here, rows, complete_ms)
+                    self.added += append.records
+                    self._observer.landed(append.records)
+                    if self._fold is not None and append.records:
+                        self._fold(here, append)
             except Exception as error:
                 failure = error if isinstance(error, _TopicChangedError) else raised_on_executor(error)
                 if failure is not None:
@@ -316,7 +329,7 @@ class TopicIngest:
         )
         if available_now:
             return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{self._settings.topic.trigger_interval_ms} milliseconds").start()
+        return writer.trigger(processingTime="0 seconds").start()  # the source waits for records
 
     def _query_name(self) -> str:
         """A name that no active query has: one that waits for a broker keeps its own after `_end` has left it."""
@@ -348,10 +361,13 @@ class TopicIngest:
         """Watch the query; returns True if it ended by itself, False on `stop` or if the reading needs a new plan."""
         interval = self._settings.topic.watch_interval_ms / 1000
         began = time.monotonic()
-        next_look = began + min(interval, 1.0)
+        next_look, next_fold = began + min(interval, _FOLD_SECONDS), began + _FOLD_SECONDS
         while not self._stopped.is_set():
             if not query.isActive:
                 return self._ended_well(query)
+            if self._fold is not None and time.monotonic() >= next_fold:
+                self._fold(self.store, None)
+                next_fold = time.monotonic() + _FOLD_SECONDS
             if time.monotonic() >= next_look:
                 complete = progress.complete
                 try:

@@ -10,10 +10,10 @@ import pytest
 
 from offsets_pipeline.delta.data_file import FOLDED, LATE, late_in
 from offsets_pipeline.delta.properties import FORMAT_VERSION
-from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
 from offsets_pipeline.delta.upkeep import compact
 from offsets_pipeline.errors import NotAStore
-from offsets_pipeline.log.append import LogAppender
+from offsets_pipeline.log.append import Append, LogAppender
 from offsets_pipeline.maintenance import maintain_beside_fold
 from offsets_pipeline.state import fold as fold_module
 from offsets_pipeline.state import replay_job
@@ -22,7 +22,7 @@ from offsets_pipeline.state.fold_progress import FoldProgress
 from tests.folded_stores import opened
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of, versions
-from tests.unit.state.state_files import progress_of
+from tests.unit.state.state_files import before_swap, progress_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,7 +153,7 @@ def test_a_fold_whose_commits_are_gone_goes_on_at_its_record_offsets(
         progress = progress_of(behind)
         progress.replace(progress.partitions, progress.versions, {FOLDED: 1_000})
     assert fold_log(store, settings, CLOCK) == 13
-    assert progress_of(store).log_version == store.version(LOG.name) or gone == "older copy"
+    assert progress_of(store).log_version == store.version(LOG.name)
     assert_as_reference(behind.location, log_of(behind.location))
     assert fold_log(store, settings, CLOCK) == 0
 
@@ -225,3 +225,65 @@ def test_records_that_the_progress_lost_are_folded_again(store: Store, settings:
     appended(store.location, log.rows)
     fold_log(opened(Path(store.location)), settings, CLOCK)
     assert_as_reference(store.location, log_of(store.location))
+
+
+def appended_at_once(store: Store, log: LogPartition) -> Append:
+    """Append the rows of a log, as an ingest does; returns the append with its rows."""
+    appended(store.location, log.rows)
+    rows = store.table(LOG.name).snapshot()
+    (file,) = store.table(LOG.name).added_after(rows.version - 1, rows) or []
+    return Append(rows.version, len(log.rows), store.table(LOG.name).read_file(file, RECORD_COLUMNS))
+
+
+def test_a_fold_takes_the_rows_of_an_append_that_follows_what_is_folded(
+    store: Store, settings: Settings, files_read: list[set[str]]
+) -> None:
+    fold_log(store, settings, CLOCK)
+    files_read.clear()
+    log = LogPartition(0)
+    for number in range(3):
+        log.rows.clear()
+        log.commit(("g", "a", number), number, producer_id=1)
+        append = appended_at_once(store, log)
+        assert fold_log(store, settings, CLOCK, None, append) == 1
+        assert progress_of(store).log_version == append.version
+    log.rows.clear()
+    log.end_commit(1)
+    assert fold_log(store, settings, CLOCK, None, appended_at_once(store, log)) == 1
+    assert files_read == []
+    assert_as_reference(store.location, log_of(store.location))
+
+
+@pytest.mark.parametrize("which", ["the first fold", "an append before it", "an append after it"])
+def test_a_fold_of_an_append_loses_no_other_append(store: Store, settings: Settings, which: str) -> None:
+    log, other = LogPartition(0), LogPartition(1)
+    log.commit(("g", "a", 0), 1)
+    other.commit(("h", "a", 0), 2)
+    if which != "the first fold":
+        fold_log(store, settings, CLOCK)
+    if which != "an append after it":
+        appended(store.location, other.rows)
+    append = appended_at_once(store, log)
+    if which == "an append after it":
+        appended(store.location, other.rows)
+        assert fold_log(store, settings, CLOCK, None, append) == 1
+        assert fold_log(store, settings, CLOCK) == 1
+    else:
+        assert fold_log(store, settings, CLOCK, None, append) == 2
+    assert_as_reference(store.location, log_of(store.location))
+
+
+def test_a_replay_from_the_start_names_the_version_of_the_log_that_it_read(
+    behind: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fold of another incarnation of the log names a later version, and has skipped records of this one."""
+    fold_log(behind, settings, CLOCK)
+    read = behind.version(LOG.name)
+
+    def fold_further() -> None:
+        progress = progress_of(behind)
+        progress.replace(progress.partitions, progress.versions, {FOLDED: read + 1})
+
+    before_swap(monkeypatch, fold_further)
+    reload_partitions(behind, None, settings, CLOCK)
+    assert progress_of(behind).log_version == read
