@@ -220,12 +220,7 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """The tasks of a batch: with as many record offsets each, about."""
-        starts, ends = parsed(start), parsed(end)
-        ranges = [
-            OffsetRange(each, starts[each].offset, ends[each].offset, ends[each].leader_epoch)
-            for each in sorted(ends)
-            if ends[each].offset > starts[each].offset
-        ]
+        ranges = ranges_between(parsed(start), parsed(end))
         return [Ranges(task) for task in shared_out(ranges, self._options.tasks)]
 
     def stop(self) -> None:
@@ -302,6 +297,20 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             yield from self._options.reader.read(partition.value)
 
 
+def ranges_between(starts: Mapping[int, Position], ends: Mapping[int, Position]) -> list[OffsetRange]:
+    """The ranges of a batch, by partition."""
+    return [
+        OffsetRange(each, starts[each].offset, ends[each].offset, ends[each].leader_epoch)
+        for each in sorted(ends)
+        if ends[each].offset > starts[each].offset
+    ]
+
+
+def are_few(ranges: Sequence[OffsetRange]) -> bool:
+    """Whether one task reads the ranges."""
+    return sum(each.end - each.start for each in ranges) <= _FEW_OFFSETS
+
+
 def shared(ahead: Mapping[int, int], most: int, turn: int = 0) -> dict[int, int]:
     """These numbers of record offsets, reduced to at most so many: each log partition in proportion, at least one.
 
@@ -324,9 +333,8 @@ def shared(ahead: Mapping[int, int], most: int, turn: int = 0) -> dict[int, int]
 
 def shared_out(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
     """The ranges in order, cut so that each task has as many record offsets as the others, about."""
-    whole = sum(each.end - each.start for each in ranges)
-    count = 1 if whole <= _FEW_OFFSETS else max(1, tasks)
-    share = -(-whole // count)
+    count = 1 if are_few(ranges) else max(1, tasks)
+    share = -(-sum(each.end - each.start for each in ranges) // count)
     found: list[list[OffsetRange]] = []
     room = 0
     for each in ranges:

@@ -78,30 +78,50 @@ class TopicAppender:
         self._ends: dict[int, int] = {}
         self._number: int | None = None  # expected version of the next append, if no other writer appends
 
-    def append(self, store: Store, rows: DataFrame, complete_ms: int | None = None) -> Append:
+    def append(
+        self,
+        store: Store,
+        rows: DataFrame,
+        complete_ms: int | None = None,
+        records: Callable[[], Iterable[pa.RecordBatch]] | None = None,
+    ) -> Append:
         """Append the records of rows of `RecordBatchSource` that the log lacks.
+
+        ``records`` returns the same records in this process: for a batch that is not worth a Spark job.
 
         ``complete_ms`` is the time up to which this append completes the log; None: unknown (R36).
 
         Raises WriteConflict if other writers appended first too often, and the exceptions of ``confirm``.
         """
         return with_retries(
-            lambda: self._append_once(store, rows, complete_ms), "an append of a topic", self._settings.fold
+            lambda: self._append_once(store, rows, complete_ms, records), "an append of a topic", self._settings.fold
         )
 
-    def _append_once(self, store: Store, rows: DataFrame, complete_ms: int | None) -> Append:
+    def _append_once(
+        self,
+        store: Store,
+        rows: DataFrame,
+        complete_ms: int | None,
+        records: Callable[[], Iterable[pa.RecordBatch]] | None,
+    ) -> Append:
         appender = LogAppender(store, self._settings.log.codec(COMPRESSION))
         # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
         place = appender.place(self._clock, self._log_incarnation)
         if appender.number != self._number:
             self._ends = ends_by_incarnation(store).get(self._log_incarnation, {})
             self._number = appender.number
-        tasks = store.spark.sparkContext.defaultParallelism  # one file per task, not one per partition of the topic
-        write = _writer(place, self._ends, self._read, self._few_rows)
-        written = [
-            pickle.loads(row["written"])  # noqa: S301 - the program's own
-            for row in rows.coalesce(tasks).mapInArrow(write, "written binary").collect()
-        ]
+        if records is None:
+            tasks = store.spark.sparkContext.defaultParallelism  # one file per task, not one per partition of the topic
+            write = _writer(place, self._ends, self._few_rows)
+            read = self._read
+
+            def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(write(read(batches)))]})
+
+            found = rows.coalesce(tasks).mapInArrow(run, "written binary").collect()
+            written = [pickle.loads(row["written"]) for row in found]  # noqa: S301 - the program's own
+        else:
+            written = [_writer(place, self._ends, self._few_rows)(records())]
         files = [file for each in written for file in each.files]
         damage = [stretch for each in written for stretch in each.damage]
         if not files and not damage:
@@ -116,7 +136,7 @@ class TopicAppender:
             for at, end in each.ends.items():
                 self._ends[at] = max(end, self._ends.get(at, 0))
         kept = [each.rows for each in written if each.rows is not None]
-        is_few = len(kept) == len(written) and append.records <= self._few_rows
+        is_few = len(kept) == sum(bool(each.files) for each in written) and append.records <= self._few_rows
         return replace(append, rows=pa.concat_tables(kept)) if is_few else append
 
 
@@ -136,16 +156,15 @@ class _Written:
 def _writer(
     place: LogFilePlace,
     ends: Mapping[int, int],
-    read: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = iter,
-    few_rows: int = 0,
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function of a task: writes the rows that the log lacks to files, and returns a pickled `_Written`."""
+    few_rows: int,
+) -> Callable[[Iterable[pa.RecordBatch]], _Written]:
+    """The function of a task: writes the records that the log lacks to files."""
     held = dict(ends)
 
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(batches: Iterable[pa.RecordBatch]) -> _Written:
         writer, written = LogFileWriter(place), _Written()
         few, missing = list[pa.RecordBatch](), 0
-        for batch in read(batches):
+        for batch in batches:
             is_damage = batch["damage"].is_valid()
             if pc.any(is_damage).as_py():
                 written.damage += [_damage(row) for row in batch.filter(is_damage).to_pylist()]
@@ -165,8 +184,7 @@ def _writer(
             written.files = writer.close()
         if few and sum(rows.nbytes for rows in few) <= _FEW_BYTES:
             written.rows = pa.Table.from_batches(few)
-        if written.files or written.damage:
-            yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(written)]})
+        return written
 
     return write
 

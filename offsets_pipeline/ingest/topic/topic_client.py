@@ -15,9 +15,10 @@ from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from offsets_pipeline.broker.kafka_options import KafkaOptions
+    from offsets_pipeline.broker.offset_ranges import FetchedBatches
 
 #: Kafka's default, used if the user may not read the topic's configuration.
 DELETE_RETENTION_MS = 86_400_000
@@ -54,6 +55,10 @@ class TopicClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def fetch(self, ranges: Iterable[OffsetRange]) -> Iterator[FetchedBatches]:
+        """Fetch these ranges. Raises as `read_ranges`."""
+        return read_ranges(self._cluster, self._topic, ranges)
 
     def address(self) -> str:
         """Host and port of the broker that answers requests about the cluster."""

@@ -34,7 +34,15 @@ from offsets_pipeline.foreign_errors import first_line, raised_on_executor
 from offsets_pipeline.ingest.record_kind import topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
 from offsets_pipeline.ingest.topic.query_offsets import last_ends, planned_ends
-from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RANGES, RecordBatchSource, SourceOptions, rendered
+from offsets_pipeline.ingest.topic.record_batch_source import (
+    FORMAT,
+    RANGES,
+    RecordBatchSource,
+    SourceOptions,
+    are_few,
+    ranges_between,
+    rendered,
+)
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
@@ -298,17 +306,24 @@ class TopicIngest:
             "min_offsets_wait_ms": str(self._settings.topic.min_records_wait_ms),
             "tasks": str(self._spark.sparkContext.defaultParallelism),
         }
-        read = SourceOptions.parse(options).reader.read_all
+        reader = SourceOptions.parse(options).reader
         few_rows = 0 if self._fold is None else self._settings.fold.driver_rows
-        appender = TopicAppender(reading.log_incarnation, self._settings, self._clock, confirm, read, few_rows)
+        appender = TopicAppender(
+            reading.log_incarnation, self._settings, self._clock, confirm, reader.read_all, few_rows
+        )
         self._failures.clear()
+        positions = dict(starts)
 
         def land(rows: DataFrame, batch_id: int) -> None:
             try:
                 with gate.batch():
-                    complete_ms = self._prepared.begin_batch(progress, planned_ends(Path(checkpoint), batch_id))
+                    ends = planned_ends(Path(checkpoint), batch_id)
+                    complete_ms = self._prepared.begin_batch(progress, ends)
                     here = self.store.in_session(rows.sparkSession)
-                    append = appender.append(here, rows, complete_ms)
+                    ranges = ranges_between(positions, ends)
+                    fetched = (lambda: reader.rows(admin.fetch(ranges))) if are_few(ranges) else None
+                    append = appender.append(here, rows, complete_ms, fetched)
+                    positions.update(ends)
                     self.added += append.records
                     self._observer.landed(append.records)
                     if self._fold is not None and append.records:

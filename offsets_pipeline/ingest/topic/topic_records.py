@@ -52,8 +52,12 @@ class TopicReader:
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
         """The rows of these ranges in RECORDS_SCHEMA. Raises the errors of `read_ranges`."""
         with Cluster(self.kafka) as cluster:
-            for fetched in read_ranges(cluster, self.topic, ranges):
-                yield from _rows(fetched, self.source, self.topic_kind)
+            yield from self.rows(read_ranges(cluster, self.topic, ranges))
+
+    def rows(self, fetched: Iterable[FetchedBatches]) -> Iterator[pa.RecordBatch]:
+        """The rows of fetched batches in RECORDS_SCHEMA."""
+        for each in fetched:
+            yield from _rows(each, self.source, self.topic_kind)
 
     def read_all(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of the ranges in batches of RANGES_SCHEMA."""

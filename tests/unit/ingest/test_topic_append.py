@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -35,13 +34,9 @@ def batch(*places: tuple[int, int], damage: str | None = None, **columns: object
     return pa.RecordBatch.from_pydict(rows)
 
 
-def tasks_result(folder: Path, ends: dict[int, int], *batches: pa.RecordBatch) -> list[_Written]:
-    place = LogFilePlace(str(folder), 5_000, log_incarnation=2)
-    return [pickle.loads(row["written"]) for out in _writer(place, ends)(batches) for row in out.to_pylist()]
-
-
 def written(folder: Path, ends: dict[int, int], *batches: pa.RecordBatch) -> tuple[list[pa.Table], _Written]:
-    (found,) = tasks_result(folder, ends, *batches)
+    place = LogFilePlace(str(folder), 5_000, log_incarnation=2)
+    found = _writer(place, ends, few_rows=2)(batches)
     return [pq.read_table(folder / file.name) for file in found.files], found
 
 
@@ -70,11 +65,19 @@ def test_damage_is_no_record_of_the_log(tmp_path: Path) -> None:
 
 
 def test_damage_alone_needs_no_file(tmp_path: Path) -> None:
-    (found,) = tasks_result(tmp_path, {0: 5}, batch((0, 3), damage="bad", value=b"raw"), batch((0, 4)))
-    assert (found.files, found.ends, len(found.damage)) == ([], {}, 1)
+    tables, found = written(tmp_path, {0: 5}, batch((0, 3), damage="bad", value=b"raw"), batch((0, 4)))
+    assert (tables, found.ends, len(found.damage)) == ([], {}, 1)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_where_the_log_holds_all_no_file_is_written(tmp_path: Path) -> None:
-    assert tasks_result(tmp_path, {0: 5}, batch((0, 3), (0, 4))) == []
+    assert written(tmp_path, {0: 5}, batch((0, 3), (0, 4))) == ([], _Written())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_few_records_come_with_their_append_and_many_do_not(tmp_path: Path) -> None:
+    (rows,), found = written(tmp_path, {0: 5}, batch((0, 4), (0, 5)), batch((1, 0)))
+    assert found.rows is not None
+    assert found.rows.equals(rows.select(found.rows.column_names).cast(found.rows.schema))
+    (rows,), found = written(tmp_path, {}, batch((0, 4), (0, 5)), batch((1, 0)), batch((1, 1)))
+    assert (rows.num_rows, found.rows) == (4, None)
