@@ -18,6 +18,7 @@ from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
+from offsets_pipeline.log.append import Append
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.unit.broker.fake_broker import TOPIC
 from tests.unit.broker.fake_topic import FakePartition, FakeTopic, batch, fake_topic, options_of
@@ -140,11 +141,11 @@ def move(topic: FakeTopic, epoch: int, epoch_ends: dict[int, int], end: int) -> 
 def appending(monkeypatch: pytest.MonkeyPatch, topic: FakeTopic, stored: Stored, *, is_killed: bool) -> None:
     """An append of all that the topic has; the process may be killed before or after it."""
 
-    def append(*_: object) -> int:
+    def append(*_: object) -> Append:
         if is_killed:
             raise KeyboardInterrupt
         added, stored.log_end = topic.partitions[0].end - stored.log_end, topic.partitions[0].end
-        return added
+        return Append(0, added)
 
     monkeypatch.setattr(TopicAppender, "append", append)
 
