@@ -74,8 +74,7 @@ def maintain_store(store: Store, clock: Clock, *, settings: Settings | None = No
             _expire_samples(folder, clock, 0 if settings is None else settings.lag.sample_retention_hours)
         if table.name not in STATE:
             _compact(folder, compression, never)
-        removed = vacuum(folder)
-        done.append(Upkeep(table.name, *before[table.name], *live(folder), removed, folder.stored_files()))
+        done.append(Upkeep(table.name, *before[table.name], *live(folder), *vacuum(folder)))
     return done
 
 
@@ -86,12 +85,13 @@ def maintain_beside_fold(
     settings: Settings | None = None,
     sample_retention_hours: int = 0,
     compression: str = COMPRESSION,
+    dropped_since_ms: dict[str, dict[str, int]] | None = None,
 ) -> list[Upkeep]:
     """Do `maintain_store` without publishing, which the stream does; returns the upkeep.
 
     Ends early if ``is_stopping``. With ``settings`` it cleans the log if `history_hours` is set. Only that starts Spark
     jobs. Keeps samples of positions for ``sample_retention_hours``; 0: all. ``compression``: Parquet's codec of the
-    log's files.
+    log's files. ``dropped_since_ms`` is for `vacuum`, by table.
 
     Raises the errors of the storage and of damaged tables, NotAStore if the store has got another format; of a cleaning
     CannotClean and WriteConflict. A conflict of a compaction with another writer is no error.
@@ -108,8 +108,9 @@ def maintain_beside_fold(
         )
         replaced = 0 if table.name in STATE else _compact(folder, compression, is_stopping)
         after = live(folder) if replaced or cleaned else before  # else other writers alone made the difference
-        removed = vacuum(folder, is_stopping)
-        done.append(Upkeep(table.name, *before, *after, removed, folder.stored_files()))
+        since_ms = None if dropped_since_ms is None else dropped_since_ms.setdefault(table.name, {})
+        vacuumed = vacuum(folder, is_stopping, since_ms, clock.now_ms())
+        done.append(Upkeep(table.name, *before, *after, *vacuumed))
     return done
 
 

@@ -82,9 +82,10 @@ class Table:
         return [column.name for column in self.columns]
 
 
-#: Each batch of a stream leaves files behind: a reader that began with an older version has this time to end.
+#: Each batch of a stream leaves files and commits behind, which no reader needs for long.
 _RETENTION = {
-    "delta.deletedFileRetentionDuration": "interval 10 minutes",
+    # for VACUUM of other engines; a checkpoint lists the removed files of this time. Upkeep keeps them for less.
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
     "delta.logRetentionDuration": "interval 10 minutes",
 }
 

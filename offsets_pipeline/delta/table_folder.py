@@ -159,12 +159,6 @@ class TableFolder:
             added |= {add["path"]: DataFile.of_action(add) for add in adds}
         return list(added.values())
 
-    def stored_files(self) -> int:
-        """Return the number of files in the folder, whether a version needs them or not. Raises OSError."""
-        system, folder = open_path(self.folder)
-        found = system.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=True))
-        return sum(each.type == fs.FileType.File for each in found)
-
     def is_unchanged(self, version: int, text: bytes | None) -> bool:
         """Return whether `commit_file` still returns this text. Raises OSError."""
         return self.storage.is_unchanged(commit_path(version), text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.table_folder import TableFolder
 
+_ABANDONED_HOURS = 24
+_READERS_MS = 600_000  # of a version that is no longer the newest
 #: Larger files are left alone, so that a long log is not rewritten again and again.
 SMALL_BYTES = 16 * 1024 * 1024
 #: A file with more rows than this times the rows of all smaller files stays as it is.
@@ -106,29 +108,60 @@ def _worth_rewriting(files: Sequence[DataFile]) -> list[DataFile]:
     return [file for file in files if file.rows <= largest]
 
 
-def vacuum(folder: TableFolder, is_stopping: Callable[[], bool] = never) -> int:
-    """Remove files that no version within `delta.deletedFileRetentionDuration` needs; returns how many.
+class Vacuumed(NamedTuple):
+    """Number of files that a vacuum removed, and of those that are left in the folder, with its Delta log."""
 
-    Files that no commit ever named go once they are older than that, too. Ends between two files if ``is_stopping``.
+    removed: int
+    on_disk: int
+
+
+def vacuum(
+    folder: TableFolder,
+    is_stopping: Callable[[], bool] = never,
+    dropped_since_ms: dict[str, int] | None = None,
+    now_ms: int = 0,
+) -> Vacuumed:
+    """Remove files that the table dropped longer ago than its `delta.deletedFileRetentionDuration`.
+
+    Files that no commit ever named go after a day: until then a task may write them for a commit to come. Ends between
+    two files if ``is_stopping``.
+
+    Args:
+        folder: The table.
+        is_stopping: Whether to end early.
+        dropped_since_ms: By file, the time of the first run that found it dropped; each run adds to it. Such a file
+            goes ten minutes later: readers of an older version have ended by then.
+        now_ms: The present time.
+
     Raises as `TableFolder.snapshot`.
     """
     table = folder.snapshot().delta_table()
+    unchecked: dict[str, Any] = {"dry_run": True, "enforce_retention_duration": False}
+    system, path = open_path(folder.folder)
     try:
-        unused: list[str] = table.vacuum(dry_run=True, full=True)
+        found = system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
+        stored = {each.path.removeprefix(f"{path}/") for each in found if each.type == fs.FileType.File}
+        unused = {*table.vacuum(**unchecked | {"full": True, "retention_hours": _ABANDONED_HOURS}), *table.vacuum()}
+        if dropped_since_ms is not None:
+            dropped = stored.intersection(table.vacuum(retention_hours=0, **unchecked))
+            known = {name: dropped_since_ms.get(name, now_ms) for name in dropped}
+            dropped_since_ms.clear()
+            dropped_since_ms.update(known)
+            unused |= {name for name, since_ms in known.items() if now_ms - since_ms >= _READERS_MS}
     except (DeltaError, OSError) as error:
         raise explained(folder.folder, error) from error
-    system, path = open_path(folder.folder)
     removed = 0
-    for name in unused:  # also those that an earlier vacuum removed
+    for name in sorted(unused & stored):
         if is_stopping():
             break
         try:
-            if system.get_file_info(f"{path}/{name}").type == fs.FileType.File:
-                system.delete_file(f"{path}/{name}")
-                removed += 1
+            system.delete_file(f"{path}/{name}")
+        except FileNotFoundError:
+            continue  # another vacuum came first
         except OSError as error:
             raise StorageFailed(f"cannot remove {name} of {folder.folder}: {first_line(error)}") from error
-    return removed
+        removed += 1
+    return Vacuumed(removed, len(stored) - removed)
 
 
 def live(folder: TableFolder) -> tuple[int, int]:

@@ -58,6 +58,7 @@ class StreamUpkeep:
         self._sample_retention_hours = sample_retention_hours
         self._compression = compression
         self._cleaned_at_ms: int | None = None
+        self._dropped_since_ms: dict[str, dict[str, int]] = {}
         self._warning = ""
         self._thread: threading.Thread | None = None
 
@@ -84,7 +85,7 @@ class StreamUpkeep:
             try:
                 done = maintain_beside_fold(
                     *(self._store, self._clock, self._stopped.is_set, settings),
-                    *(self._sample_retention_hours, self._compression),
+                    *(self._sample_retention_hours, self._compression, self._dropped_since_ms),
                 )
             except Exception as error:  # noqa: BLE001 - the stream goes on, whatever it is
                 if self._stopped.is_set():  # Spark ends under a cleaning

@@ -6,7 +6,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,12 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pyspark.sql import DataFrame
-
     from offsets_pipeline.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicDescription
     from offsets_pipeline.log.append import Append
-    from offsets_pipeline.store import Store
     from tests.kafka.brokers import KafkaJvm
     from tests.kafka.live import LiveBroker
     from tests.spark.stores import Workbench
@@ -127,11 +124,11 @@ def test_new_topic_of_the_same_name_is_noticed_and_read_despite_an_interruption(
     hold, held, go_on, interrupted = (threading.Event() for _ in range(4))
     append = TopicAppender.append
 
-    def append_when_told(self: TopicAppender, into: Store, rows: DataFrame, complete_ms: int | None = None) -> Append:
+    def append_when_told(self: TopicAppender, *arguments: Any) -> Append:  # noqa: ANN401
         if hold.is_set():
             held.set()
             assert go_on.wait(STOPPED_SECONDS)
-        added = append(self, into, rows, complete_ms)
+        added = append(self, *arguments)
         if self._log_incarnation == 2 and not interrupted.is_set():
             interrupted.set()
             raise WriteConflict("interrupted once")

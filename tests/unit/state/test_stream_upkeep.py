@@ -10,7 +10,7 @@ from offsets_pipeline.clock import FixedClock, SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.config.sections import LogSettings
 from offsets_pipeline.delta.schemas import LOG, TABLES
-from offsets_pipeline.delta.upkeep import compact, vacuum
+from offsets_pipeline.delta.upkeep import Vacuumed, compact, never, vacuum
 from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.log.clean import Cleaned
 from offsets_pipeline.maintenance import Upkeep, maintain_beside_fold
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pytest
 
     from offsets_pipeline.clock import Clock
+    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.store import Store
 
 BEGIN_MS = SystemClock().now_ms()  # the commits of the tables have the machine's time
@@ -164,11 +165,11 @@ def test_stop_ends_a_run_before_its_next_table_or_file(store: Store, monkeypatch
     append_batches(keeps_nothing(store), 3)
     clock = SystemClock()
     assert maintain_beside_fold(store, clock, lambda: True) == []
-    monkeypatch.setattr("offsets_pipeline.maintenance.vacuum", lambda *_: 0)
+    monkeypatch.setattr("offsets_pipeline.maintenance.vacuum", lambda *_: Vacuumed(0, 0))
     maintain_beside_fold(store, clock, lambda: False)
     assert stored_files(store) == 4
     asked = iter([False, True])
-    assert vacuum(store.table(LOG.name), lambda: next(asked)) == 1
+    assert vacuum(store.table(LOG.name), lambda: next(asked)).removed == 1
     assert stored_files(store) == 3
 
 
@@ -179,3 +180,21 @@ def test_storage_that_fails_is_no_reason_to_end(store: Store, monkeypatch: pytes
     monkeypatch.setattr("offsets_pipeline.maintenance.vacuum", broken)
     running = Running(store, 2)
     assert running.warnings == [f"upkeep of {store.location} failed: cannot list the folder; the next run tries again"]
+
+
+def test_files_that_a_table_dropped_go_ten_minutes_after_a_run_found_them(store: Store) -> None:
+    append_batches(store, 3)
+    folder, since_ms = store.table(LOG.name), dict[str, int]()
+    uncommitted = folder.write_file(folder.snapshot().rows().slice(0, 1))
+    assert vacuum(folder, never, since_ms, 0) == (0, stored_files(store) + len(commits_of(folder)))
+    compact(folder)
+    assert vacuum(folder, never, since_ms, 1_000).removed == 0
+    assert vacuum(folder, never, since_ms, 600_999).removed == 0
+    assert vacuum(folder, never, since_ms, 601_000).removed == 3
+    assert vacuum(folder, never, since_ms, 9_000_000).removed == 0
+    assert stored_files(store) == 2
+    assert Path(folder.folder, uncommitted.name).exists()  # a task wrote it for a commit to come
+
+
+def commits_of(folder: TableFolder) -> list[Path]:
+    return list(Path(folder.folder, "_delta_log").iterdir())
