@@ -142,7 +142,7 @@ class Snapshot:
 
     def query(self, sql: str) -> pa.RecordBatchReader:
         """Return the answer to a query in DuckDB's SQL, in which a small table has its name. Raises as `rows`."""
-        import duckdb  # noqa: PLC0415 - most questions need no SQL, and its import takes a tenth of a second
+        import duckdb  # noqa: PLC0415 - it takes a tenth of a second
 
         connection = duckdb.connect()
         connection.register(self.table.name, self.rows())
