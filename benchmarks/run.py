@@ -36,12 +36,11 @@ from benchmarks.questions import measure_questions
 from benchmarks.table import Table, timed
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
-from offsets_pipeline.delta.schemas import CURRENT_OFFSETS, LOG, STATE
+from offsets_pipeline.delta.schemas import CURRENT_OFFSETS, LOG, OFFSET_FACTS, STATE
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
-from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.session import build_session
 from offsets_pipeline.state.fold import reload_partitions
@@ -229,10 +228,8 @@ def _fold_alone(store: Store) -> None:
 
 def _offsets(store: Store) -> pa.Table:
     """Return the newest row of each identity."""
-    rows = StateReader(store.location).select(OFFSETS.newest(OFFSETS.name, CURRENT_OFFSETS.name), OFFSETS.name)
-    return rows.cast(
-        pa.schema([(each.name, pa.string() if each.type == pa.string_view() else each.type) for each in rows.schema])
-    )
+    facts, published = (store.table(each.name).snapshot() for each in (OFFSET_FACTS, CURRENT_OFFSETS))
+    return OFFSETS.newest_rows(facts.rows(OFFSETS.columns), OFFSETS.as_facts(published.rows(), OFFSETS.columns))
 
 
 def _table_bytes(store: Store, name: str) -> int:

@@ -677,8 +677,8 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         MERGE,
-        '"CASE WHEN committed_offset IS NULL THEN -1 ELSE record_offset END",',
-        '"record_offset",',
+        'ELSE record_offset END" if self.has_tie',
+        'ELSE record_offset END" if False',
         STATE_WRITER,
     ),
     Mutation(
@@ -809,8 +809,8 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         MERGE,
-        "greatest(coalesce(value_offset, -1), coalesce(tombstone_offset, -1))",
-        "coalesce(value_offset, -1)",
+        '("value_offset", "tombstone_offset"),',
+        '("value_offset",),',
         STATE_WRITER,
     ),
     Mutation("STATE", FOLDS, MERGE, 'return f"incarnation = {next(iter(partitions))}"', 'return "TRUE"', STATE_WRITER),
@@ -869,7 +869,19 @@ MUTATIONS = [
     Mutation("STATE", FOLDS, "state/current.py", "if at in behind & chosen else each", "if False else each", QUESTIONS),
     Mutation("STATE", FOLDS, "state/current.py", "if is_other_log and unfolded:", "if False:", QUESTIONS),
     Mutation("STATE", FOLDS, "state/current.py", "**rest.progress}", "}", QUESTIONS),
-    Mutation("STATE", FOLDS, "state/fold_rest.py", "add=changes.files[name]", "add=[]", QUESTIONS),
+    Mutation(
+        "STATE", FOLDS, "state/fold_rest.py", "self._tables.append(conformed(rows, self._table))", "pass", QUESTIONS
+    ),
+    Mutation("STATE", FOLDS, "state/current.py", "pc.less_equal(facts", "pc.greater_equal(facts", STATE_WRITER),
+    Mutation("STATE", FOLDS, "state/current.py", "if len(counting) < len(self.progress):", "if False:", QUESTIONS),
+    Mutation(
+        "STATE", FOLDS, MERGE, "[published.filter(may_be), facts]", "[facts, published.filter(may_be)]", STATE_WRITER
+    ),
+    Mutation("STATE", FOLDS, MERGE, "places.slice(0, last).filter(is_last), ", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "if self.has_tie:", "if False:", STATE_WRITER),
+    Mutation(
+        "DOOR", TABLES, "delta/data_file.py", "values[first] <= highest[name]", "values[first] < highest[name]", DOOR
+    ),
     Mutation(
         "STATE",
         FOLDS,

@@ -17,6 +17,7 @@ from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.reset_command import raise_errors
 from offsets_pipeline.clock import ms_of, shown_time
+from offsets_pipeline.delta.schemas import LOG_PARTITIONS, TOPICS
 from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.offset_reset.group_offsets import PROTOCOL_TYPES
@@ -107,7 +108,7 @@ def _past_offsets(
 
 def _warn_of_gaps(reader: StateReader, group_ids: Mapping[str, object], at_ms: int) -> None:
     """Warn if the log may lack commits from before the time: the topic was compacted, or the log cleaned."""
-    rows = reader.rows("SELECT * FROM log_partitions", "log_partitions")
+    rows = reader.table(LOG_PARTITIONS.name).rows().to_pylist()
     newest = max((row["log_incarnation"] for row in rows), default=0)
     since = [row["complete_since"] for row in rows if row["log_incarnation"] == newest and row["complete_since"]]
     if group_ids and since and ms_of(max(since)) > at_ms:
@@ -179,7 +180,7 @@ def _translated(
 def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str]:
     """Topics that have another id than those that the store knows for their name."""
     known: dict[str, set[str]] = defaultdict(set)
-    for row in reader.rows("SELECT topic_id, topic FROM topics", "topics"):
+    for row in reader.table(TOPICS.name).rows().to_pylist():
         known[row["topic"]].add(row["topic_id"])
     found = [
         name

@@ -269,7 +269,7 @@ class OwnedLog:
             table = TableFolder(f"{self._store_folder}/{LOG_PARTITIONS.name}", LOG_PARTITIONS).snapshot()
         except NoSuchTable:
             return iter(())
-        noted = table.query("SELECT log_partition, end_offset FROM log_partitions").read_all()
+        noted = table.rows(["log_partition", "end_offset"])
         return zip(noted["log_partition"].to_pylist(), noted["end_offset"].to_pylist(), strict=True)
 
     def _new_rows(self, actions: Sequence[Action]) -> pa.Table:

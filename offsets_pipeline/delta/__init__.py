@@ -2,7 +2,7 @@
 
 from offsets_pipeline.delta.data_file import APPLICATION, COMPRESSION, FAST, DataFile
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.delta.snapshot import Snapshot, query
+from offsets_pipeline.delta.snapshot import Snapshot
 from offsets_pipeline.delta.table_folder import TableFolder
 
-__all__ = ["APPLICATION", "COMPRESSION", "FAST", "DataFile", "Snapshot", "TableFolder", "query", "quoted"]
+__all__ = ["APPLICATION", "COMPRESSION", "FAST", "DataFile", "Snapshot", "TableFolder", "quoted"]

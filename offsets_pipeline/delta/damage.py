@@ -40,7 +40,7 @@ def reading(folder: str, files: Iterable[DataFile] | None = None) -> Iterator[No
         yield
     except OffsetsError:
         raise
-    except Exception as error:  # DataFusion raises bare exceptions out of Rust
+    except Exception as error:  # deltalake raises bare exceptions out of Rust
         raise explained(folder, error, files) from error
 
 

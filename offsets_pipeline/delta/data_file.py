@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import reduce
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,15 +18,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from offsets_pipeline.arrow_values import array_of
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.protocol import json_text
 from offsets_pipeline.errors import UnsupportedTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from offsets_pipeline.delta.schemas import Table
 
+    #: Values of columns, in ascending order: of the rows that a reader wants.
+    Only = Mapping[str, Sequence[int] | Sequence[str]]
+
+ALL_ROWS: Only = MappingProxyType({})
 #: The application whose transactions (Delta's `txn` actions) number the appends to a log and the writes of progress.
 APPLICATION = "offsets"
 #: Delta application id of appends to the log of a followed topic. Its version is a time in ms since 1970: from this
@@ -100,6 +108,10 @@ class DataFile:
         """Return what a `remove` action says of the file."""
         return {"path": self.name, "size": self.size, "partitionValues": dict(self.partition)}
 
+    def may_hold(self, only: Only) -> bool:
+        """Return whether the file may have rows with one of the values of each column, by its statistics."""
+        return _may_hold(only, self.lowest, self.highest)
+
     def as_text(self) -> str:
         """Return the file as text, for the way from a task to the driver."""
         return json.dumps(asdict(self))
@@ -175,6 +187,56 @@ def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
     if any(pa.types.is_nested(each.type) for each in schema):
         return True
     return [each.name for each in schema if not pa.types.is_primitive(each.type)]
+
+
+def rows_with(parquet: pq.ParquetFile, columns: Sequence[str] | None, only: Only) -> pa.Table:
+    """Return columns, by default all, of the rows of a file that have one of the values of each column of ``only``.
+
+    Reads only row groups that may have such rows by their statistics.
+    """
+    if not only:
+        return parquet.read(columns, use_threads=False)
+    found = list(_groups_with(parquet, columns, only))
+    return pa.concat_tables(found) if found else parquet.read_row_groups([], columns, use_threads=False)
+
+
+def with_values(rows: pa.Table, only: Only) -> pa.Table:
+    """Return the rows that have one of the values of each column of ``only``."""
+    return rows.filter(_have_values(rows, only)) if only else rows
+
+
+def _groups_with(parquet: pq.ParquetFile, columns: Sequence[str] | None, only: Only) -> Iterator[pa.Table]:
+    for number in range(parquet.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        chunks = {each.path_in_schema: each for each in map(group.column, range(group.num_columns))}
+        bounds = {name: chunks[name].statistics for name in only if chunks[name].is_stats_set}
+        lowest, highest = (
+            {name: getattr(each, which) for name, each in bounds.items() if each.has_min_max}
+            for which in ("min", "max")
+        )
+        if _may_hold(only, lowest, highest):
+            wanted = _have_values(parquet.read_row_group(number, list(only), use_threads=False), only)
+            if pc.any(wanted).as_py():
+                yield parquet.read_row_group(number, columns, use_threads=False).filter(wanted)
+
+
+def _have_values(rows: pa.Table, only: Only) -> pa.ChunkedArray:
+    values = {name: array_of(each) for name, each in only.items()}
+    # other programs write texts in other types
+    return reduce(pc.and_, (pc.is_in(rows[name].cast(each.type), each) for name, each in values.items()))
+
+
+def _may_hold(only: Only, lowest: Mapping[str, Any], highest: Mapping[str, Any]) -> bool:
+    """Whether rows between these bounds may have one of the values of each column; a column may have no bounds."""
+
+    def may_be(name: str) -> bool:
+        values = only[name]
+        if name not in lowest or name not in highest:
+            return bool(values)
+        first = bisect_left(values, lowest[name])
+        return first < len(values) and values[first] <= highest[name]
+
+    return all(map(may_be, only))
 
 
 def in_statistics(bound: pa.Scalar) -> int | str:

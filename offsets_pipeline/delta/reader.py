@@ -1,4 +1,4 @@
-"""Reading one version of a table through `deltalake`: its metadata and its files; and literals of its SQL."""
+"""Reading one version of a table through `deltalake`: its metadata and its files; and names in queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from offsets_pipeline.errors import InvalidRequest, UnsupportedTable
 from offsets_pipeline.input_text import is_utf8, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 
 _LISTINGS, _LISTING_SECONDS = 20, 0.01
@@ -90,9 +90,12 @@ def stored_files(table: DeltaTable) -> list[DataFile]:
         if name not in actions.column_names:
             return [{}] * actions.num_rows
         struct = actions[name].combine_chunks()
-        kept = [field.name for field in struct.type if not pa.types.is_timestamp(field.type)]
-        values = zip(*(pc.struct_field(struct, each).to_pylist() for each in kept), strict=True) if kept else ()
-        known = [{key: each for key, each in zip(kept, row, strict=True) if each is not None} for row in values]
+        columns = (_statistics(pc.struct_field(struct, each.name)).to_pylist() for each in struct.type)
+        names = [each.name for each in struct.type]
+        known = [
+            {key: each for key, each in zip(names, row, strict=True) if each is not None}
+            for row in zip(*columns, strict=True)
+        ]
         return known or [{}] * actions.num_rows
 
     return [
@@ -106,18 +109,26 @@ def stored_files(table: DeltaTable) -> list[DataFile]:
     ]
 
 
+def _statistics(bounds: pa.Array) -> pa.Array:
+    """Bounds as Delta's statistics have them: timestamps as texts, see `in_statistics`."""
+    if not pa.types.is_timestamp(bounds.type):
+        return bounds
+    return pc.strftime(bounds.cast(pa.timestamp("ms", "UTC"), safe=False), "%Y-%m-%dT%H:%M:%SZ")
+
+
 def _in_protocol(partition: Mapping[str, object]) -> dict[str, str]:
     """Values of partition columns as Delta's protocol writes them."""
     return {name: str(each).lower() if isinstance(each, bool) else str(each) for name, each in partition.items()}
 
 
+def names_in_order(names: Collection[str]) -> list[str]:
+    """Return the names in order, each once. Raises InvalidRequest for a name that UTF-8 cannot hold."""
+    for each in names:
+        if not is_utf8(each):
+            raise InvalidRequest(f"{shown(each)} is not a name: it has an unpaired surrogate, which UTF-8 cannot hold")
+    return sorted(set(names))
+
+
 def quoted(text: str) -> str:
-    """Return the text as a string literal in SQL. Raises InvalidRequest for a text that UTF-8 cannot hold."""
-    if not is_utf8(text):
-        raise InvalidRequest(f"{shown(text)} is not a name: it has an unpaired surrogate, which UTF-8 cannot hold")
-    return "'" + text.replace("'", "''") + "'"
-
-
-def timestamp_of(time_ms: int) -> str:
-    """Return a time in milliseconds since 1970 as a timestamp in DataFusion's SQL."""
-    return f"arrow_cast({time_ms * 1000}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+    """Return the text as a string literal in SQL. Raises InvalidRequest as `names_in_order`."""
+    return "'" + names_in_order([text])[0].replace("'", "''") + "'"

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from offsets_pipeline.delta.damage import damage_of, explained, reading
-from offsets_pipeline.delta.data_file import DataFile
+from offsets_pipeline.arrow_values import repeated
+from offsets_pipeline.delta.damage import damage_of, reading
+from offsets_pipeline.delta.data_file import ALL_ROWS, DataFile
 from offsets_pipeline.delta.protocol import UNDO, unreadable, unwritable
 from offsets_pipeline.delta.reader import has_deletion_vectors, metadata_of, open_table, protocol_of, stored_files
-from offsets_pipeline.errors import DamagedTable, OffsetsError, UnsupportedTable
+from offsets_pipeline.errors import UnsupportedTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from deltalake import DeltaTable
 
+    from offsets_pipeline.delta.data_file import Only
     from offsets_pipeline.delta.protocol import Action
     from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.delta.table_folder import TableFolder
+    from offsets_pipeline.errors import DamagedTable
 
 _BATCH_ROWS = 65_536
 
@@ -117,26 +118,39 @@ class Snapshot:
         """Return the path or URI of a file of this version."""
         return f"{self.folder}/{unquote(file.name)}"
 
-    def rows(self) -> pa.Table:
-        """Return all rows of a small table without partitions; columns that an older table lacks are null.
+    def rows(self, columns: Sequence[str] | None = None, only: Only = ALL_ROWS) -> pa.Table:
+        """Return columns, by default all, of the rows with values of ``only`` (`rows_with`); by default of all rows.
 
-        Raises as `query`.
+        Columns that an older table lacks are null. Raises UnsupportedTable as `files`, DamagedTable if a file is
+        missing or corrupt.
         """
-        files = self.files()
-        with reading(self.folder, files):
-            found = [conformed(self._table_folder.read_file(file), self.table) for file in files]
-            return pa.concat_tables([pa.Table.from_batches([], self.table.arrow_schema()), *found])
+        names = self.table.names() if columns is None else columns
+        return pa.concat_tables([pa.Table.from_batches([], _schema(self.table, names)), *self.tables(names, only)])
+
+    def tables(
+        self, columns: Sequence[str], only: Only = ALL_ROWS, files: Iterable[DataFile] | None = None
+    ) -> Iterator[pa.Table]:
+        """Yield `rows`, file by file; by default of all files."""
+        for file in self.files() if files is None else files:
+            if file.may_hold(only):
+                with reading(self.folder, [file]):
+                    rows = self._table_folder.read_file(file, columns, only)
+                    for name, value in file.partition.items():
+                        rows = rows.append_column(name, repeated(value, rows.num_rows))
+                    found = conformed(rows, self.table, columns)
+                yield found
+
+    def query(self, sql: str) -> pa.RecordBatchReader:
+        """Return the answer to a query in DuckDB's SQL, in which a small table has its name. Raises as `rows`."""
+        import duckdb  # noqa: PLC0415 - it takes a tenth of a second
+
+        connection = duckdb.connect()
+        connection.register(self.table.name, self.rows())
+        return connection.sql(sql).to_arrow_reader()
 
     def damage(self) -> DamagedTable | None:
         """Return what is wrong with the files of this version; None if nothing is. Reads all of them."""
         return damage_of(self.folder, self.stored())
-
-    def query(self, sql: str) -> pa.RecordBatchReader:
-        """Return the answer to a query in DataFusion's SQL, in which the table has its name.
-
-        Raises UnsupportedTable as `files`, DamagedTable if a file is missing or corrupt.
-        """
-        return query(sql, self)
 
     def delta_table(self) -> DeltaTable:
         """Return this version for deltalake. For the modules of this package."""
@@ -182,9 +196,9 @@ class Snapshot:
             return None
 
 
-def conformed(rows: pa.Table, table: Table) -> pa.Table:
-    """Return the rows with the columns and types of the table's schema; columns that are missing are null."""
-    schema = table.arrow_schema()
+def conformed(rows: pa.Table, table: Table, names: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows with columns of the table's schema, by default all; columns that are missing are null."""
+    schema = _schema(table, table.names() if names is None else names)
     columns = [
         rows[each.name].cast(each.type) if each.name in rows.column_names else pa.nulls(rows.num_rows, each.type)
         for each in schema
@@ -192,33 +206,6 @@ def conformed(rows: pa.Table, table: Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def query(sql: str, *snapshots: Snapshot) -> pa.RecordBatchReader:
-    """Return the answer to a query in DataFusion's SQL over these tables, by their names.
-
-    Raises UnsupportedTable if a table has a feature that this program does not support, DamagedTable if a file of one
-    is missing or corrupt.
-    """
-    with _reading_all(snapshots):
-        builder = QueryBuilder()
-        for each in snapshots:
-            builder.register(each.table.name, each.delta_table())
-        found = pa.RecordBatchReader.from_stream(builder.execute(sql))
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        with _reading_all(snapshots):
-            yield from found
-
-    return pa.RecordBatchReader.from_batches(found.schema, batches())
-
-
-@contextmanager
-def _reading_all(snapshots: Sequence[Snapshot]) -> Iterator[None]:
-    """As `reading`, of several tables: names the damaged one."""
-    try:
-        yield
-    except OffsetsError:
-        raise
-    # DataFusion raises bare exceptions out of Rust
-    except Exception as error:
-        found = [explained(each.folder, error, each.stored()) for each in snapshots]
-        raise next((each for each in found if isinstance(each, DamagedTable)), found[0]) from error
+def _schema(table: Table, names: Sequence[str]) -> pa.Schema:
+    schema = table.arrow_schema()
+    return pa.schema([schema.field(name) for name in names])

@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from offsets_pipeline.delta.damage import explained, reading
-from offsets_pipeline.delta.data_file import APPLICATION, COMPRESSION, DataFile, written_file
+from offsets_pipeline.delta.data_file import ALL_ROWS, APPLICATION, COMPRESSION, DataFile, rows_with, written_file
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.properties import require_format
 from offsets_pipeline.delta.protocol import (
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from offsets_pipeline.delta.data_file import Only
     from offsets_pipeline.delta.protocol import Action
     from offsets_pipeline.delta.schemas import Table
 
@@ -163,10 +164,13 @@ class TableFolder:
         """Return whether `commit_file` still returns this text. Raises OSError."""
         return self.storage.is_unchanged(commit_path(version), text)
 
-    def read_file(self, file: DataFile, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return these columns of a file of the table, by default all. Raises as `open_file`."""
+    def read_file(self, file: DataFile, columns: Sequence[str] | None = None, only: Only = ALL_ROWS) -> pa.Table:
+        """Return columns, by default all, of a file of the table: of the rows with values of ``only`` (`rows_with`).
+
+        Raises as `open_file`.
+        """
         with self.open_file(file) as parquet:
-            return parquet.read(columns, use_threads=False)
+            return rows_with(parquet, columns, only)
 
     @contextmanager
     def open_file(self, file: DataFile, **options: Any) -> Iterator[pq.ParquetFile]:  # noqa: ANN401 - of pyarrow

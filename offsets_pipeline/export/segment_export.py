@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.delta.filesystems import absolute_path
-from offsets_pipeline.delta.schemas import LOG_INCARNATION
+from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS
 from offsets_pipeline.export.segment_writer import ExportedPartition, PartitionWriter
 from offsets_pipeline.export.target import target_folder
 from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
@@ -88,7 +88,7 @@ def export_segments(
     reader.properties.require_topic_kind(reader.location, *_EXPORTED)
     partitions = range(reader.offsets_partitions)
     with target_folder(to, topic) as target:
-        known = reader.rows("SELECT * FROM log_partitions", "log_partitions")
+        known = reader.table(LOG_PARTITIONS.name).rows().to_pylist()
         # open the log after reading the bounds: an ingest appends records before it writes their bounds, so this
         # snapshot has all records up to each bound
         reader = StateReader(reader.location)

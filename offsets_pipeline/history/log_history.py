@@ -7,9 +7,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.clock import Clock, SystemClock
+from offsets_pipeline.delta.data_file import ALL_ROWS
 from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.properties import IN_SCHEMA, OWNED, StoreProperties
-from offsets_pipeline.delta.reader import quoted
+from offsets_pipeline.delta.reader import names_in_order
 from offsets_pipeline.delta.schemas import (
     CONSUMER_GROUPS,
     FOLD_PROGRESS,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from offsets_pipeline.delta.data_file import Only
     from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.delta.snapshot import Snapshot
 
@@ -119,9 +121,9 @@ class LogHistory:
         if self.semantics.is_classic:
             if not self._is_folded(incarnation):
                 return None
-            named = ", ".join(map(quoted, group_ids))
+            only = {"group_id": names_in_order(group_ids)}
             for table in (GROUP_FACTS, CONSUMER_GROUPS):
-                known = self._select(table, "log_partition", where=f"group_id IN ({named})")
+                known = self._select(table, "log_partition", only=only)
                 homes |= {row["log_partition"] for row in known}
         return sorted(homes)
 
@@ -181,13 +183,12 @@ class LogHistory:
         }
         return bool(incarnation.ends) and all(folded.get(at, 0) >= end for at, end in incarnation.ends.items())
 
-    def _select(self, table: Table, *columns: str, where: str = "TRUE") -> list[dict[str, Any]]:
+    def _select(self, table: Table, *columns: str, only: Only = ALL_ROWS) -> list[dict[str, Any]]:
         """Columns of rows of a table, for few rows; none if a store lacks the table."""
         try:
-            found = self._table(table).query(f"SELECT {', '.join(columns)} FROM {table.name} WHERE {where}")
+            rows: list[dict[str, Any]] = self._table(table).rows(columns, only).to_pylist()
         except NoSuchTable:
             return []
-        rows: list[dict[str, Any]] = found.read_all().to_pylist()
         return rows
 
     def _table(self, table: Table) -> Snapshot:

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.history.of_groups import of_groups
-from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.effects import (
     COMMIT_RECORD_TYPE,
@@ -23,7 +22,6 @@ from offsets_pipeline.semantics.effects import (
     effects_by_kind,
 )
 from offsets_pipeline.semantics.group_rows import described
-from offsets_pipeline.semantics.group_types import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -64,9 +62,8 @@ class PartitionAsOf:
 class StateAsOf:
     """Groups, visible offsets and pending commits, as rows of the state tables, and names of topic ids.
 
-    ``groups`` has columns of `groups`, ``is_listed``, ``answers`` (R1) and ``hides_offsets`` (R14). ``records`` are the
-    last records of groups, and ``commit_times`` the times of the offsets that answer, as in the state tables; both by
-    log partition and group id.
+    ``records`` are the last records of groups, and ``commit_times`` the times of the offsets that answer, as in the
+    state tables; both by log partition and group id.
     """
 
     groups: list[dict[str, Any]]
@@ -149,11 +146,6 @@ def _state(effects: Iterable[pa.RecordBatch], history: LogHistory, group_ids: Co
     offsets = offsets.filter(offsets["committed_offset"].is_valid())
     groups = [
         row
-        | {
-            "is_listed": row["state"] != DEAD,
-            "answers": row["state"] != DEAD and not row["misplaced"],
-            "hides_offsets": row["state"] == DEAD or row["group_type"] == SHARE,
-        }
         for batch in described(facts.to_batches(), history.current.offsets_partitions, history.semantics)
         for row in batch.select(_GROUPS).to_pylist()
         if group_ids is None or row["group_id"] in group_ids

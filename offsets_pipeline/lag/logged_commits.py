@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.delta.reader import timestamp_of
-from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
+from offsets_pipeline.clock import shown_time
+from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS
 from offsets_pipeline.lag.commit_windows import (
     COLUMNS,
     MANY_GROUPS,
@@ -67,26 +67,37 @@ class _LoggedCommits:
     def recent(self) -> WindowColumns:
         windows = CommitWindows(1, self._group_ids, self._offsets_partitions)
         since_ms = (self._reader.opened_ms if self._at_ms is None else self._at_ms) - _RECENT_MS
-        where = f"appended_at >= {timestamp_of(since_ms)}"
+        where = f"epoch_us(appended_at) >= {since_ms * 1000}"
         if self._at_ms is not None:
-            where += f" AND record_timestamp <= {timestamp_of(self._at_ms)}"
-        windows.add(self._rows(where))
+            where += f" AND epoch_us(record_timestamp) <= {self._at_ms * 1000}"
+        windows.add(self._rows(where, shown_time(since_ms)))
         return windows.windows()
 
     def _rows_of_commits(self, group_ids: Collection[str]) -> pa.Table:
         """The commits of a few groups, and markers of transactions: the query reads little else of the log."""
         ranges = " OR ".join(
-            f"(key >= X'{prefix.hex()}' AND key < X'{_next(prefix).hex()}')"
+            f"(key >= unhex('{prefix.hex()}') AND key < unhex('{_next(prefix).hex()}'))"
             for group_id in group_ids
             for prefix in commit_key_prefixes(group_id)
         )
         return self._rows(f"(control_type IS NOT NULL OR {ranges})")
 
-    def _rows(self, where: str) -> pa.Table:
-        query = f"SELECT {', '.join(COLUMNS)} FROM log WHERE log_incarnation = {self._log_incarnation} AND {where}"
+    def _rows(self, where: str, appended_at: str = "") -> pa.Table:
+        """The rows that meet a condition, in order; ``appended_at`` is what the statistics of their files reach."""
+        only = {"log_incarnation": [self._log_incarnation]}
         if self._homes is not None:
-            query += f" AND log_partition IN ({', '.join(map(str, self._homes))})"
-        found = self._reader.select(f"{query} ORDER BY log_partition, record_offset", "log")
+            only["log_partition"] = self._homes
+        log, relations = self._reader.table(LOG.name), self._reader.relations
+        files = [
+            file
+            for file in log.files()
+            if file.may_hold(only) and file.highest.get("appended_at", appended_at) >= appended_at
+        ]
+        of_log = (f"{name} IN ({', '.join(map(str, values))})" for name, values in only.items())
+        found = relations.select(
+            f"SELECT {', '.join(COLUMNS)} FROM ({relations.rows_of(log, files, 'some_of_log')}) l "
+            f"WHERE {' AND '.join(of_log)} AND {where} ORDER BY log_partition, record_offset"
+        )
         return found.cast(pa.schema([LOG.arrow_schema().field(name).with_nullable(nullable=True) for name in COLUMNS]))
 
     @cached_property
@@ -106,8 +117,8 @@ class _LoggedCommits:
 
     @cached_property
     def _log_incarnation(self) -> int:
-        notes = self._reader.rows("SELECT log_incarnation FROM log_partitions", "log_partitions")
-        return max((row["log_incarnation"] for row in notes), default=LOG_INCARNATION)
+        notes = self._reader.table(LOG_PARTITIONS.name).rows(["log_incarnation"])
+        return max(notes["log_incarnation"].to_pylist(), default=LOG_INCARNATION)
 
 
 def _next(prefix: bytes) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from offsets_pipeline.delta import TableFolder
-from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_INCARNATION, LOG_PARTITIONS, QUARANTINE
 from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.observability.metrics_server import serve_metrics
@@ -200,35 +200,30 @@ class StateMetrics:
         if not tables.properties.topic_kind.is_connect:
             self._count_groups(tables)
         # as log-info does: the newest complete incarnation of the log, which may not be folded yet
-        (counting,) = tables.rows(
-            "SELECT coalesce(max(log_incarnation), 0) AS log_incarnation FROM log_partitions", "log_partitions"
-        )
-        of_log = f"log_incarnation = {counting['log_incarnation']}"
-        (corrupt,) = tables.rows(f"SELECT count(*) AS n FROM quarantine WHERE {of_log}", "quarantine")
-        self._metrics.set("offsets_quarantined_records", corrupt["n"])
-        folded = tables.rows(f"SELECT log_partition, folded_to FROM fold_progress WHERE {of_log}", "fold_progress")
-        folded_to = {row["log_partition"]: row["folded_to"] for row in folded}
+        notes = tables.table(LOG_PARTITIONS.name).rows(["log_incarnation"])
+        log_incarnation = max(notes["log_incarnation"].to_pylist(), default=LOG_INCARNATION)
+        of_log = {"log_incarnation": [log_incarnation]}
+        corrupt = tables.table(QUARANTINE.name).rows(["log_partition"], of_log)
+        self._metrics.set("offsets_quarantined_records", corrupt.num_rows)
+        folded = tables.table(FOLD_PROGRESS.name).rows(["log_partition", "folded_to"], of_log)
+        folded_to = dict(zip(*(each.to_pylist() for each in folded.columns), strict=True))
         behind = dict.fromkeys(range(tables.offsets_partitions), 0)
-        for at, (first, last) in self._extent.look(tables.table("log"), counting["log_incarnation"]).items():
+        for at, (first, last) in self._extent.look(tables.table("log"), log_incarnation).items():
             behind[at] = max(0, last + 1 - max(folded_to.get(at, 0), first))
         self._metrics.set_all("offsets_fold_behind_log_records", "log_partition", behind)
 
     def _count_groups(self, tables: StateReader) -> None:
-        groups = f"({tables.newest(DESCRIBED)})"
-        offsets = f"({tables.newest(OFFSETS)})"
-        (alive,) = tables.rows(
-            f"SELECT count(*) AS n FROM {groups} g WHERE {ANSWERS}",
-            DESCRIBED.name,
-        )
-        self._metrics.set("offsets_groups", alive["n"])
-        (live,) = tables.rows(
-            f"SELECT count(*) AS n FROM {offsets} o LEFT ANTI JOIN (SELECT log_partition, group_id FROM {groups} g "
-            f"WHERE {HIDES_OFFSETS}) d ON d.log_partition = o.log_partition AND d.group_id = o.group_id "
-            f"WHERE {OFFSETS.answered}",
-            OFFSETS.name,
-            DESCRIBED.name,
-        )
-        self._metrics.set("offsets_committed_offsets", live["n"])
+        groups, offsets = (tables.relations.newest(each) for each in (DESCRIBED, OFFSETS))
+        hiding = f"(SELECT log_partition, group_id FROM {groups} WHERE {HIDES_OFFSETS})"
+        counts = {
+            "offsets_groups": f"FROM {groups} WHERE {ANSWERS}",
+            "offsets_committed_offsets": (
+                f"FROM {offsets} ANTI JOIN {hiding} USING (log_partition, group_id) WHERE {OFFSETS.answered}"
+            ),
+        }
+        for name, rows in counts.items():
+            (count,) = tables.relations.select(f"SELECT count(*) AS n {rows}")["n"].to_pylist()
+            self._metrics.set(name, count)
 
 
 class Watched:

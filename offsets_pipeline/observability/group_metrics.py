@@ -6,8 +6,6 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from offsets_pipeline.lag.lag_of_groups import lag_of_groups
 from offsets_pipeline.lag.lag_rows import offsets_of, topics_of
 from offsets_pipeline.lag.position_sources import SampledPositions
@@ -210,17 +208,12 @@ def _labels(**labels: str) -> Labels:
 
 def _last_commits(reader: StateReader, groups: Mapping[str, GroupAnswer]) -> dict[tuple[str, str], float]:
     """Time of the last commit of each group and topic, in seconds since 1970."""
-    newest = reader.newest(OFFSETS)
-    table = reader.select(
-        f"SELECT group_id, topic, max(commit_timestamp) AS at FROM ({newest}) o "
-        f"WHERE {OFFSETS.answered} GROUP BY group_id, topic",
-        OFFSETS.name,
+    table = reader.relations.select(
+        f"SELECT group_id, topic, epoch_us(max(commit_timestamp)) AS last_us FROM {reader.relations.newest(OFFSETS)} "
+        f"WHERE {OFFSETS.answered} GROUP BY group_id, topic"
     )
-    times = table["at"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     return {
         (group, topic): at / _US_OF_SECOND
-        for group, topic, at in zip(
-            table["group_id"].to_pylist(), table["topic"].to_pylist(), times.to_pylist(), strict=True
-        )
+        for group, topic, at in zip(*(each.to_pylist() for each in table.columns), strict=True)
         if group in groups and at is not None
     }

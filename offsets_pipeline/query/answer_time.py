@@ -12,17 +12,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from offsets_pipeline.arrow_values import array_of
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.delta.data_file import COMPLETE
 from offsets_pipeline.delta.properties import OWNED, SNAPSHOT
-from offsets_pipeline.delta.reader import timestamp_of
 from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS
 from offsets_pipeline.semantics.effects import in_milliseconds
+from offsets_pipeline.state.merge_on_read import last_of_each
 from offsets_pipeline.topic_positions.sample_table import newest_sample_ms, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.history.log_history import LogHistory
@@ -82,13 +84,10 @@ def answer_time(reader: StateReader, mirror_interval_ms: int) -> AnswerTime:
     ends = {at: each.folded_to for at, each in current.progress.items()}
     stale = list(_missing(notes, ends, data_ms, reader.opened_ms - mirror_interval_ms))
     folded = {at: current.stored[at] for at in current.unfolded if at in current.stored}
-    of_records = _newest_records(
-        log,
-        [
-            f"log_incarnation = {each.log_incarnation} AND log_partition = {at} AND record_offset < {each.folded_to}"
-            for at, each in folded.items()
-        ],
-    )
+    of_records: dict[int, int] = {}
+    for incarnation in {each.log_incarnation for each in folded.values()}:
+        folded_to = {at: each.folded_to for at, each in folded.items() if each.log_incarnation == incarnation}
+        of_records |= _newest_records(log, incarnation, ends=folded_to)
     for at, each in folded.items():
         data_ms[at] = of_records.get(at, each.folded_at_us // 1000)
     for at, records in current.unfolded.items():
@@ -139,32 +138,47 @@ def _data_ms(notes: Notes, log: Snapshot, log_incarnation: int, of: StateReader 
     if of.properties.kind == OWNED:
         return {}
     if of.properties.kind == SNAPSHOT:  # each one looks at all groups, and samples all topics
-        newest = _newest_records(log, ["TRUE"])
+        newest = _newest_records(log, log_incarnation)
         at_ms = max(newest.values(), default=0)
         return dict.fromkeys(newest, min(max(at_ms, newest_sample_ms(table_of(of.location)) or 0), of.opened_ms))
     read_at = {at: each["read_at"] for at, each in notes.items() if each["read_at"] is not None}
     if not read_at and notes:  # segment files
         files_ms = max(each["updated_at"] or 0 for each in notes.values())
         return dict.fromkeys(notes, files_ms)
-    where = f"log_incarnation = {log_incarnation}"
-    if read_at:  # an older record is not above any of these times
-        where += f" AND appended_at > {timestamp_of(min(read_at.values()))}"
-    newest = _newest_records(log, [where])
+    # an older record is not above any of these times
+    newest = _newest_records(log, log_incarnation, min(read_at.values(), default=None))
     appended_ms = log.transaction(COMPLETE) if read_at else 0
     times = {at: max(newest.get(at, 0), read_at.get(at, 0), appended_ms) for at in {*newest, *read_at}}
     return {at: min(each, of.opened_ms) for at, each in times.items()}
 
 
-def _newest_records(log: Snapshot, conditions: Sequence[str]) -> dict[int, int]:
-    """The newest timestamp in ms of the records that meet one of these conditions, by log partition."""
-    if not conditions:
-        return {}
-    rows = log.query(
-        "SELECT log_partition, max(arrow_cast(record_timestamp, 'Int64')) AS at FROM log "
-        f"WHERE {' OR '.join(f'({each})' for each in conditions)} GROUP BY log_partition"
-    ).read_all()
-    found = zip(rows["log_partition"].to_pylist(), rows["at"].to_pylist(), strict=True)
-    return {at: newest // 1000 for at, newest in found if newest is not None}
+def _newest_records(
+    log: Snapshot, log_incarnation: int, appended_ms: int | None = None, ends: Mapping[int, int] | None = None
+) -> dict[int, int]:
+    """The newest timestamp in ms of the records of an incarnation, by log partition.
+
+    ``appended_ms``: of those appended after this time. ``ends``: of those before a record offset, by log partition.
+    """
+    only: dict[str, list[int]] = {"log_incarnation": [log_incarnation]}
+    if ends is not None:
+        only["log_partition"] = sorted(ends)
+    files = log.files()
+    if appended_ms is not None:
+        first = shown_time(appended_ms)  # as statistics have it, in whole milliseconds
+        files = [file for file in files if file.highest.get("appended_at", first) >= first]
+    newest: dict[int, int] = {}
+    for each in log.tables(["log_partition", "record_offset", "record_timestamp", "appended_at"], only, files):
+        rows = each.filter(each["record_timestamp"].is_valid())
+        if appended_ms is not None:
+            appended_us = rows["appended_at"].cast(pa.int64())
+            rows = rows.filter(pc.greater(appended_us, array_of([appended_ms * 1000])[0]))
+        if ends is not None:
+            place = pc.index_in(rows["log_partition"].cast(pa.int64()), array_of(list(ends)))
+            rows = rows.filter(pc.less(rows["record_offset"], array_of(list(ends.values())).take(place)))
+        rows = in_milliseconds(last_of_each(rows, ["log_partition"], [rows["record_timestamp"]]))
+        for at, at_ms in zip(rows["log_partition"].to_pylist(), rows["record_timestamp"].to_pylist(), strict=True):
+            newest[at] = max(newest.get(at, at_ms), at_ms)
+    return newest
 
 
 def _missing(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.errors import InvalidTime
 from offsets_pipeline.history.log_history import LogHistory
 from offsets_pipeline.history.state_as_of import PartitionAsOf, state_as_of
-from offsets_pipeline.query.describe import GroupAnswer, by_group, group_answers
+from offsets_pipeline.query.describe import GroupAnswer, answering, by_group, group_answers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -96,6 +96,5 @@ def groups_of(
             )
     for of_group in offsets.values():
         of_group.sort(key=lambda offset: offset[:2])
-    listed = [row for row in state.groups if row["answers" if group_ids is not None else "is_listed"]]
-    listed.sort(key=lambda row: (row["group_id"], row["log_partition"]))
+    listed = answering(state.groups, is_named=group_ids is not None)
     return group_answers(listed, offsets, pending_of(state), state.topic_names, offsets_partitions)

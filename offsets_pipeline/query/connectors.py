@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from offsets_pipeline.connect.connect_keys import ConnectRecordType
 from offsets_pipeline.connect.connector_offsets import (
     OffsetRecord,
@@ -15,7 +17,7 @@ from offsets_pipeline.connect.connector_offsets import (
     sink_group,
     source_answer,
 )
-from offsets_pipeline.delta.reader import quoted
+from offsets_pipeline.delta.reader import names_in_order
 from offsets_pipeline.errors import NoSuchConnector, StoreMismatch
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -55,10 +57,7 @@ def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
 
     A topic of configurations says which there are. Without it those count that have a state or an offset.
     """
-    stores = [
-        (reader.properties.topic_kind, reader.select(f"SELECT * FROM ({reader.newest(CONNECT)}) r", CONNECT.name))
-        for reader in readers
-    ]
+    stores = [(reader.properties.topic_kind, reader.newest(CONNECT, CONNECT.columns)) for reader in readers]
     offsets = Counter(
         chain.from_iterable(connect_rows("connector_offsets", [each])["connector"].to_pylist() for each in stores)
     )
@@ -119,16 +118,12 @@ def _is_in_owned_log(reader: StateReader, connector: str) -> bool:
     """Whether a connector of an owned store exists, by a record of any type."""
     if reader.properties.topic_kind is not TopicKind.CONNECT:
         return False
-    only = f"connector = {quoted(connector)}"
-    return bool(reader.rows(f"SELECT 1 FROM ({reader.newest(CONNECT, only)}) r LIMIT 1", CONNECT.name))
+    return len(reader.newest(CONNECT, ("raw_key",), {"connector": names_in_order([connector])})) > 0
 
 
-def _offsets(reader: StateReader, connector: str | None = None) -> dict[str, list[ConnectorOffset]]:
-    only = "TRUE" if connector is None else f"connector = {quoted(connector)}"
-    # no timestamps: Arrow imports pandas to convert one
-    columns = ", ".join(
-        f"arrow_cast(record_timestamp, 'Int64') AS {name}" if name == "record_timestamp_us" else name
-        for name in OffsetRecord._fields
-    )
-    query = f"SELECT {columns} FROM ({reader.newest(CONNECT, only)}) r WHERE record_type = '{_TYPE.OFFSET}'"
-    return answering_offsets(OffsetRecord(**row) for row in reader.rows(query, CONNECT.name))
+def _offsets(reader: StateReader, connector: str) -> dict[str, list[ConnectorOffset]]:
+    only = {"record_type": [str(_TYPE.OFFSET)], "connector": names_in_order([connector])}
+    rows = reader.newest(CONNECT, [name.removesuffix("_us") for name in OffsetRecord._fields], only)
+    # Arrow imports pandas to convert a time
+    columns = (each.cast(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in rows.columns)
+    return answering_offsets(map(OffsetRecord._make, zip(*(each.to_pylist() for each in columns), strict=True)))

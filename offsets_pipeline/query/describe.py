@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.delta.reader import quoted
+from offsets_pipeline.delta.reader import names_in_order
 from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED, answering_rows
+from offsets_pipeline.semantics.answering import DEAD, answering_rows
+from offsets_pipeline.semantics.effects import in_milliseconds
+from offsets_pipeline.semantics.group_types import SHARE
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, are_answered
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from offsets_pipeline.delta.data_file import Only
     from offsets_pipeline.query.state_reader import StateReader
 
     Group = tuple[int, str]
     Offset = tuple[str, int, int, int | None, str, int | None]  # the first fields of OffsetAnswer, and `committed_ms`
 
 _GROUP_COLUMNS = (
-    "log_partition, group_id, group_type, state, protocol_type, protocol, group_epoch, assignment_epoch, misplaced, "
-    "members"
+    *("log_partition", "group_id", "group_type", "state", "protocol_type", "protocol"),
+    *("group_epoch", "assignment_epoch", "misplaced", "members"),
+)
+_OFFSET_COLUMNS = (
+    *("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata"),
+    "commit_timestamp",
 )
 _TARGET_ASSIGNMENT = 7  # record type: the target assignment of a member of a KIP-848 group
 
@@ -91,25 +99,34 @@ def describe_groups(
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
     if group_ids is not None and not group_ids:
         return {}
-    only = "TRUE"
+    only: dict[str, list[int] | list[str]] = {}
     offsets_partitions = reader.current.offsets_partitions
     if group_ids is not None:
-        only = f"group_id IN ({', '.join(map(quoted, group_ids))})"
+        only["group_id"] = names_in_order(group_ids)
         if not reader.current.semantics.is_classic:  # R1: rows in other log partitions answer nothing
-            homes = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
-            only += f" AND log_partition IN ({', '.join(map(str, homes))})"
-    groups = reader.rows(
-        f"SELECT {_GROUP_COLUMNS}, {ANSWERS} AS answers, {HIDES_OFFSETS} AS hides_offsets "
-        f"FROM ({reader.newest(DESCRIBED, only)}) g "
-        f"WHERE {IS_LISTED if group_ids is None else ANSWERS} ORDER BY group_id, log_partition",
-        DESCRIBED.name,
-    )
+            only["log_partition"] = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
+    rows = reader.newest(DESCRIBED, _GROUP_COLUMNS, only).to_pylist()
+    groups = answering(rows, is_named=group_ids is not None)
     offsets, pending = _offsets(reader, only), pending_by_group(reader)
     names = reader.topic_names()
     answers = group_answers(groups, offsets, pending, names, offsets_partitions)
     if targets:
         _add_targets(reader, only, answers, names)
     return answers
+
+
+def answering(rows: Iterable[Mapping[str, Any]], *, is_named: bool) -> list[dict[str, Any]]:
+    """Return the rows of groups that are listed, or of named ones those that answer, by group id and log partition.
+
+    They get ``answers`` and ``hides_offsets``, what the conditions of semantics/answering.py say of them in SQL.
+    """
+    found = []
+    for row in rows:
+        is_listed = row["state"] != DEAD
+        answers = is_listed and not row["misplaced"]
+        if answers if is_named else is_listed:
+            found.append({**row, "answers": answers, "hides_offsets": not is_listed or row["group_type"] == SHARE})
+    return sorted(found, key=itemgetter("group_id", "log_partition"))
 
 
 def group_answers(
@@ -122,8 +139,7 @@ def group_answers(
     """Return answers by group id.
 
     Args:
-        groups: rows of `groups` that are listed, by group id and log partition, with ``answers`` and
-            ``hides_offsets`` (semantics/answering.py).
+        groups: rows of groups from `answering`.
         offsets: visible offsets by log partition and group id, in order.
         pending: topic partitions with pending commits.
         names: names of topic ids.
@@ -141,18 +157,14 @@ def group_answers(
     return dict(sorted(answers.items()))
 
 
-def _offsets(reader: StateReader, only: str) -> dict[Group, list[Offset]]:
-    columns = ("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
-    table = reader.select(
-        f"SELECT {', '.join(columns)}, arrow_cast(commit_timestamp, 'Int64') / 1000 AS committed_ms "
-        f"FROM ({reader.newest(OFFSETS, only)}) o "
-        # a negative committed offset answers as no offset; a tombstone has null
-        f"WHERE {OFFSETS.answered} ORDER BY group_id, topic, partition",
-        OFFSETS.name,
-    )
+def _offsets(reader: StateReader, only: Only) -> dict[Group, list[Offset]]:
+    rows = reader.newest(OFFSETS, (*_OFFSET_COLUMNS, "misplaced"), only)
+    rows = in_milliseconds(rows.filter(are_answered(rows)).select(_OFFSET_COLUMNS))
     found: dict[Group, list[Offset]] = defaultdict(list)
-    for log_partition, group_id, *offset in zip(*(column.to_pylist() for column in table.columns), strict=True):
+    for log_partition, group_id, *offset in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         found[log_partition, group_id].append((*offset,))
+    for offsets in found.values():
+        offsets.sort(key=itemgetter(0, 1))
     return found
 
 
@@ -200,13 +212,13 @@ def _member(member: dict[str, Any], names: Mapping[str, str]) -> MemberAnswer:
     )
 
 
-def _add_targets(reader: StateReader, only: str, answers: dict[str, GroupAnswer], names: dict[str, str]) -> None:
-    rows = reader.rows(
-        f"SELECT log_partition, group_id, record_key, value FROM ({reader.newest(RECORDS, only)}) r "
-        f"WHERE record_type = {_TARGET_ASSIGNMENT} AND value_offset > coalesce(tombstone_offset, -1)",
-        RECORDS.name,
-    )
-    targets = {(row["group_id"], row["record_key"]): row for row in rows}
+def _add_targets(reader: StateReader, only: Only, answers: dict[str, GroupAnswer], names: dict[str, str]) -> None:
+    rows = reader.newest(RECORDS, RECORDS.columns, {**only, "record_type": [_TARGET_ASSIGNMENT]})
+    targets = {
+        (row["group_id"], row["record_key"]): row
+        for row in rows.to_pylist()
+        if row["value_offset"] is not None and row["value_offset"] > (row["tombstone_offset"] or -1)
+    }
     for name, group in answers.items():
         for number, member in enumerate(group.members):
             row = targets.get((name, member.member_id))

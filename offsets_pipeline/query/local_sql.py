@@ -10,11 +10,11 @@ and a query is one SELECT.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
@@ -22,24 +22,22 @@ import duckdb
 import pyarrow as pa
 
 from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
-from offsets_pipeline.delta.filesystems import is_local, open_path
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG_PARTITIONS, TOPIC_OFFSETS, TOPICS
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, TOPIC_OFFSETS
 from offsets_pipeline.errors import NoSuchTable, OffsetsError, QueryFailed
 from offsets_pipeline.query.answer_time import data_times
 from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, STEPS
 from offsets_pipeline.query.parse_tree import DIALECTS, parsed, tables_in
+from offsets_pipeline.query.relations import ERRORS, Relations, connected
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
 from offsets_pipeline.sql_dialects import DUCKDB
-from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, StateTable
+from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS
 from offsets_pipeline.state.view_queries import CONDITIONS, VIEWS, tables_without_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.delta.schemas import Table
-    from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.query.state_reader import StateReader
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
@@ -51,16 +49,6 @@ MADE_VIEWS = dict.fromkeys(
     "offsets_pipeline.query.history_sources:history_rows",
 )
 
-_SMALL = (FOLD_PROGRESS.name, LOG_PARTITIONS.name, TOPICS.name)  # tables that are read as a whole
-_CONFIGURATION: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "python_enable_replacements": "false",
-    "temp_directory": "",
-}
-#: What DuckDB and Arrow raise for a file that is missing or corrupt, among other errors.
-_READ_ERRORS = (duckdb.IOException, duckdb.InvalidInputException, duckdb.InternalException, pa.ArrowException, OSError)
-_GLOB = re.compile(r"[*?\[\]{}]")
 _NO_COLUMN = re.compile(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"')
 _OWN_NAME = re.compile(r"\bstore\d+_(?:newest_)?")
 _AS_TEXT = {"INTERVAL", "BIT"}  # types that Arrow lacks
@@ -76,18 +64,19 @@ class LocalSql:
     """
 
     def __init__(self, readers: Sequence[StateReader], beside: Sequence[Sequence[StateReader]] = ()) -> None:
-        self._readers = readers
-        self._beside = beside or [()] * len(readers)
-        self._connection = duckdb.connect(":memory:", config=_CONFIGURATION)
-        self._connection.execute("SET TimeZone = 'UTC'")
-        self._paths: list[str] = []
-        self._snapshots: list[Snapshot] = []  # whose files the query reads
-        self._made: set[str] = set()
+        self._connection = connected()
+        self._stores = [Relations(each, self._connection, f"store{place}_") for place, each in enumerate(readers)]
+        self._beside = {
+            store.prefix: [
+                Relations(each, self._connection, f"{store.prefix}{number}_") for number, each in enumerate(others, 1)
+            ]
+            for store, others in zip(self._stores, beside, strict=False)
+        }
         self._filters: dict[str, Filters] = {}
 
     def kinds(self) -> dict[str, str]:
         """Return the names of the views and tables, each with its kind: view, view of history or table."""
-        kinds = {reader.properties.topic_kind for reader in self._readers}
+        kinds = {store.reader.properties.topic_kind for store in self._stores}
         views = {name: "view" for kind in kinds for name in _views_of(kind)}
         if any(not kind.is_connect for kind in kinds):
             views |= dict.fromkeys(MADE_VIEWS, "view of history")
@@ -107,7 +96,7 @@ class LocalSql:
                 relation = self._connection.table(name)
                 pairs = zip(relation.columns, relation.types, strict=True)
                 found += [[name, kind, column, str(type_)] for column, type_ in pairs]
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
+        except ERRORS as error:
             raise self._failed(error, []) from None
         return found
 
@@ -128,7 +117,7 @@ class LocalSql:
             result = self._connection.sql(query)
             shown = [f"#{n}::VARCHAR" if str(each) in _AS_TEXT else f"#{n}" for n, each in enumerate(result.types, 1)]
             return result.columns, self._rows(result.project(", ".join(shown)).to_arrow_reader())
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
+        except ERRORS as error:
             raise self._failed(error, named) from None
 
     def close(self) -> None:
@@ -140,146 +129,81 @@ class LocalSql:
     def _make(self, name: str) -> None:
         """Make a view or table for users, of all stores that have it. Raises QueryFailed for a wrong name."""
         parts = []
-        for place, reader in enumerate(self._readers):
-            source = self._source(place, reader, name)
+        for store in self._stores:
+            source = self._source(store, name)
             if source is not None:
-                parts.append(f"SELECT *, {quoted(reader.cluster)} AS cluster FROM {source}")
+                parts.append(f"SELECT *, {quoted(store.reader.cluster)} AS cluster FROM {source}")
         if not parts:
             raise QueryFailed(f"no view or table {name}: {_nearest(name, list(self.kinds()))}")
-        self._create(name, " UNION ALL BY NAME ".join(parts))
+        self._connection.execute(f"CREATE TEMP VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
 
-    def _source(self, place: int, reader: StateReader, name: str) -> str | None:
+    def _source(self, store: Relations, name: str) -> str | None:
         """The relation of a view or table of one store; None if it has none of the name."""
-        kind = reader.properties.topic_kind
-        own = f"store{place}_{name}"
-        if own in self._made:
+        kind = store.reader.properties.topic_kind
+        own = store.prefix + name
+        if own in store.made:
             return own
         if name in MADE_VIEWS and not kind.is_connect:
             module, _, function = MADE_VIEWS[name].partition(":")
             make: Callable[[StateReader, set[str], Filters], dict[str, pa.Table]]
             make = getattr(import_module(module), function)
-            for each, rows in make(reader, _made_with(name, self._filters), self._filters[name]).items():
-                self._registered(f"store{place}_{each}", rows)
-        elif name in _views_of(kind):
-            query, placeholders = _views_of(kind)[name], self._placeholders(place, reader)
+            for each, rows in make(store.reader, _made_with(name, self._filters), self._filters[name]).items():
+                store.registered(store.prefix + each, rows)
+            return own
+        if name in _views_of(kind):
+            query, placeholders = _views_of(kind)[name], self._placeholders(store)
             used = {each for _, each, _, _ in Formatter().parse(query) if each is not None}
-            self._create(own, query.format(**{each: placeholders[each]() for each in used}))
-        else:
-            table = next((each for each in tables_without_view(kind) if each.name == name), None)
-            if table is None:
-                return None
-            snapshots = []
-            with suppress(*([NoSuchTable] if table in LATER_TABLES else [])):
-                snapshots.append(reader.table(table.name))
-            self._stored(own, snapshots, table)
-        return own
+            return store.create(own, query.format(**{each: placeholders[each]() for each in used}))
+        table = next((each for each in tables_without_view(kind) if each.name == name), None)
+        try:
+            return None if table is None else store.stored(table)
+        except NoSuchTable:
+            if table not in LATER_TABLES:
+                raise
+            return store.registered(own, pa.Table.from_batches([], table.arrow_schema()))
 
-    def _placeholders(self, place: int, reader: StateReader) -> dict[str, Callable[[], str | None]]:
+    def _placeholders(self, store: Relations) -> dict[str, Callable[[], str | None]]:
         """What makes the relations and conditions that the views of one store name."""
-        at, stores = f"store{place}_", [reader, *self._beside[place]]
-        source, newest = partial(self._source, place, reader), partial(self._newest, at, reader)
-        constants = DUCKDB | CONDITIONS | connect_conditions([each.properties.topic_kind for each in stores])
+        stores = [store, *self._beside.get(store.prefix, ())]
+        source, reader = partial(self._source, store), store.reader
+        constants = DUCKDB | CONDITIONS | connect_conditions([each.reader.properties.topic_kind for each in stores])
         return {name: partial(str, each) for name, each in constants.items()} | {
-            "offsets": lambda: f"(FROM {newest(OFFSETS)} WHERE {OFFSETS.answered})",
-            "groups": lambda: f"(FROM {newest(DESCRIBED)} WHERE {DESCRIBED.answered})",
-            "hiding_groups": lambda: f"(FROM {newest(DESCRIBED)} WHERE {HIDES_OFFSETS})",
-            "own": lambda: newest(CONNECT),
-            "all": lambda: " UNION ALL ".join(
-                f"FROM {self._newest(f'{at}{number}_' if number else at, each, CONNECT)}"
-                for number, each in enumerate(stores)
-            ),
+            "offsets": lambda: f"(FROM {store.newest(OFFSETS)} WHERE {OFFSETS.answered})",
+            "groups": lambda: f"(FROM {store.newest(DESCRIBED)} WHERE {DESCRIBED.answered})",
+            "hiding_groups": lambda: f"(FROM {store.newest(DESCRIBED)} WHERE {HIDES_OFFSETS})",
+            "own": lambda: store.newest(CONNECT),
+            "all": lambda: " UNION ALL ".join(f"FROM {each.newest(CONNECT)}" for each in stores),
             "current_offsets": partial(source, "current_offsets"),
             "group_members": partial(source, "group_members"),
             "steps": lambda: f"({STEPS.format(topic_offsets=source(TOPIC_OFFSETS.name))})",
-            "data_times": lambda: self._registered(f"{at}data_times", data_times(reader)),
-            "fold_progress": lambda: self._registered(f"{at}pending", _pending(reader)),
-            "topics": lambda: self._registered(f"{at}known_topics", _topics(reader)),
+            "data_times": lambda: store.registered(f"{store.prefix}data_times", data_times(reader)),
+            "fold_progress": lambda: store.registered(f"{store.prefix}pending", _pending(reader)),
+            "topics": lambda: store.registered(f"{store.prefix}known_topics", _topics(reader)),
         }
-
-    def _newest(self, prefix: str, reader: StateReader, table: StateTable) -> str:
-        """The rows of a state table that count, as of the end of the log; ``prefix`` of the names of relations."""
-        relation = f"{prefix}newest_{table.name}"
-        if relation not in self._made:
-            current = reader.current
-            facts = self._stored(
-                f"{relation}_facts", [reader.table(table.name), *current.tables(table.name)], table.table
-            )
-            facts = f"(FROM {facts} WHERE {current.facts(table)})"
-            where, published = current.published(), None
-            if table.published is not None and where is not None:
-                rows = self._stored(f"{relation}_published", [reader.table(table.published.name)], table.published)
-                published = f"(FROM {rows} WHERE {where})"
-            self._create(relation, table.newest(facts, published, "ANTI JOIN"))
-        return relation
-
-    def _stored(self, relation: str, snapshots: Iterable[Snapshot], table: Table) -> str:
-        """The rows of all files of some tables of one schema."""
-        if table.name in _SMALL:
-            (snapshot,) = snapshots
-            return self._registered(relation, snapshot.rows())
-        by_partition: dict[tuple[tuple[str, str], ...], list[str]] = {}
-        for snapshot in snapshots:
-            self._snapshots.append(snapshot)
-            for file in snapshot.files():
-                by_partition.setdefault(tuple(sorted(file.partition.items())), []).append(snapshot.path(file))
-        parts = []
-        for number, (partition, paths) in enumerate(by_partition.items()):
-            constants = dict(partition)
-            columns = [
-                f"{constants[each.name]} AS {each.name}"
-                if each.name in constants
-                else f"CAST({each.name} AS TIMESTAMPTZ) AS {each.name}"
-                if pa.types.is_timestamp(each.type)
-                else each.name
-                for each in table.columns
-            ]
-            parts.append(f"SELECT {', '.join(columns)} FROM {self._files(f'{relation}_{number}', paths)}")
-        if not parts:
-            return self._registered(relation, pa.Table.from_batches([], table.arrow_schema()))
-        self._create(relation, " UNION ALL ".join(parts))
-        return relation
-
-    def _files(self, relation: str, paths: list[str]) -> str:
-        """SQL of the rows of Parquet files."""
-        if all(is_local(path) and not _GLOB.search(path) for path in paths):
-            self._paths += paths
-            return f"read_parquet([{', '.join(map(quoted, paths))}], hive_partitioning = false)"
-        from pyarrow import dataset  # noqa: PLC0415 - it imports pandas
-
-        system = open_path(paths[0])[0]
-        files = dataset.dataset([open_path(path)[1] for path in paths], filesystem=system, format="parquet")
-        return self._registered(relation, files)
-
-    def _registered(self, relation: str, rows: object) -> str:
-        self._connection.register(relation, rows)
-        self._made.add(relation)
-        return relation
-
-    def _create(self, relation: str, query: str) -> None:
-        self._connection.execute(f"CREATE TEMP VIEW {relation} AS {query}")
-        self._made.add(relation)
 
     # --- results
 
     def _lock(self) -> None:
         """Leave DuckDB with no access to anything but the files of the tables that the query names."""
-        allowed = ", ".join(map(quoted, self._paths))
+        allowed = ", ".join(quoted(path) for each in self._relations() for path in each.paths)
         self._connection.execute(f"SET allowed_paths = [{allowed}]")
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute("SET lock_configuration = true")
+
+    def _relations(self) -> Iterator[Relations]:
+        return chain(self._stores, *self._beside.values())
 
     def _rows(self, batches: pa.RecordBatchReader) -> Iterator[list[Any]]:
         try:
             for batch in batches:
                 yield from map(list, zip(*map(_values, batch.columns), strict=True))
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
+        except ERRORS as error:
             raise self._failed(error, []) from None
 
     def _failed(self, error: Exception, named: Sequence[str]) -> OffsetsError:
-        if isinstance(error, _READ_ERRORS):
-            damaged = next(filter(None, (snapshot.damage() for snapshot in self._snapshots)), None)
-            if damaged is not None:
-                return damaged
+        damaged = next(filter(None, (each.damage(error) for each in self._relations())), None)
+        if damaged is not None:
+            return damaged
         reason = str(error).strip()
         found = _NO_COLUMN.search(reason)
         if found is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.clock import shown_time
-from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS
+from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, TABLE_BY_NAME
 from offsets_pipeline.query.answer_time import notes_of
 
 if TYPE_CHECKING:
@@ -67,13 +67,14 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     bounds = notes_of(known, log_incarnation)
 
     def by_partition(table: str, figures: str) -> dict[int, dict[str, Any]]:
-        query = f"SELECT log_partition, {figures} FROM {table} WHERE log_incarnation = {log_incarnation}"
-        return {row["log_partition"]: row for row in reader.rows(f"{query} GROUP BY log_partition", table)}
+        source = f"FROM {reader.relations.stored(TABLE_BY_NAME[table])} WHERE log_incarnation = {log_incarnation}"
+        rows = reader.relations.select(f"SELECT log_partition, {figures} {source} GROUP BY log_partition")
+        return {row["log_partition"]: row for row in rows.to_pylist()}
 
     in_log = by_partition("log", "count(*) AS records, min(record_offset) AS first, max(record_offset) AS last")
     folded = by_partition(
         "fold_progress",
-        "max(folded_to) AS folded_to, sum(unknown_records) AS unknown, sum(cardinality(pending)) AS pending",
+        "max(folded_to) AS folded_to, sum(unknown_records)::BIGINT AS unknown, sum(len(pending))::BIGINT AS pending",
     )
     quarantined = by_partition("quarantine", "count(*) AS records")
     semantics = reader.coordinator_semantics.value

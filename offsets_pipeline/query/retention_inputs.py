@@ -9,6 +9,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow.compute as pc
+
 from offsets_pipeline.query.as_of import pending_of
 from offsets_pipeline.query.describe import pending_by_group
 from offsets_pipeline.semantics.effects import in_milliseconds
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 _OFFSETS = ("log_partition", "group_id", "topic", "partition", "commit_timestamp", "expire_timestamp")
 _RECORDS = ("log_partition", "group_id", "record_type", "record_key", "value_offset", "value", "tombstone_offset")
+_ORDER = [("log_partition", "ascending"), ("group_id", "ascending")]
 _BEHIND_ALL = (2**31, "")
 
 
@@ -48,16 +51,11 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
     Raises StoreMismatch for a store with a topic of Kafka Connect.
     """
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
-    offsets = reader.stream(
-        f"SELECT {', '.join(_OFFSETS)} FROM ({reader.newest(OFFSETS)}) o "
-        "WHERE committed_offset IS NOT NULL AND NOT misplaced ORDER BY log_partition, group_id",
-        OFFSETS.name,
-    )
-    records = reader.stream(
-        f"SELECT {', '.join(_RECORDS)} FROM ({reader.newest(RECORDS)}) r ORDER BY log_partition, group_id", RECORDS.name
-    )
+    offsets = reader.newest(OFFSETS, (*_OFFSETS, "committed_offset", "misplaced"))
+    offsets = offsets.filter(pc.and_not(offsets["committed_offset"].is_valid(), offsets["misplaced"])).select(_OFFSETS)
+    records = reader.newest(RECORDS, _RECORDS).sort_by(_ORDER)
     of_log = reader.current.offsets_partitions, reader.current.semantics
-    yield from _inputs(offsets, records, pending_by_group(reader), *of_log)
+    yield from _inputs(offsets.sort_by(_ORDER).to_reader(), records.to_reader(), pending_by_group(reader), *of_log)
 
 
 def retention_inputs_as_of(state: StateAsOf, history: LogHistory) -> Iterator[RetentionInputs]:

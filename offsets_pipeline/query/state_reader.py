@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import Clock, SystemClock
 from offsets_pipeline.config.sections import QuestionSettings
 from offsets_pipeline.delta import Snapshot, TableFolder
-from offsets_pipeline.delta import query as query_tables
+from offsets_pipeline.delta.data_file import ALL_ROWS
 from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.properties import IN_SCHEMA, StoreProperties
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS, TABLE_BY_NAME, catalog_name
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS, TABLE_BY_NAME, TOPICS, catalog_name
 from offsets_pipeline.delta.store_folder import no_store
 from offsets_pipeline.errors import NoSuchTable
 from offsets_pipeline.state.belonging import belonging
@@ -20,8 +20,12 @@ from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import StateTable, state_tables_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
+    from offsets_pipeline.delta.data_file import Only
+    from offsets_pipeline.query.relations import Relations
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 
@@ -81,20 +85,12 @@ class StateReader:
             self._tables[name] = self._folder_of(name).snapshot()
         return self._tables[name]
 
-    def stream(self, query: str, *names: str) -> pa.RecordBatchReader:
-        """Return the result of a query over these tables as a stream of batches."""
-        unfolded = self.current.tables(*names) if "current" in self.__dict__ else []
-        published = [each.published.name for each in self._state_tables if each.name in names and each.published]
-        return query_tables(query, *map(self.table, [*names, *published]), *unfolded)
+    @cached_property
+    def relations(self) -> Relations:
+        """The tables of the store for queries in DuckDB's SQL, none of which a user wrote."""
+        from offsets_pipeline.query.relations import Relations  # noqa: PLC0415 - importing DuckDB takes 0.1 s
 
-    def select(self, query: str, *names: str) -> pa.Table:
-        """Return the result of a query over these tables as one Arrow table."""
-        return self.stream(query, *names).read_all()
-
-    def rows(self, query: str, *names: str) -> list[dict[str, Any]]:
-        """Return the result of a query as a list of rows; for small results."""
-        found: list[dict[str, Any]] = self.select(query, *names).to_pylist()
-        return found
+        return Relations(self)
 
     @cached_property
     def current(self) -> CurrentState:
@@ -116,16 +112,16 @@ class StateReader:
             for name in (LOG.name, LOG_PARTITIONS.name):
                 del self._tables[name]
 
-    def newest(self, table: StateTable, where: str = "TRUE") -> str:
-        """Return SQL for the rows of a state table that count, as of the end of the log; ``where`` restricts the key.
+    def newest(self, table: StateTable, columns: Sequence[str], only: Only = ALL_ROWS) -> pa.Table:
+        """Return columns of the rows of a state table that count, in no order, as of the end of the log.
 
-        A query gets the published table with the table of facts.
+        ``only`` restricts them to values of columns of the key, or of columns that all rows of a key share.
         """
-        return self.current.newest(table, where)
+        return self.current.newest(table, columns, only, self.table)
 
     def topic_names(self) -> dict[str, str]:
         """Return the names of topic ids (R35)."""
-        stored = {row["topic_id"]: row["topic"] for row in self.rows("SELECT topic_id, topic FROM topics", "topics")}
+        stored = {row["topic_id"]: row["topic"] for row in self.table(TOPICS.name).rows().to_pylist()}
         told = self.current.topics.items()
         return stored | {topic_id: min(name, stored.get(topic_id, name)) for topic_id, name in told}
 

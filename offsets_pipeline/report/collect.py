@@ -151,10 +151,9 @@ def collect_report(
 
 def last_commits_ms(reader: StateReader) -> dict[str, int]:
     """Return the time of the last commit of each group that is still committed, by group id."""
-    rows = reader.select(
-        f"SELECT group_id, max(commit_timestamp) AS last FROM ({reader.newest(OFFSETS)}) o "
-        f"WHERE {OFFSETS.answered} GROUP BY group_id",
-        OFFSETS.name,
+    rows = reader.relations.select(
+        f"SELECT group_id, max(commit_timestamp) AS last FROM {reader.relations.newest(OFFSETS)} "
+        f"WHERE {OFFSETS.answered} GROUP BY group_id"
     )
     return _by_group_ms(rows)
 

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from offsets_pipeline.delta.data_file import DataFile
-    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.state.known import KnownGroups
+    from offsets_pipeline.state.published_rows import FileWriter
 
     Group = tuple[int, str]
     Record = Mapping[str, Any]  # a row of `group_records`
@@ -122,7 +122,7 @@ class StateFolders:
     None if it starts at the start of its log partitions: then each key comes once, and what is answered is published.
     """
 
-    tables: Mapping[str, TableFolder]
+    tables: Mapping[str, FileWriter]
     offsets_partitions: int
     semantics: CoordinatorSemantics
     incarnations: Mapping[int, int]

@@ -1,7 +1,7 @@
 """The state as of the end of the log: the state tables, and what a fold of the rest of the log adds to them.
 
 A question does not wait for the stream. It folds what the stream has not folded yet, by the replay and the writer of
-changes that the stream uses, into state tables in a temporary folder. The rows that count are then those of both
+changes that the stream uses, into Arrow tables in memory. The rows that count are then those of both
 (merge_on_read.py), for facts about the state are commutative (docs/adr/0028). The store itself stays as it is.
 
 The number of records that a question folds is bounded. Log partitions that have more answer as of their last fold.
@@ -13,14 +13,20 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.arrow_values import array_of
+from offsets_pipeline.delta.data_file import with_values
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS
 from offsets_pipeline.state.fold_progress import UNSTORED_INCARNATION, PartitionProgress, progress_of
-from offsets_pipeline.state.merge_on_read import named_rows
+from offsets_pipeline.state.merge_on_read import OF_FACT, named_rows
 from offsets_pipeline.state.unfolded import UnfoldedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from offsets_pipeline.delta.data_file import Only
     from offsets_pipeline.delta.properties import StoreProperties
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
@@ -54,40 +60,62 @@ class CurrentState:
         """The names of topic ids that records tell which are not folded yet (R35)."""
         return {} if self.rest is None else self.rest.topics
 
-    def tables(self, *names: str) -> list[Snapshot]:
-        """The tables with the rows that the question folded, of those named that are state tables."""
-        return [] if self.rest is None else [self.rest.tables[name] for name in names if name in self.rest.tables]
+    @property
+    def folded(self) -> Mapping[str, pa.Table]:
+        """The facts that the question folded, by state table."""
+        return {} if self.rest is None else self.rest.tables
 
-    def facts(self, table: StateTable, where: str = "TRUE") -> str:
-        """SQL condition for the facts of a table that count; ``where`` is more about their key.
+    def facts(self, table: StateTable) -> str:
+        """SQL condition for the facts of a table that count.
 
         Of a table that is published no fact counts that is later than this state: it is of a fold that has not ended,
         whose other facts may be of tables that were read before.
         """
-        named = f"{named_rows({at: each.incarnation for at, each in self.progress.items()})} AND {where}"
+        named = named_rows({at: each.incarnation for at, each in self.progress.items()})
         if table.published is None or not self.progress:
             return named
         ends = " ".join(f"WHEN {at} THEN {each.folded_to}" for at, each in self.progress.items())
         return f"{named} AND folded_to <= CASE log_partition {ends} END"
 
-    def published(self, where: str = "TRUE") -> str | None:
-        """SQL condition for the published rows that count, likewise; None: none of them does.
+    def published(self) -> list[int]:
+        """The log partitions whose published rows count: those of the stored incarnations.
 
-        They are of the stored incarnations, not of log partitions that the question replays from their start.
+        The question replays the others from their start.
         """
-        counting = [at for at, each in self.progress.items() if each.incarnation != UNSTORED_INCARNATION]
-        if len(counting) == len(self.progress):
-            return where
-        return f"log_partition IN ({', '.join(map(str, counting))}) AND {where}" if counting else None
+        return [at for at, each in self.progress.items() if each.incarnation != UNSTORED_INCARNATION]
 
-    def newest(self, table: StateTable, where: str = "TRUE") -> str:
-        """SQL of DataFusion for the rows of a table that count; ``where`` restricts their key."""
-        names = [table.name, *(each.table.name for each in self.tables(table.name))]
-        facts = " UNION ALL ".join(f"SELECT * FROM {name} WHERE {self.facts(table, where)}" for name in names)
-        published = None if table.published is None else self.published(where)
-        if table.published is not None and published is not None:
-            published = f"(SELECT * FROM {table.published.name} WHERE {published})"
-        return table.newest(f"({facts})", published)
+    def newest(
+        self, table: StateTable, columns: Sequence[str], only: Only, stored: Callable[[str], Snapshot]
+    ) -> pa.Table:
+        """Columns of the rows of a table that count, in no order, of the rows with values of ``only``.
+
+        ``only`` restricts the key. ``stored`` returns the tables of the store.
+        """
+        names = [*dict.fromkeys([*columns, *only, *table.key, *table.compared, *table.of_tie])]
+        facts = stored(table.name).rows([*names, *OF_FACT], only)
+        if table.name in self.folded:
+            folded = self.folded[table.name].select(facts.column_names)
+            facts = pa.concat_tables([facts, with_values(folded, only)])
+        facts = self._counting(table, facts).select(names)
+        published = None
+        if table.published is not None:
+            sources = (table.as_published.get(name, name) for name in names)
+            rows = stored(table.published.name).rows([*dict.fromkeys(filter(None, sources))], only)
+            counting = self.published()
+            if len(counting) < len(self.progress):
+                rows = with_values(rows, {"log_partition": sorted(counting)})
+            published = table.as_facts(rows, names)
+        return table.newest_rows(facts, published).select(columns)
+
+    def _counting(self, table: StateTable, facts: pa.Table) -> pa.Table:
+        """The facts that count, as `facts` says it in SQL."""
+        place = pc.index_in(facts["log_partition"].cast(pa.int64()), array_of(list(self.progress)))
+        named = array_of([each.incarnation for each in self.progress.values()])
+        counts = pc.equal(facts["incarnation"].cast(pa.int64()), named.take(place))
+        if table.published is not None:
+            ends = array_of([each.folded_to for each in self.progress.values()])
+            counts = pc.and_(counts, pc.less_equal(facts["folded_to"], ends.take(place)))
+        return facts.filter(counts)
 
 
 def current_state(table: Callable[[str], Snapshot], properties: StoreProperties, at_most: int) -> CurrentState:

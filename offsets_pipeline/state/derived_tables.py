@@ -68,7 +68,7 @@ def _write_members(store: Store, progress: FoldProgress, seen: Snapshot, *, grou
         return seen.version
     rows = rows_by_sql(
         VIEWS["group_members"].format(groups="groups", answers="TRUE", topics="topics", **DUCKDB),
-        groups=_published_groups(store, "group_id, members"),
+        groups=_published_groups(store, "group_id", "members"),
         topics=names.rows(),
     )
     return store.table(GROUP_MEMBERS.name).replace(rows, seen=seen, advance=made_of)
@@ -83,7 +83,7 @@ def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot) -> int
         VIEWS["unstable_offsets"].format(
             groups="groups", hides_offsets=HIDES_OFFSETS, fold_progress="progress", **DUCKDB
         ),
-        groups=_published_groups(store, "log_partition, group_id, group_type, state"),
+        groups=_published_groups(store, "log_partition", "group_id", "group_type", "state"),
         progress=pa.table(
             {"log_partition": pa.array(pending, pa.int32()), "pending": pa.array(pending.values(), _PENDING)}
         ),
@@ -91,9 +91,8 @@ def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot) -> int
     return seen.version if found.equals(seen.rows()) else store.table(UNSTABLE_OFFSETS.name).replace(found, seen=seen)
 
 
-def _published_groups(store: Store, columns: str) -> pa.Table:
-    groups = store.table(CONSUMER_GROUPS.name).snapshot()
-    return groups.query(f"SELECT {columns} FROM {CONSUMER_GROUPS.name}").read_all()
+def _published_groups(store: Store, *columns: str) -> pa.Table:
+    return store.table(CONSUMER_GROUPS.name).snapshot().rows(columns)
 
 
 # --- Kafka Connect
@@ -164,19 +163,19 @@ def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, i
     if store.properties.kind == OWNED:
         times = dict.fromkeys(whole, now_ms * 1000)
     else:
-        looks = _microseconds(store, LOG_PARTITIONS.name, "coalesce(read_at, max(updated_at) OVER ())", log.incarnation)
+        notes = store.table(LOG_PARTITIONS.name).snapshot().rows(only={"log_incarnation": [log.incarnation]})
+        looks = _microseconds(notes, "coalesce(read_at, max(updated_at) OVER ()) AS time FROM found")
         times = {at: looks[at] for at in whole & looks.keys()}
     if times.keys() == progress.partitions.keys():
         return times
     is_connect = store.properties.topic_kind.is_connect
     table, time_of = (CONNECTOR_OFFSETS, "record_timestamp") if is_connect else (CURRENT_OFFSETS, "commit_timestamp")
-    return _microseconds(store, table.name, f"max({time_of})") | times
+    rows = store.table(table.name).snapshot().rows(["log_partition", time_of])
+    return _microseconds(rows, f"max({time_of}) AS time FROM found GROUP BY log_partition") | times
 
 
-def _microseconds(store: Store, table: str, time: str, log_incarnation: int | None = None) -> dict[int, int]:
-    """A time of each log partition in a table, of rows of this log incarnation; None: of all rows."""
-    rest = "GROUP BY log_partition" if log_incarnation is None else f"WHERE log_incarnation = {log_incarnation}"
-    query = f"SELECT log_partition, arrow_cast({time}, 'Int64') FROM {table} {rest}"
-    rows = store.table(table).snapshot().query(query).read_all()
-    found = zip(*(column.to_pylist() for column in rows.columns), strict=True)
-    return {at: time_us for at, time_us in found if time_us is not None}
+def _microseconds(found: pa.Table, time: str) -> dict[int, int]:
+    """A time of each log partition by a query of these rows."""
+    times = rows_by_sql(f"SELECT log_partition, epoch_us(time) FROM (SELECT log_partition, {time}) t", found=found)
+    in_pairs = zip(*(column.to_pylist() for column in times.columns), strict=True)
+    return {at: time_us for at, time_us in in_pairs if time_us is not None}

@@ -1,17 +1,19 @@
-"""Folds the rest of the log for one question, into state tables in a temporary folder.
+"""Folds the rest of the log for one question, into tables in memory.
 
 Uses the replay and the writer of changes that the stream uses. The store stays as it is.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta.table_folder import TableFolder
+import pyarrow as pa
+
+from offsets_pipeline.arrow_values import repeated
+from offsets_pipeline.delta.data_file import DataFile
+from offsets_pipeline.delta.snapshot import conformed
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.state.changes import StateFolders, write_changes
 from offsets_pipeline.state.fold_progress import progressed
@@ -23,30 +25,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from offsets_pipeline.delta.properties import StoreProperties
+    from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.state.fold_progress import PartitionProgress
     from offsets_pipeline.state.unfolded import UnfoldedLog
 
+_NO_PARTITION: Mapping[str, str] = MappingProxyType({})
 
-class TemporaryFolder:
-    """A folder that exists as long as this object, or the program."""
 
-    def __init__(self) -> None:
-        self.name = tempfile.mkdtemp(prefix="offsets-")
-        weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
+class FactsInMemory:
+    """The facts that a question folds of one table: takes the files of a `TableFolder` as tables."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._tables = [pa.Table.from_batches([], table.arrow_schema())]
+
+    @property
+    def rows(self) -> pa.Table:
+        """All rows, with the columns of the table."""
+        return pa.concat_tables(self._tables)
+
+    def write_file(self, rows: pa.Table, partition: Mapping[str, str] = _NO_PARTITION) -> DataFile:
+        """Keep the rows of a file."""
+        for name, value in partition.items():
+            rows = rows.append_column(name, repeated(value, rows.num_rows))
+        self._tables.append(conformed(rows, self._table))
+        return DataFile("", 0, rows.num_rows, partition=partition)
 
 
 @dataclass(frozen=True)
 class FoldedRest:
     """Result of a fold of the rest of the log.
 
-    ``tables`` has the rows by state table, in ``folder``. ``progress`` is that of the log partitions that were folded.
+    ``tables`` has the facts by state table. ``progress`` is that of the log partitions that were folded.
     ``topics`` has the names of topic ids that their records tell (R35).
     """
 
-    folder: TemporaryFolder
-    tables: Mapping[str, Snapshot]
+    tables: Mapping[str, pa.Table]
     progress: Mapping[int, PartitionProgress]
     topics: Mapping[str, str]
 
@@ -63,11 +79,7 @@ def fold_rest(
     Goes on from the state in ``table``, except in log partitions whose incarnation is UNSTORED_INCARNATION: those start
     at the start of the log. Raises as `TableFolder.open_file`.
     """
-    folder = TemporaryFolder()
-    tables = {
-        each.name: TableFolder(f"{folder.name}/{each.name}", replace(each.table, name=f"{each.name}_unfolded"))
-        for each in state_tables_of(properties.topic_kind)
-    }
+    tables = {each.name: FactsInMemory(each.table) for each in state_tables_of(properties.topic_kind)}
     incarnations = {at: each.incarnation for at, each in start.items()}
     known = KnownGroups.of(map(table, names_of_known(properties.topic_kind, semantics)), incarnations)
     replay = replay_start(properties, log.offsets_partitions, semantics, start)
@@ -76,9 +88,6 @@ def fold_rest(
         replay.replay(reader.read(log.files(start))),
         StateFolders(tables, log.offsets_partitions, semantics, incarnations, known),
     )
-    for name, each in tables.items():
-        each.create()
-        each.commit(add=changes.files[name], seen=each.snapshot(), durable=False)
-    snapshots = {name: each.snapshot() for name, each in tables.items()}
     topics = dict(sorted(changes.topics, reverse=True))  # of an id the first of its names
-    return FoldedRest(folder, snapshots, progressed(start, changes.partitions, 0), topics)
+    rows = {name: each.rows for name, each in tables.items()}
+    return FoldedRest(rows, progressed(start, changes.partitions, 0), topics)

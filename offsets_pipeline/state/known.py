@@ -7,8 +7,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.semantics.answering import DEAD
@@ -17,9 +15,9 @@ from offsets_pipeline.state.fold_progress import UNSTORED_INCARNATION
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from offsets_pipeline.delta.data_file import DataFile
+    from offsets_pipeline.delta.data_file import DataFile, Only
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -92,15 +90,18 @@ class KnownGroups:
             return schema.empty_table()
         partitions = {partition for partition, _ in groups}
         published = partitions - set(self.partitions.get(UNSTORED_INCARNATION, ()))
-        names = pa.array(sorted({group_id for _, group_id in groups}), pa.string())
+        group_ids = sorted({group_id for _, group_id in groups})
         found = [schema.empty_table()]
         for name in table.names:
             for file in self.files.get(name, ()):
                 incarnation = file.partition.get("incarnation")  # published rows have none
                 own = published if incarnation is None else partitions & set(self.partitions.get(int(incarnation), ()))
-                if own and _may_hold(file, names[0].as_py(), names[-1].as_py()):
-                    with self.tables[name].open_file(file) as parquet:
-                        found += _rows_of(parquet, pa.array(sorted(own), pa.int32()), names, schema)
+                only: Only = {"group_id": group_ids, "log_partition": sorted(own)}
+                if file.may_hold(only):
+                    rows = self.tables[name].read_file(file, schema.names, only)
+                    if "position" in schema.names and incarnation is None:
+                        rows = rows.append_column("position", rows["record_offset"])
+                    found.append(rows.select(schema.names).cast(schema))
         return pa.concat_tables(found)
 
 
@@ -109,23 +110,3 @@ def names_of_known(kind: TopicKind, semantics: CoordinatorSemantics) -> list[str
     if kind.is_connect:
         return []
     return [name for each in (RECORDS, DESCRIBED, *((OFFSETS,) if semantics.is_classic else ())) for name in each.names]
-
-
-def _may_hold(file: DataFile, first: str, last: str) -> bool:
-    """Whether a file may hold a group between these two, by its statistics."""
-    lowest, highest = file.lowest.get("group_id"), file.highest.get("group_id")
-    return lowest is None or highest is None or (str(lowest) <= last and first <= str(highest))
-
-
-def _rows_of(parquet: pq.ParquetFile, partitions: pa.Array, names: pa.Array, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Rows of a file, a row group at a time: first the columns of the group, the others where one is found."""
-    for number in range(parquet.num_row_groups):
-        of_group = parquet.read_row_group(number, columns=_GROUP, use_threads=False)
-        wanted = pc.and_(
-            pc.is_in(of_group["group_id"].cast(pa.string()), names), pc.is_in(of_group["log_partition"], partitions)
-        )
-        if pc.any(wanted).as_py():
-            rows = parquet.read_row_group(number, columns=schema.names, use_threads=False)
-            if "position" in schema.names and "position" not in rows.column_names:
-                rows = rows.append_column("position", rows["record_offset"])  # of a published row
-            yield rows.select(schema.names).filter(wanted).cast(schema)

@@ -10,11 +10,14 @@ counts as of both tables. Where they are equal, the fact counts: it may have mor
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from offsets_pipeline.arrow_values import all_false, array_of
 from offsets_pipeline.delta.schemas import (
     CONNECT_RECORDS,
     CONSUMER_GROUPS,
@@ -27,29 +30,30 @@ from offsets_pipeline.delta.schemas import (
 from offsets_pipeline.semantics.answering import IS_LISTED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: What a fact has beside the columns of its row; a commit assigns the second.
-_OF_FACT = ("folded_to", "incarnation")
+OF_FACT = ("folded_to", "incarnation")
 
 
 @dataclass(frozen=True)
 class StateTable:
-    """A table of facts with its key and, as SQL, the number by which rows of one key compare, and then another one.
+    """A table of facts with its key. Rows of one key compare by the highest of some columns, nulls left out.
 
-    ``published`` is the table with the facts that are answered. ``answered`` is SQL for these, ``as_published`` SQL for
-    the columns that the published table lacks.
+    ``has_tie``: rows of which that is equal compare by the record offset; a tombstone has none (R10c). ``published`` is
+    the table with the facts that are answered. ``answered`` is SQL for these. ``as_published`` names the columns that
+    stand for those which the published table lacks; None: they are false.
     """
 
     table: Table
     key: tuple[str, ...]
-    version: str
-    tie: str = "0"
+    compared: tuple[str, ...] = ("record_offset",)
+    has_tie: bool = False
     published: Table | None = None
     answered: str = "TRUE"
-    as_published: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    as_published: Mapping[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def name(self) -> str:
@@ -64,31 +68,57 @@ class StateTable:
     @property
     def columns(self) -> list[str]:
         """All columns of a row."""
-        return [name for name in self.table.names() if name not in _OF_FACT]
+        return [name for name in self.table.names() if name not in OF_FACT]
+
+    @property
+    def of_tie(self) -> tuple[str, ...]:
+        """The columns that compare rows which `compared` does not."""
+        return ("record_offset", "committed_offset") if self.has_tie else ()
 
     def row_schema(self) -> pa.Schema:
         """The Arrow schema of `columns`."""
         schema = self.table.arrow_schema()
         return pa.schema([schema.field(name) for name in self.columns])
 
-    def newest(self, facts: str, published: str | None, anti_join: str = "LEFT ANTI JOIN") -> str:
-        """SQL of DataFusion for the rows that count, with `columns`.
+    def newest_rows(self, facts: pa.Table, published: pa.Table | None) -> pa.Table:
+        """The rows that count, in no order, of rows with the same columns: `key` and `compared` among them.
 
         Args:
-            facts: SQL of the facts of the incarnations that count; it may restrict the key as well.
-            published: SQL of the published rows, restricted likewise; None: none of them counts.
-            anti_join: The join in SQL; DuckDB writes it ANTI JOIN.
+            facts: the facts of the incarnations that count; all of a key, or none.
+            published: the published rows, restricted likewise; None: none of them counts.
         """
+        rest = facts.slice(0, 0)
+        if published is not None:  # most published rows have no fact
+            may_be = pc.is_in(published[self.key[1]], pc.unique(facts[self.key[1]]))
+            rest = published.filter(pc.invert(may_be))
+            facts = pa.concat_tables([published.filter(may_be), facts])
+        version = [pc.max_element_wise(*(facts[name] for name in self.compared))]
+        if self.has_tie:
+            none = pa.nulls(facts.num_rows, pa.int64())
+            version.append(pc.if_else(facts["committed_offset"].is_valid(), facts["record_offset"], none))
+        return pa.concat_tables([rest, last_of_each(facts, self.key, version)])
+
+    def as_facts(self, published: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """Columns of facts, of rows of the published table."""
+        schema = self.row_schema()
+        found = []
+        for name in columns:
+            source = self.as_published.get(name, name)
+            found.append(all_false(published.num_rows) if source is None else published[source])
+        return pa.Table.from_arrays(found, schema=pa.schema([schema.field(name) for name in columns]))
+
+    def newest(self, facts: str, published: str | None) -> str:
+        """SQL of DuckDB for the rows that count, with `columns`; arguments as of `newest_rows`."""
         listed = ", ".join(self.columns)
         newest = self._newest_of(self._compared(facts))
         if published is None:
             return f"SELECT {listed} FROM {newest} f"
         rows = self._compared(self._as_facts(published))
         return f"""
-            SELECT {listed} FROM {newest} f {anti_join} {rows} p
+            SELECT {listed} FROM {newest} f ANTI JOIN {rows} p
               ON {self._same} AND (p.version > f.version OR p.version = f.version AND p.tie > f.tie)
             UNION ALL
-            SELECT {listed} FROM {rows} p {anti_join} {newest} f
+            SELECT {listed} FROM {rows} p ANTI JOIN {newest} f
               ON {self._same} AND (f.version > p.version OR f.version = p.version AND f.tie >= p.tie)
         """
 
@@ -145,13 +175,17 @@ class StateTable:
     def _as_facts(self, published: str) -> str:
         """SQL of published rows with the columns of facts."""
         columns = [
-            f"{self.as_published[name]} AS {name}" if name in self.as_published else name for name in self.columns
+            f"{self.as_published[name] or 'FALSE'} AS {name}" if name in self.as_published else name
+            for name in self.columns
         ]
         return f"(SELECT {', '.join(columns)} FROM {published} q)"
 
     def _compared(self, rows: str) -> str:
         """SQL of rows with the two numbers by which they compare."""
-        return f"(SELECT *, {self.version} AS version, {self.tie} AS tie FROM {rows} r)"
+        numbers = [f"coalesce({name}, -1)" for name in self.compared]
+        version = f"greatest({', '.join(numbers)})" if len(numbers) > 1 else self.compared[0]
+        tie = "CASE WHEN committed_offset IS NULL THEN -1 ELSE record_offset END" if self.has_tie else "0"
+        return f"(SELECT *, {version} AS version, {tie} AS tie FROM {rows} r)"
 
     def _newest_of(self, versions: str) -> str:
         """SQL of the newest row of each key; ``versions`` is SQL of rows with the two numbers."""
@@ -164,27 +198,26 @@ class StateTable:
 OFFSETS = StateTable(
     OFFSET_FACTS,
     ("log_partition", "group_id", "topic", "partition"),
-    "position",
-    "CASE WHEN committed_offset IS NULL THEN -1 ELSE record_offset END",  # R10c
-    CURRENT_OFFSETS,
-    "committed_offset >= 0 AND NOT misplaced",  # and its group does not hide it (R14)
-    MappingProxyType({"position": "record_offset", "misplaced": "FALSE"}),
+    ("position",),
+    has_tie=True,
+    published=CURRENT_OFFSETS,
+    answered="committed_offset >= 0 AND NOT misplaced",  # and its group does not hide it (R14)
+    as_published=MappingProxyType({"position": "record_offset", "misplaced": None}),
 )
 RECORDS = StateTable(
     GROUP_RECORDS,
     ("log_partition", "group_id", "record_type", "record_key"),
-    "greatest(coalesce(value_offset, -1), coalesce(tombstone_offset, -1))",
+    ("value_offset", "tombstone_offset"),
 )
 DESCRIBED = StateTable(
     GROUP_FACTS,
     ("log_partition", "group_id"),
-    "record_offset",
     published=CONSUMER_GROUPS,
     answered=IS_LISTED,
     as_published=MappingProxyType({"protocol": "assignor"}),
 )
 
-CONNECT = StateTable(CONNECT_RECORDS, ("log_partition", "raw_key"), "record_offset")
+CONNECT = StateTable(CONNECT_RECORDS, ("log_partition", "raw_key"))
 
 STATE_TABLES = (OFFSETS, RECORDS, DESCRIBED)
 
@@ -212,6 +245,36 @@ def named_rows(incarnations: Mapping[int, int]) -> str:
         for incarnation, of_incarnation in partitions.items()
     )
     return f"({' OR '.join(each)})" if partitions else "FALSE"
+
+
+def are_answered(offsets: pa.Table) -> pa.ChunkedArray:
+    """Whether rows of OFFSETS are `answered`: a negative committed offset answers as none, and a tombstone has null."""
+    committed = offsets["committed_offset"]
+    has_offset = pc.and_kleene(committed.is_valid(), pc.greater_equal(committed, array_of([0])[0]))
+    return pc.and_not(has_offset, offsets["misplaced"])
+
+
+def last_of_each(rows: pa.Table, key: Sequence[str], order: Sequence[pa.ChunkedArray]) -> pa.Table:
+    """The row of each key that has the highest values of ``order``, null being the lowest; of equal ones the last.
+
+    Without pandas, which NumPy's arrays would import: it takes longer than most questions.
+    """
+    if not rows.num_rows:
+        return rows
+    codes = [_code_of(rows[name]) for name in key]
+    names = [str(number) for number in range(len(codes) + len(order))]
+    sort_keys = [(name, "ascending", "at_start") for name in names]
+    places = pc.sort_indices(pa.Table.from_arrays([*codes, *order], names), sort_keys)
+    in_order = [each.take(places) for each in codes]
+    is_last = reduce(pc.or_, (pc.not_equal(each.slice(0, len(each) - 1), each.slice(1)) for each in in_order))
+    last = len(places) - 1
+    return rows.take(pa.concat_arrays([places.slice(0, last).filter(is_last), places.slice(last)]))
+
+
+def _code_of(column: pa.ChunkedArray) -> pa.Array:
+    """A number for each value; equal values have equal numbers."""
+    values = column.combine_chunks()
+    return values.dictionary_encode().indices if pa.types.is_string(values.type) else values
 
 
 def _published_to(progress: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from offsets_pipeline.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS, TAB
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.semantics.log_row import of_partitions
 from offsets_pipeline.sql_dialects import DUCKDB
-from offsets_pipeline.state.merge_on_read import DESCRIBED, by_incarnation
+from offsets_pipeline.state.merge_on_read import DESCRIBED, are_answered, by_incarnation
 from offsets_pipeline.state.view_queries import VIEWS
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def divided(table: StateTable, rows: pa.Table, hidden: AbstractSet[tuple[int, st
         published = rows_by_sql(view, "log_partition, group_id", groups=rows)
         stays = rows_by_sql(f"FROM groups WHERE {_STAYS}", "log_partition, group_id", groups=rows)
         return published.cast(CONSUMER_GROUPS.arrow_schema()), stays.cast(rows.schema)
-    is_answered = pc.and_not(pc.fill_null(pc.greater_equal(rows["committed_offset"], 0), False), rows["misplaced"])  # noqa: FBT003
+    is_answered = are_answered(rows)
     if hidden:
         is_answered = pc.and_not(is_answered, _of_groups(rows, hidden))
     stays = rows.filter(pc.or_(pc.invert(is_answered), pc.not_equal(rows["position"], rows["record_offset"])))
@@ -66,12 +66,19 @@ def divided(table: StateTable, rows: pa.Table, hidden: AbstractSet[tuple[int, st
     return published.cast(CURRENT_OFFSETS.arrow_schema()), stays
 
 
-def write_published(folder: TableFolder, rows: pa.Table) -> list[DataFile]:
+class FileWriter(Protocol):
+    """A `TableFolder`, or what takes its place."""
+
+    def write_file(self, rows: pa.Table, partition: Mapping[str, str] = ...) -> DataFile:
+        """See `TableFolder`."""
+
+
+def write_published(folder: FileWriter, rows: pa.Table) -> list[DataFile]:
     """Write published rows, sorted by their key, to files of whole log partitions; a large one has several."""
     return [folder.write_file(each) for each in _shares(rows)]
 
 
-def write_facts(folder: TableFolder, facts: pa.Table, incarnations: Mapping[int, int]) -> list[DataFile]:
+def write_facts(folder: FileWriter, facts: pa.Table, incarnations: Mapping[int, int]) -> list[DataFile]:
     """Write facts, sorted by their key, to files of the incarnations of their log partitions; none for no rows."""
     return [
         folder.write_file(own.slice(start, _FILE_ROWS), {"incarnation": str(incarnation)})
@@ -137,7 +144,7 @@ def facts_of(
 def merged(table: StateTable, facts: pa.Table, published: pa.Table | None) -> pa.Table:
     """The rows that count of these facts and published rows, sorted by their key."""
     tables = {"facts": facts} | ({} if published is None else {"published": published})
-    newest = table.newest("facts", None if published is None else "published", "ANTI JOIN")
+    newest = table.newest("facts", None if published is None else "published")
     return rows_by_sql(newest, ", ".join(table.key), **tables).cast(table.row_schema())
 
 

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.connect.topic_replay import RECORD
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
-from offsets_pipeline.delta.snapshot import query
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.log.metadata import cleaned_to, partition_count
@@ -27,8 +26,8 @@ from offsets_pipeline.state.belonging import belonging
 from offsets_pipeline.state.changes import groups_of, in_key_order, partitions_of, state_rows
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.independent import specified_groups, specified_topic
-from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, named_rows, state_tables_of
-from offsets_pipeline.state.published_rows import ended
+from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, state_tables_of
+from offsets_pipeline.state.published_rows import ended, facts_of, merged, rows_of
 from offsets_pipeline.state.replay_job import replay_log
 from offsets_pipeline.state.replay_start import replay_start
 
@@ -149,12 +148,13 @@ class _Comparison:
         schema = table.row_schema()
         if not partitions:
             return schema.empty_table()
-        where = f"log_partition IN ({', '.join(map(str, sorted(partitions)))})"
-        named = named_rows({at: self.progress[at].incarnation for at in partitions})
-        facts = f"(SELECT * FROM {table.name} WHERE {named} AND {where})"
-        published = None if table.published is None else f"(SELECT * FROM {table.published.name} WHERE {where})"
-        snapshots = [folder.snapshot(version) for folder, version in map(self.tables.__getitem__, table.names)]
-        return query(table.newest(facts, published), *snapshots).read_all().cast(schema)
+        incarnations = {at: self.progress[at].incarnation for at in partitions}
+        tables = [
+            (folder, folder.snapshot(version).files()) for folder, version in map(self.tables.__getitem__, table.names)
+        ]
+        facts = facts_of(table, *tables[0], incarnations, partitions)
+        published = None if table.published is None else rows_of(*tables[1], partitions)
+        return merged(table, facts, published)
 
     def _comparable(self, table: StateTable, rows: pa.Table) -> pa.Table:
         """The rows without those, and without the columns, that may differ."""

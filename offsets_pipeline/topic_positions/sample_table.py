@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.filesystems import arrow_folder
-from offsets_pipeline.delta.reader import quoted
+from offsets_pipeline.delta.reader import names_in_order
 from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.errors import MalformedFile, NoSuchTable
 from offsets_pipeline.topic_positions.position_samples import SAMPLE_SCHEMA, PositionSamples, Sample, rows_of
@@ -49,9 +49,8 @@ def newest_sample_ms(table: TableFolder) -> int | None:
         snapshot = table.snapshot()
     except NoSuchTable:
         return None
-    newest = f"SELECT max(arrow_cast(sampled_at, 'Int64')) AS at FROM {TOPIC_OFFSETS.name}"
-    (at_us,) = snapshot.query(newest).read_all()["at"].to_pylist()
-    return None if at_us is None else int(at_us) // 1000
+    at_us = (rows["sampled_at"].cast(pa.int64()) for rows in snapshot.tables(["sampled_at"]))
+    return max((pc.max(each).as_py() // 1000 for each in at_us if len(each)), default=None)
 
 
 def samples_of(table: TableFolder, topics: Collection[str] | None = None) -> pa.Table:
@@ -63,9 +62,8 @@ def samples_of(table: TableFolder, topics: Collection[str] | None = None) -> pa.
     missing = [name for name in _COLUMNS if name not in snapshot.columns]
     if missing:
         raise MalformedFile(f"cannot read positions from {table.folder}: it has no column {missing[0]}")
-    only = "" if topics is None else f" WHERE topic IN ({', '.join(map(quoted, sorted(topics))) or 'NULL'})"
-    rows = snapshot.query(f"SELECT {', '.join(_COLUMNS)} FROM {TOPIC_OFFSETS.name}{only}").read_all()
-    return rows.cast(_READ_SCHEMA)
+    only = {} if topics is None else {"topic": names_in_order(topics)}
+    return snapshot.rows(_COLUMNS, only).cast(_READ_SCHEMA)
 
 
 def remove_old_samples(table: TableFolder, before_ms: int) -> int:

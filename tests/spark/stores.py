@@ -162,8 +162,7 @@ def table(location: Path | str, name: str, at_most: int = 0) -> pa.Table:
     """
     reader = StateReader(str(location), at_most)
     rows = {each.name: each for each in (*STATE_TABLES, CONNECT)}
-    source = f"({reader.newest(rows[name])})" if name in rows else name
-    found = reader.select(f"SELECT * FROM {source} t", name)
+    found = reader.newest(rows[name], rows[name].columns) if name in rows else reader.table(name).rows()
     fields = [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in found.schema]
     return found.cast(pa.schema(fields))
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from offsets_pipeline.delta import reader
+from offsets_pipeline.clock import EPOCH
+from offsets_pipeline.delta import data_file, reader
 from offsets_pipeline.delta.reader import UNREADABLE
-from offsets_pipeline.delta.schemas import TOPICS
+from offsets_pipeline.delta.schemas import LOG_PARTITIONS, TOPICS
 from offsets_pipeline.delta.snapshot import Snapshot
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import UnsupportedTable
@@ -35,6 +38,48 @@ def test_files_are_found_in_a_folder_with_a_space_in_its_name(tmp_path: Path) ->
     assert sorted(TableFolder(str(folder), TOPICS).snapshot().rows()["topic"].to_pylist()) == ["1", "2"]
 
 
+def test_rows_with_some_values_come_from_files_and_row_groups_that_may_have_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = TableFolder(str(tmp_path / TOPICS.name), TOPICS)
+    folder.create()
+    monkeypatch.setattr(data_file, "_ROW_GROUP_ROWS", 2)
+    files = [folder.write_file(topics(*numbers)) for numbers in ((1, 2, 3, 4), (5, 6), (8, 9))]
+    folder.commit(files, seen=folder.snapshot())
+    snapshot = folder.snapshot()
+    groups: list[int] = []
+    read_row_group = pq.ParquetFile.read_row_group
+
+    def read(file: pq.ParquetFile, number: int, *arguments: Any, **options: Any) -> pa.Table:  # noqa: ANN401
+        groups.append(number)
+        return read_row_group(file, number, *arguments, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", read)
+    found = {
+        wanted: snapshot.rows(["topic"], {"topic_id": list(wanted)})["topic"].to_pylist()
+        for wanted in ("", "0", "4", "29", "57", "7", "\u00e9")
+    }
+    assert found == {"": [], "0": [], "4": ["4"], "29": ["2", "9"], "57": ["5"], "7": [], "\u00e9": []}
+    assert groups == [1, 1, 0, 0, 0, 0, 0, 0]  # the values, then the columns where one is found
+    assert snapshot.rows(["topic"], {"topic_id": ["1", "2"], "topic": ["2", "3"]})["topic"].to_pylist() == ["2"]
+    assert [file.may_hold({"topic_id": ["7"]}) for file in files] == [False, False, False]
+    assert [file.may_hold({"topic_id": ["4", "8"]}) for file in files] == [True, False, True]
+
+
+def test_bounds_of_times_are_those_of_the_commit_file(tmp_path: Path) -> None:
+    folder = TableFolder(str(tmp_path / LOG_PARTITIONS.name), LOG_PARTITIONS)
+    folder.create()
+    numbers = dict.fromkeys(("log_partition", "log_incarnation", "start_offset", "end_offset"), 1)
+    rows = [
+        numbers | {"updated_at": EPOCH + timedelta(microseconds=at)} for at in (1_700_000_000_123_456, 1_800 * 10**12)
+    ]
+    file = folder.write_file(pa.Table.from_pylist(rows, LOG_PARTITIONS.arrow_schema()))
+    folder.commit([file], seen=folder.snapshot())
+    (read,) = TableFolder(folder.folder, LOG_PARTITIONS).snapshot().files()
+    assert (read.lowest, read.highest) == (file.lowest, file.highest)
+    assert read.lowest["updated_at"] == "2023-11-14T22:13:20.123Z"
+
+
 @pytest.mark.parametrize("read", [Snapshot.rows, Snapshot.files, lambda seen: list(seen.batches(["topic"]))])
 def test_deleted_rows_are_never_read_from_the_files(tmp_path: Path, read: Callable[[Snapshot], object]) -> None:
     folder = tmp_path / TOPICS.name
@@ -53,7 +98,6 @@ def test_deleted_rows_are_never_read_from_the_files(tmp_path: Path, read: Callab
     with pytest.raises(UnsupportedTable, match=r"\(deletion vectors\); run REORG TABLE"):
         read(table)
     assert issubclass(UnsupportedTable, UNREADABLE)  # so folds let Spark read the table
-    assert table.query("SELECT topic FROM topics").read_all()["topic"].to_pylist() == ["1"]
 
 
 def test_a_commit_that_a_list_of_files_misses_is_looked_for_again(

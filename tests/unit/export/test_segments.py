@@ -113,7 +113,7 @@ def test_only_the_newest_log_incarnation_is_exported(tmp_path: Path) -> None:
     store = log_store(tmp_path / "store", 2, appends, {0: (0, 50)})  # bounds of the old log incarnation
     before = export_segments(StateReader(str(store)), tmp_path / "before")
     assert extents(before) == [(0, 50, 1), (0, 3, 1)]  # the new one does not count yet
-    bounds = StateReader(str(store)).select("SELECT * FROM log_partitions", "log_partitions")
+    bounds = StateReader(str(store)).table("log_partitions").rows()
     counts = [row | {"log_incarnation": 1, "end_offset": 0} for row in bounds.to_pylist()]
     write_deltalake(store / "log_partitions", pa.Table.from_pylist(counts, bounds.schema), mode="append")
     exported = export_segments(StateReader(str(store)), tmp_path / "to")

@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from offsets_pipeline.delta import query
+from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
+from offsets_pipeline.state.current import CurrentState
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import OFFSETS, StateTable, named_rows
 from offsets_pipeline.state.published_rows import merged, write_facts, write_published
@@ -41,12 +43,10 @@ _SPARK_FUNCTIONS = (
 def of_a_reader(
     table: StateTable, facts: TableFolder, published: TableFolder | None, progress: Mapping[int, PartitionProgress]
 ) -> pa.Table:
-    """The rows that count, by DataFusion."""
-    named = named_rows({at: each.incarnation for at, each in progress.items()})
-    source = f"(SELECT * FROM {table.name} WHERE {named})"
-    folders = [facts, *([] if published is None else [published])]
-    newest = table.newest(source, None if published is None else published.table.name)
-    return query(newest, *(each.snapshot() for each in folders)).read_all().cast(table.row_schema())
+    """The rows that count, as a question reads them."""
+    folders = {each.table.name: each for each in (facts, published) if each is not None}
+    state = CurrentState(StoreProperties(MIRRORED, len(progress)), 0, MODERN, progress, progress)
+    return state.newest(table, table.columns, {}, lambda name: folders[name].snapshot())
 
 
 def of_a_publishing(
