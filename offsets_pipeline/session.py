@@ -21,6 +21,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
+from offsets_pipeline.config.sections import AUTO_MEMORY
 from offsets_pipeline.delta import s3_access
 from offsets_pipeline.errors import JarsMissing, JavaMissing
 
@@ -62,8 +63,18 @@ _LOCAL_CONF: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 
+#: Of a session that runs for weeks and has little to do at a time: a heap that shrinks, and the quick compiler.
+_SMALL_LOCAL_CONF: Mapping[str, str] = {
+    **_LOCAL_CONF,
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=25 "
+    "-XX:TieredStopAtLevel=1",
+}
+_HEAP, _SMALL_HEAP = "2g", "512m"  # Spark refuses less than 450 MB
 
-def build_session(app_name: str, settings: Settings, extra_conf: Mapping[str, str] | None = None) -> SparkSession:
+
+def build_session(
+    app_name: str, settings: Settings, extra_conf: Mapping[str, str] | None = None, *, is_small: bool = False
+) -> SparkSession:
     """Return the running session, or start one.
 
     Sets `extra_conf` on a session that already runs in this process. Under spark-submit only `extra_conf` overrides
@@ -73,6 +84,7 @@ def build_session(app_name: str, settings: Settings, extra_conf: Mapping[str, st
         app_name: Spark's name of the application.
         settings: its `spark` section has the master and the sizes.
         extra_conf: Spark options that override this module's options.
+        is_small: whether a JVM that it starts takes little memory.
 
     Raises:
         JavaMissing: there is no Java, or one older than Spark needs.
@@ -99,9 +111,12 @@ def build_session(app_name: str, settings: Settings, extra_conf: Mapping[str, st
         check_java()
         master = settings.spark.master
         builder = builder.master(master)
-        conf = {**_program_conf(settings), "spark.driver.memory": settings.spark.driver_memory}
+        heap = settings.spark.driver_memory
+        if heap == AUTO_MEMORY:
+            heap = _SMALL_HEAP if is_small else _HEAP
+        conf = {**_program_conf(settings), "spark.driver.memory": heap}
         if master.startswith("local"):
-            conf |= _LOCAL_CONF
+            conf |= _SMALL_LOCAL_CONF if is_small else _LOCAL_CONF
         if not _is_installed("delta-spark_*.jar"):
             conf["spark.jars.packages"] = _delta_package()
         given = set()

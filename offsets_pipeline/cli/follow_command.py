@@ -68,7 +68,7 @@ def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: b
         metrics.add("offsets_records_folded_total", records)
 
     with Watched(metrics, options.metrics_file, options.metrics_port, log.warning) as watched:
-        spark, stopped = spark_when_needed(settings, store), threading.Event()
+        spark, stopped = spark_when_needed(settings, store, is_small=True), threading.Event()
         ingest = TopicIngest(spark, store, kafka, settings, clock, observer, options.topic, options.semantics)
 
         def stop() -> None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.store import Store
 
 
-def start_spark(settings: Settings) -> SparkSession:
-    """Start Spark. Raises JavaMissing."""
+def start_spark(settings: Settings, *, is_small: bool = False) -> SparkSession:
+    """Start Spark; ``is_small``: as for `build_session`. Raises JavaMissing."""
     from pyspark.logger import PySparkLogger
 
     from offsets_pipeline.session import build_session
@@ -32,19 +32,19 @@ def start_spark(settings: Settings) -> SparkSession:
     show_status("starting Spark ...")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True  # they print errors that the command prints too
-    return build_session("offsets", settings)
+    return build_session("offsets", settings, is_small=is_small)
 
 
-def spark_when_needed(settings: Settings, *locations: str | None) -> Callable[[], SparkSession]:
+def spark_when_needed(settings: Settings, *locations: str | None, is_small: bool = False) -> Callable[[], SparkSession]:
     """A function that returns the session, and starts Spark when it is first called: input is checked before.
 
-    ``locations`` are the stores and checkpoints that Spark is to open. Raises JarsMissing.
+    ``locations`` are the stores that Spark is to open; ``is_small``: as for `build_session`. Raises JarsMissing.
     """
     if any(location and is_s3(location) for location in locations):
         from offsets_pipeline.session import check_s3
 
         check_s3()
-    return cache(partial(start_spark, settings))
+    return cache(partial(start_spark, settings, is_small=is_small))
 
 
 def open_store(location: str, settings: Settings) -> Store:

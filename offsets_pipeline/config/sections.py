@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _INT32_MAX = 2**31 - 1
+#: The default of `driver_memory`.
+AUTO_MEMORY = "auto"
 HOURS_MAX = 24 * 366 * 1000
 _ZOOKEEPER_SERVER = r"(\[[0-9A-Fa-f:.]+\]|[^\s,/:\[\]]+)(:\d{1,5})?"
 _ZOOKEEPER_CONNECT = rf"({_ZOOKEEPER_SERVER}(,{_ZOOKEEPER_SERVER})*(/[^\s/]+)*/?)?"
@@ -340,5 +342,5 @@ class SparkSettings(Section):
     shuffle_partitions: int = setting(2, WholeNumber(1, 100_000))
     """Tasks of a shuffle: about two per core."""
 
-    driver_memory: str = setting("2g", Text(r"[1-9][0-9]*[kmgt]", 'a size as "512m" or "4g"'))
-    """Heap of the JVM that this program starts."""
+    driver_memory: str = setting(AUTO_MEMORY, Text(rf"{AUTO_MEMORY}|[1-9][0-9]*[kmgt]", 'a size as "512m" or "4g"'))
+    """Heap of the JVM that this program starts. With auto it is 512m for `follow` and `ingest-topic`, else 2g."""
