@@ -543,14 +543,8 @@ MUTATIONS = [
     Mutation("R35", ROWS, STATE, "            self._learn_name(offset.topic_id, where.topic)", "            pass"),
     Mutation("R35", ROWS, STATE, "                self._learn_name(topic_id, topic)", "                pass"),
     Mutation("R35", ROWS, STATE, "min(topic, self.topic_names.get(topic_id, topic))", "topic"),
-    Mutation(
-        "R35",
-        COLUMNS,
-        "semantics/group_facts.py",
-        "            self._topics[topic] = log_partition",
-        "            pass",
-    ),
-    Mutation("R35", COLUMNS, REPLAY, "        self._groups.add_topic_names(commits.topic_names())", "        pass"),
+    Mutation("R35", COLUMNS, "semantics/group_facts.py", "update(named_topics(key.record_type, fields))", "update(())"),
+    Mutation("R35", COLUMNS, REPLAY, "self._groups.topics.update(commits.topic_names())", "pass"),
     Mutation(
         "R35",
         COLUMNS,

@@ -19,7 +19,6 @@ from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.record.commit_columns import CommitColumns, parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.semantics import effects
 from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
 from offsets_pipeline.semantics.compaction import (
     are_commits,
@@ -30,7 +29,7 @@ from offsets_pipeline.semantics.compaction import (
     paired,
 )
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.semantics.effects import commit_columns, effect_rows
+from offsets_pipeline.semantics.effects import OFFSET_SCHEMA, PENDING_SCHEMA, Effects, commit_columns
 from offsets_pipeline.semantics.group_facts import GroupFacts
 from offsets_pipeline.semantics.known_keys import decode_known_key
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
@@ -47,7 +46,7 @@ from offsets_pipeline.semantics.transactions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
@@ -74,7 +73,7 @@ _COMPACT_AT_ROWS = 1_000_000
 _COMMIT_COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id"]
 _MARKER_COLUMNS = ["log_partition", "record_offset", "producer_id", "control_type"]
 _NO_COMMITS = pa.Table.from_batches([], INPUT_SCHEMA).select(_COMMIT_COLUMNS)
-_RESULT_ROWS = 250_000  # rows of one batch of effects
+_RESULT_ROWS = 250_000  # whose strings are made at once
 
 
 class Replay:
@@ -129,7 +128,7 @@ class Replay:
             return
         table = table.select(_COMMIT_COLUMNS).combine_chunks()
         commits = _parsed(table)
-        self._groups.add_topic_names(commits.topic_names())
+        self._groups.topics.update(commits.topic_names())
         if not commits.valid.all():
             self._add_others(table.filter(pa.array(~commits.valid)))  # R6: it finds the reason for the quarantine
             table, outcome = table.filter(pa.array(commits.valid)), outcome[commits.valid]
@@ -176,13 +175,21 @@ class Replay:
 
     # --- giving effects out
 
-    def effects(self) -> Iterator[pa.RecordBatch]:
-        """The facts about the state after all added rows, as rows of EFFECT_SCHEMA."""
-        yield from self._classic_offset_effects() if self._semantics.is_classic else self._modern_offset_effects()
-        yield from self._groups.effects()
-        yield from self._progress.effects()
+    def effects(self) -> Effects:
+        """The facts about the state after all added rows."""
+        offsets, pending = self._classic_offsets() if self._semantics.is_classic else self._modern_offsets()
+        return Effects(
+            progress=self._progress.progress(),
+            quarantine=self._progress.quarantine(),
+            pending=pending,
+            offsets=offsets,
+            group_records=self._groups.records(),
+            group_commits=self._groups.commits(),
+            topics=self._groups.topics,
+        )
 
-    def _classic_offset_effects(self) -> Iterator[pa.RecordBatch]:
+    def _classic_offsets(self) -> tuple[pa.Table, pa.Table]:
+        """The last commit or tombstone of each identity, and the pending commits."""
         if self._plain:
             self._compact()
         table = pa.concat_tables([_NO_COMMITS, *self._plain, *self._transactional])
@@ -210,16 +217,31 @@ class Replay:
         ends = {at: self._progress.end[at] for at in self._progress.records}
         self._groups.add_holders(partition[changed], commits.take(changed).group_ids(), holds[changed], ends)
         last = last[~(commits.tombstone & carried)[last]]  # the state has these tombstones
-        for kind, rows in ((effects.OFFSET, last), (effects.PENDING, pending)):
-            taken = table.take(pa.array(rows))
-            yield from self._commit_rows(kind, commits.take(rows), taken, found.position[rows])
+        return (
+            self._commit_rows(OFFSET_SCHEMA, table, commits, last, found.position),
+            self._commit_rows(PENDING_SCHEMA, table, commits, pending, found.position),
+        )
 
-    def _modern_offset_effects(self) -> Iterator[pa.RecordBatch]:
-        pending = self._resolve_transactions() if self._transactional else None
-        if self._plain or pending is not None:
-            if self._plain:
-                self._compact()
-            yield from self._offset_effects(pending)
+    def _modern_offsets(self) -> tuple[pa.Table, pa.Table]:
+        """The same as `_classic_offsets`."""
+        pending = self._resolve_transactions() if self._transactional else _NO_COMMITS
+        if self._plain:
+            self._compact()
+        table = self._plain[0] if self._plain else _NO_COMMITS
+        commits = _parsed(table)
+        values = np.flatnonzero(~commits.tombstone)
+        self._note_group_commits(commits.take(values), table.take(pa.array(values)))
+        identity = paired(codes_of(commits.identities()), table["log_partition"].to_numpy())
+        offsets = table["record_offset"].to_numpy()
+        # R10, R13: a tombstone is a row as any other; it hides older rows, if there are any
+        last = last_of_each(identity, offsets)
+        visible = self._commit_rows(OFFSET_SCHEMA, table, commits, last, offsets)
+        parsed = _parsed(pending)
+        self._note_group_commits(parsed, pending)
+        tombstones = np.flatnonzero(commits.tombstone)
+        open_rows = still_open(pending, parsed, table.take(pa.array(tombstones)), commits.take(tombstones))
+        position = pending["record_offset"].to_numpy()
+        return visible, self._commit_rows(PENDING_SCHEMA, pending, parsed, open_rows, position)
 
     def _resolve_transactions(self) -> pa.Table:
         """Add commits with a COMMIT marker to the plain ones; returns the commits of open transactions."""
@@ -238,25 +260,6 @@ class Replay:
             last = table.take(pa.array(last_of_each(code, table["record_offset"].to_numpy())))
             self._note_group_commits(_parsed(last), last)
 
-    def _offset_effects(self, pending: pa.Table | None) -> Iterator[pa.RecordBatch]:
-        table = self._plain[0] if self._plain else _NO_COMMITS
-        commits = _parsed(table)
-        values = np.flatnonzero(~commits.tombstone)
-        self._note_group_commits(commits.take(values), table.take(pa.array(values)))
-        identity = paired(codes_of(commits.identities()), table["log_partition"].to_numpy())
-        offsets = table["record_offset"].to_numpy()
-        # R10, R13: a tombstone is a row as any other; it hides older rows, if there are any
-        last = last_of_each(identity, offsets)
-        yield from self._commit_rows(effects.OFFSET, commits.take(last), table.take(pa.array(last)), offsets[last])
-        if pending is not None and pending.num_rows:
-            parsed = _parsed(pending)
-            self._note_group_commits(parsed, pending)
-            tombstones = np.flatnonzero(commits.tombstone)
-            open_rows = still_open(pending, parsed, table.take(pa.array(tombstones)), commits.take(tombstones))
-            taken = pending.take(pa.array(open_rows))
-            position = taken["record_offset"].to_numpy()
-            yield from self._commit_rows(effects.PENDING, parsed.take(open_rows), taken, position)
-
     def _note_group_commits(self, commits: CommitColumns, table: pa.Table) -> None:
         if table.num_rows:
             self._groups.add_commits(
@@ -264,22 +267,19 @@ class Replay:
             )
 
     def _commit_rows(
-        self, kind: str, commits: CommitColumns, table: pa.Table, position: Int64s
-    ) -> Iterator[pa.RecordBatch]:
-        for start in range(0, table.num_rows, _RESULT_ROWS):
-            part = table.slice(start, _RESULT_ROWS)
-            taken = commits.take(np.arange(start, start + part.num_rows))
-            of_commits = commit_columns(taken)
-            columns = {
-                "log_partition": part["log_partition"].combine_chunks(),
-                **of_commits,
-                "record_offset": part["record_offset"].combine_chunks(),
-                "position": pa.array(position[start : start + part.num_rows]),
-                "misplaced": self._misplaced(part["log_partition"].to_numpy(), of_commits["group_id"]),
-            }
-            if kind == effects.PENDING:
-                columns |= {name: part[name].combine_chunks() for name in ("producer_id", "key", "value")}
-            yield effect_rows(kind, part.num_rows, columns)
+        self, schema: pa.Schema, table: pa.Table, commits: CommitColumns, rows: Int64s, position: Int64s
+    ) -> pa.Table:
+        """Some of the commits in OFFSET_SCHEMA or PENDING_SCHEMA."""
+        parts = [schema.empty_table()]
+        for start in range(0, len(rows), _RESULT_ROWS):
+            some = rows[start : start + _RESULT_ROWS]
+            part = table.take(pa.array(some))
+            columns = commit_columns(commits.take(some))
+            columns["position"] = pa.array(position[some])
+            columns["misplaced"] = self._misplaced(part["log_partition"].to_numpy(), columns["group_id"])
+            arrays = [columns[name] if name in columns else part[name] for name in schema.names]
+            parts.append(pa.table(arrays, schema=schema))
+        return pa.concat_tables(parts)
 
     def _misplaced(self, log_partition: npt.NDArray[np.int32], group_id: pa.Array) -> pa.Array:
         """Whether each row answers nothing, because its log partition is another one than R1 says."""
