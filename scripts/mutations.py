@@ -95,8 +95,8 @@ MUTATIONS = [
     Mutation(
         "R1",
         COLUMNS,
-        REPLAY,
-        "to_numpy(zero_copy_only=False)] != log_partition)",
+        "semantics/partitioning.py",
+        "to_numpy(zero_copy_only=False)] != log_partition.to_numpy())",
         "to_numpy(zero_copy_only=False)] < 0)",
     ),
     Mutation(
@@ -110,9 +110,9 @@ MUTATIONS = [
     Mutation(
         "R1",
         COLUMNS,
-        REPLAY,
-        "            return pa.repeat(pa.scalar(value=False), len(group_id))\n",
-        "            pass\n",
+        "semantics/partitioning.py",
+        "        return pa.repeat(pa.scalar(value=False), len(group_ids))\n",
+        "        pass\n",
         CLASSIC,
     ),
     Mutation("R2", COLUMNS, "semantics/transactions.py", "(step > 1)", "(step > 2)", COMPACTION),

@@ -142,8 +142,7 @@ def _state(effects: Effects, history: LogHistory, group_ids: Collection[str] | N
             "answers": row["state"] != DEAD and not row["misplaced"],
             "hides_offsets": row["state"] == DEAD or row["group_type"] == SHARE,
         }
-        for batch in described(facts.to_batches(), history.current.offsets_partitions, history.semantics)
-        for row in batch.select(_GROUPS).to_pylist()
+        for row in described(facts, history.current.offsets_partitions, history.semantics).select(_GROUPS).to_pylist()
         if group_ids is None or row["group_id"] in group_ids
     ]
     return StateAsOf(

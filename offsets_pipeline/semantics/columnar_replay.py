@@ -33,7 +33,7 @@ from offsets_pipeline.semantics.effects import OFFSET_SCHEMA, PENDING_SCHEMA, Ef
 from offsets_pipeline.semantics.group_facts import GroupFacts
 from offsets_pipeline.semantics.known_keys import decode_known_key
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
-from offsets_pipeline.semantics.partitioning import partitions_for
+from offsets_pipeline.semantics.partitioning import are_misplaced
 from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.transactions import (
     ABORTED,
@@ -276,18 +276,12 @@ class Replay:
             part = table.take(pa.array(some))
             columns = commit_columns(commits.take(some))
             columns["position"] = pa.array(position[some])
-            columns["misplaced"] = self._misplaced(part["log_partition"].to_numpy(), columns["group_id"])
+            columns["misplaced"] = are_misplaced(
+                columns["group_id"], part["log_partition"], self._offsets_partitions, self._semantics
+            )
             arrays = [columns[name] if name in columns else part[name] for name in schema.names]
             parts.append(pa.table(arrays, schema=schema))
         return pa.concat_tables(parts)
-
-    def _misplaced(self, log_partition: npt.NDArray[np.int32], group_id: pa.Array) -> pa.Array:
-        """Whether each row answers nothing, because its log partition is another one than R1 says."""
-        if self._semantics.is_classic:
-            return pa.repeat(pa.scalar(value=False), len(group_id))
-        encoded = group_id.dictionary_encode()
-        home = partitions_for(encoded.dictionary, self._offsets_partitions)
-        return pa.array(home[encoded.indices.to_numpy(zero_copy_only=False)] != log_partition)
 
 
 def _parsed(table: pa.Table) -> CommitColumns:

@@ -140,6 +140,8 @@ def _equal(column: pa.ChunkedArray, value: str) -> Bools:
 
 def still_open(pending: pa.Table, commits: CommitColumns, tombstones: pa.Table, deleted: CommitColumns) -> Int64s:
     """Positions of the last pending commit of each producer and identity, unless a later tombstone removed it (R12)."""
+    if not pending.num_rows:
+        return np.zeros(0, dtype=np.int64)
     removed: dict[tuple[int, bytes], int] = {}
     for partition, identity, offset in zip(
         tombstones["log_partition"].to_pylist(),

@@ -147,8 +147,7 @@ def write_changes(effects: Effects, folders: StateFolders) -> Changes:
 
 def groups_of(records: pa.Table, offsets_partitions: int, semantics: CoordinatorSemantics) -> pa.Table:
     """The groups of these rows of `group_records`, as rows of `group_facts`."""
-    in_order = in_key_order(RECORDS, records).to_batches()
-    return pa.Table.from_batches(described(in_order, offsets_partitions, semantics), DESCRIBED.row_schema())
+    return described(in_key_order(RECORDS, records), offsets_partitions, semantics)
 
 
 def in_key_order(table: StateTable, rows: pa.Table) -> pa.Table:

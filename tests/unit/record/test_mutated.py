@@ -99,8 +99,7 @@ def replayed(rows: pa.Table, *, compacted: bool) -> None:
         table.validate(full=True)
     records = pa.concat_tables([effects.group_records, effects.group_commits])
     records.validate(full=True)
-    for batch in described(in_key_order(RECORDS, records).to_batches(), PARTITIONS, MODERN):
-        batch.validate(full=True)
+    described(in_key_order(RECORDS, records), PARTITIONS, MODERN).validate(full=True)
 
 
 def peak_mib() -> int:
