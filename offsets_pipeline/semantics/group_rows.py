@@ -84,7 +84,8 @@ def described(records: pa.Table, offsets_partitions: int, semantics: Coordinator
 def _simple_groups(commits: pa.Table, offsets_partitions: int, semantics: CoordinatorSemantics) -> pa.Table:
     """Groups with nothing but commits (R14): usually most groups, and all described alike."""
     alike = described_columns(describe_group(CLASSIC, {}))
-    columns = {each.name: pa.repeat(pa.scalar(alike.get(each.name), each.type), commits.num_rows) for each in SCHEMA}
+    first = pa.array(np.zeros(commits.num_rows, dtype=np.int64))
+    columns = {each.name: pa.array([alike.get(each.name)], each.type).take(first) for each in SCHEMA}
     columns |= {"log_partition": commits["log_partition"], "group_id": commits["group_id"].combine_chunks()}
     columns["record_offset"] = commits["value_offset"]
     columns["misplaced"] = are_misplaced(columns["group_id"], columns["log_partition"], offsets_partitions, semantics)

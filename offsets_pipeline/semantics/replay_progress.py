@@ -66,7 +66,7 @@ class ReplayProgress:
 
     def quarantine(self) -> pa.Table:
         """The records that do not decode, in QUARANTINE_SCHEMA."""
-        return pa.Table.from_pylist(list(self._quarantine.values()), QUARANTINE_SCHEMA)
+        return pa.Table.from_pylist([self._quarantine[at] for at in sorted(self._quarantine)], QUARANTINE_SCHEMA)
 
     def progress(self) -> pa.Table:
         """Ends and record counts, in PROGRESS_SCHEMA."""
