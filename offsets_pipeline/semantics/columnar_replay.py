@@ -68,6 +68,7 @@ INPUT_SCHEMA = pa.schema(
 )
 
 _COMPACT_AT_ROWS = 1_000_000
+_COMPACT_AT_BYTES = 512 * 1024 * 1024  # of rows with much metadata: Arrow's binary columns end at 2 GiB
 _COMMIT_COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id", "outcome"]
 _MARKER_COLUMNS = ["log_partition", "record_offset", "producer_id", "control_type"]
 _NO_COMMITS = INPUT_SCHEMA.append(pa.field("outcome", pa.int8())).empty_table().select(_COMMIT_COLUMNS)
@@ -91,7 +92,7 @@ class Replay:
         self._progress = ReplayProgress(folded_to)
         self._semantics = semantics
         self._commits: list[pa.Table] = []
-        self._rows = self._compacted_rows = 0  # of `_commits`
+        self._new_rows = self._new_bytes = self._compacted_rows = 0  # of `_commits`
         self._markers: list[pa.Table] = []
         self._groups = GroupFacts()
 
@@ -114,8 +115,9 @@ class Replay:
             self._add_others(table.filter(pa.array(~commits)))
             table = table.filter(pa.array(commits))
         self._commits.append(table.select(_COMMIT_COLUMNS))
-        self._rows += table.num_rows
-        if self._rows - self._compacted_rows > max(_COMPACT_AT_ROWS, self._compacted_rows):
+        self._new_rows += table.num_rows
+        self._new_bytes += table.nbytes
+        if self._new_rows > max(_COMPACT_AT_ROWS, self._compacted_rows) or self._new_bytes > _COMPACT_AT_BYTES:
             self._compact()
 
     def _add_others(self, table: pa.Table) -> None:
@@ -168,7 +170,7 @@ class Replay:
         last = visible_rows[last_values_and_tombstones(table.take(pa.array(visible_rows)))]
         kept = np.concatenate([last, np.flatnonzero(waits)])
         self._commits = [table.take(pa.array(kept)).combine_chunks()]
-        self._rows = self._compacted_rows = len(kept)
+        self._new_rows, self._new_bytes, self._compacted_rows = 0, 0, len(kept)
 
     def place(self) -> str:
         """The log partitions and record offsets added so far, for an error message."""

@@ -51,9 +51,10 @@ def rows_of(name: str) -> list[LogRow]:
     return [row for rows in capture_rows(name).values() for row in rows]
 
 
+@pytest.mark.parametrize(("limit", "at"), [("_COMPACT_AT_ROWS", 3), ("_COMPACT_AT_BYTES", 200)])
 @pytest.mark.parametrize("name", ["4.2.0-txn-open", "4.2.0-kip848", "4.2.0-inject"])
-def test_limits_of_batches_do_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columnar_replay, "_COMPACT_AT_ROWS", 3)
+def test_limits_of_batches_do_not_matter(name: str, limit: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columnar_replay, limit, at)
     monkeypatch.setattr(columnar_replay, "_RESULT_ROWS", 2)
     tables = StateTables(capture_partitions(name))
     tables.fold(rows_of(name), chunk_rows=2)
