@@ -95,8 +95,8 @@ MUTATIONS = [
     Mutation(
         "R1",
         COLUMNS,
-        REPLAY,
-        "to_numpy(zero_copy_only=False)] != log_partition)",
+        "semantics/partitioning.py",
+        "to_numpy(zero_copy_only=False)] != log_partition.to_numpy())",
         "to_numpy(zero_copy_only=False)] < 0)",
     ),
     Mutation(
@@ -110,9 +110,9 @@ MUTATIONS = [
     Mutation(
         "R1",
         COLUMNS,
-        REPLAY,
-        "            return pa.repeat(pa.scalar(value=False), len(group_id))\n",
-        "            pass\n",
+        "semantics/partitioning.py",
+        "        return pa.repeat(pa.scalar(value=False), len(group_ids))\n",
+        "        pass\n",
         CLASSIC,
     ),
     Mutation("R2", COLUMNS, "semantics/transactions.py", "(step > 1)", "(step > 2)", COMPACTION),
@@ -210,13 +210,13 @@ MUTATIONS = [
     ),
     Mutation("R11", COLUMNS, "semantics/transactions.py", "COMMITTED, ABORTED)", "COMMITTED, COMMITTED)", COMPACTION),
     Mutation("R12", ROWS, STATE, "self.pending[producer].get(group_id, {}).pop(where, None)", "pass"),
-    Mutation("R12", COLUMNS, "semantics/transactions.py", "offset > removed.get((partition, identity), -1) and ", ""),
+    Mutation("R12", COLUMNS, REPLAY, "waiting = waiting[offset[waiting] > removed[identity[waiting]]]", "pass"),
     Mutation(
         "R12",
         COLUMNS,
         REPLAY,
-        'pc.and_(table["producer_id"].is_valid(), table["value"].is_valid())',
-        'table["producer_id"].is_valid()',
+        'pc.and_(in_transaction, table["value"].is_valid())',
+        "in_transaction",
     ),
     Mutation(
         "R12", COLUMNS, "semantics/compaction.py", "part.plain | part.tombstone  # R12", "part.plain  # R12", COMPACTION
@@ -273,7 +273,13 @@ MUTATIONS = [
         "offset for name, offset in newest.items() if name != last",
         "-1 for name in newest",
     ),
-    Mutation("R14", COLUMNS, REPLAY, "            self._note_group_commits(_parsed(last), last)", "            pass"),
+    Mutation(
+        "R14",
+        COLUMNS,
+        REPLAY,
+        "values = np.flatnonzero(~commits.tombstone)",
+        'values = np.flatnonzero(~commits.tombstone & ~_mask(table["producer_id"].is_valid()))',
+    ),
     Mutation(
         "R14",
         COLUMNS,
@@ -340,7 +346,7 @@ MUTATIONS = [
         "            yield from self.pending[producer_id].get(group_id, _NO_OFFSETS)",
         "            yield from ()",
     ),
-    Mutation("R17", COLUMNS, REPLAY, "return table.filter(pa.array(outcome == OPEN))", "return table.slice(0, 0)"),
+    Mutation("R17", COLUMNS, REPLAY, "np.flatnonzero(in_transaction & (outcome == OPEN))", "visible[:0]"),
     Mutation(
         "R17",
         COORDINATES,
@@ -543,14 +549,8 @@ MUTATIONS = [
     Mutation("R35", ROWS, STATE, "            self._learn_name(offset.topic_id, where.topic)", "            pass"),
     Mutation("R35", ROWS, STATE, "                self._learn_name(topic_id, topic)", "                pass"),
     Mutation("R35", ROWS, STATE, "min(topic, self.topic_names.get(topic_id, topic))", "topic"),
-    Mutation(
-        "R35",
-        COLUMNS,
-        "semantics/group_facts.py",
-        "            self._topics[topic] = log_partition",
-        "            pass",
-    ),
-    Mutation("R35", COLUMNS, REPLAY, "        self._groups.add_topic_names(commits.topic_names())", "        pass"),
+    Mutation("R35", COLUMNS, "semantics/group_facts.py", "update(named_topics(key.record_type, fields))", "update(())"),
+    Mutation("R35", COLUMNS, REPLAY, "self._groups.topics.update(commits.topic_names())", "pass"),
     Mutation(
         "R35",
         COLUMNS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from kafka.protocol.consumer import FetchRequest
 
@@ -220,8 +220,7 @@ class Fetcher:
         return broker_error(code, self._connection.at, f"read {place}", "READ on it", self._topic.name)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchBytes:
+class BatchBytes(NamedTuple):
     """Return start and end of a batch in a fetch, by the length in its header."""
 
     start: int

@@ -15,15 +15,14 @@ import pyarrow.compute as pc
 from offsets_pipeline.connect.connect_keys import ConnectKey, parse_connect_key, parse_connect_value, state_value
 from offsets_pipeline.connect.topic_state import ConnectRow
 from offsets_pipeline.record.corrupt import CorruptRecord
-from offsets_pipeline.semantics import effects
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import codes_of, last_of_each, paired
-from offsets_pipeline.semantics.effects import effect_rows
+from offsets_pipeline.semantics.effects import Effects
 from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, outcomes, outcomes_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
@@ -33,29 +32,24 @@ Bools = npt.NDArray[np.bool_]
 
 #: INPUT_SCHEMA with the record's timestamp, by which a view chooses among raw keys of one identity.
 CONNECT_INPUT_SCHEMA = INPUT_SCHEMA.append(pa.field("record_timestamp", pa.timestamp("us", tz="UTC")))
-#: Kind of effects that are rows of `connect_records`.
-RECORD = "connect_record"
-_RECORD_SCHEMA = pa.schema(
+#: A row of the table `connect_records`.
+CONNECT_SCHEMA = pa.schema(
     [
-        ("kind", pa.string()),
-        ("log_partition", pa.int32()),
-        ("raw_key", pa.string()),
-        ("record_type", pa.string()),
-        ("connector", pa.string()),
+        pa.field("log_partition", pa.int32(), nullable=False),
+        pa.field("raw_key", pa.string(), nullable=False),
+        pa.field("record_type", pa.string(), nullable=False),
+        pa.field("connector", pa.string(), nullable=False),
         ("source_partition", pa.string()),
         ("task", pa.int32()),
         ("value", pa.string()),
         ("record_timestamp", pa.timestamp("us", tz="UTC")),
-        ("record_offset", pa.int64()),
+        pa.field("record_offset", pa.int64(), nullable=False),
     ]
 )
 
 
-def replay_topic(tables: Iterable[pa.Table], kind: TopicKind, folded_to: Mapping[int, int]) -> Iterator[pa.RecordBatch]:
-    """The effects of rows of CONNECT_INPUT_SCHEMA: all unfolded rows of some log partitions, in any order.
-
-    Yields batches of the kind RECORD, with the columns of `connect_records`, and batches of EFFECT_SCHEMA.
-    """
+def replay_topic(tables: Iterable[pa.Table], kind: TopicKind, folded_to: Mapping[int, int]) -> Effects:
+    """The effects of rows of CONNECT_INPUT_SCHEMA: all unfolded rows of some log partitions, in any order."""
     progress = ReplayProgress(folded_to)
     unfolded = [progress.unfolded(table) for table in tables]
     table = pa.concat_tables([CONNECT_INPUT_SCHEMA.empty_table(), *unfolded])
@@ -73,11 +67,14 @@ def replay_topic(tables: Iterable[pa.Table], kind: TopicKind, folded_to: Mapping
     key = paired(parsed.key_code, table["log_partition"].to_numpy())
     visible = np.flatnonzero(parsed.known & (plain | (outcome == COMMITTED)))
     last = visible[last_of_each(key[visible], offset[visible])]  # R10
-    yield _records(table.take(pa.array(last)), parsed.taken(last))
     waiting = np.flatnonzero(parsed.known & ~plain & (outcome == OPEN))
     transaction = paired(key[waiting], codes_of(table["producer_id"].take(pa.array(waiting))))
-    yield _pending(table.take(pa.array(waiting[last_of_each(transaction, offset[waiting])])))
-    yield from progress.effects()
+    return Effects(
+        progress.progress(),
+        progress.quarantine(),
+        _pending(table.take(pa.array(waiting[last_of_each(transaction, offset[waiting])]))),
+        connect_records=_records(table.take(pa.array(last)), parsed.taken(last)),
+    )
 
 
 def compact_topic(table: pa.Table, kind: TopicKind, folded_to: Mapping[int, int]) -> pa.Table:
@@ -171,43 +168,29 @@ def _note_unread(progress: ReplayProgress, table: pa.Table, parsed: ParsedRows) 
             progress.note_corrupt(row["log_partition"], row["record_offset"], row["key"], row["value"], reason)
 
 
-def _records(rows: pa.Table, parsed: list[tuple[ConnectKey, str | None]]) -> pa.RecordBatch:
-    count = len(parsed)
+def _records(rows: pa.Table, parsed: list[tuple[ConnectKey, str | None]]) -> pa.Table:
+    keys = [key for key, _ in parsed]
     columns = {
-        "kind": pa.repeat(pa.scalar(RECORD), count),
-        "raw_key": rows["key"].combine_chunks().cast(pa.string()),
-        "record_type": [key.record_type.value for key, _ in parsed],
-        "connector": [key.connector for key, _ in parsed],
-        "source_partition": [key.source_partition for key, _ in parsed],
-        "task": [key.task for key, _ in parsed],
+        "raw_key": rows["key"].cast(pa.string()),
+        "record_type": [key.record_type.value for key in keys],
+        "connector": [key.connector for key in keys],
+        "source_partition": [key.source_partition for key in keys],
+        "task": [key.task for key in keys],
         "value": [state_value(value) for _, value in parsed],
     }
-    for name in ("log_partition", "record_timestamp", "record_offset"):
-        columns[name] = rows[name].combine_chunks()
-    arrays = [
-        column if isinstance(column := columns[each.name], pa.Array) else pa.array(column, each.type)
-        for each in _RECORD_SCHEMA
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=_RECORD_SCHEMA)
+    columns |= {name: rows[name] for name in ("log_partition", "record_timestamp", "record_offset")}
+    return pa.table(columns, schema=CONNECT_SCHEMA)
 
 
-def _pending(rows: pa.Table) -> pa.RecordBatch:
-    """Records of open transactions, in the columns of pending commits (R11)."""
-    count = rows.num_rows
-    return effect_rows(
-        effects.PENDING,
-        count,
-        {
-            "log_partition": rows["log_partition"].combine_chunks(),
-            "producer_id": rows["producer_id"].combine_chunks(),
-            "commit_timestamp": rows["record_timestamp"].combine_chunks(),
-            "record_offset": rows["record_offset"].combine_chunks(),
-            "position": rows["record_offset"].combine_chunks(),
-            "misplaced": pa.repeat(pa.scalar(value=False), count),
-            "key": rows["key"].combine_chunks(),
-            "value": rows["value"].combine_chunks(),
-        },
-    )
+def _pending(rows: pa.Table) -> pa.Table:
+    """Records of open transactions, in columns of pending commits (R11)."""
+    columns = {
+        "commit_timestamp": rows["record_timestamp"],
+        "position": rows["record_offset"],
+        "misplaced": pa.repeat(pa.scalar(value=False), rows.num_rows),
+    }
+    taken = ("log_partition", "producer_id", "record_offset", "key", "value")
+    return pa.table({name: rows[name] for name in taken} | columns)
 
 
 class _Distinct(NamedTuple):

@@ -5,32 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.history.of_groups import of_groups
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
-from offsets_pipeline.semantics.effects import (
-    COMMIT_RECORD_TYPE,
-    EFFECT_SCHEMA,
-    GROUP_COMMIT,
-    GROUP_RECORD,
-    OFFSET,
-    PENDING,
-    TOPIC,
-    effects_by_kind,
-)
 from offsets_pipeline.semantics.group_rows import described
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from offsets_pipeline.history.completeness import Completeness
     from offsets_pipeline.history.log_history import LogHistory
+    from offsets_pipeline.semantics.effects import Effects
 
-_RECORDS = ("log_partition", "group_id", "record_type", "record_key", "value_offset", "value", "tombstone_offset")
-_OFFSETS = ("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
+_PENDING = ["log_partition", "group_id", "topic", "partition", "misplaced"]
+_OFFSETS = [*_PENDING, "committed_offset", "leader_epoch", "metadata"]
 _ORDER = [("log_partition", "ascending"), ("group_id", "ascending")]
 #: Without these times no answer imports pandas.
 _GROUPS = (
@@ -133,43 +123,25 @@ def _as_input(rows: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=INPUT_SCHEMA)
 
 
-def _state(effects: Iterable[pa.RecordBatch], history: LogHistory, group_ids: Collection[str] | None) -> StateAsOf:
-    by_kind = effects_by_kind(effects)
+def _state(effects: Effects, history: LogHistory, group_ids: Collection[str] | None) -> StateAsOf:
     names = history.topic_names()
-    for row in _rows(by_kind[TOPIC], ("topic_id", "topic")):
-        names[row["topic_id"]] = min(row["topic"], names.get(row["topic_id"], row["topic"]))  # R35
-    facts = _table([*by_kind[GROUP_RECORD], *by_kind[GROUP_COMMIT]], _RECORDS)
+    for topic_id, topic in effects.topics:
+        names[topic_id] = min(topic, names.get(topic_id, topic))  # R35
     # under `classic` a commit's fact without a value says that the group holds no offset; a replay from the start
     # has no older fact that it could remove
-    facts = facts.filter(_is_fact(facts)).sort_by(_ORDER)
-    offsets = _table(by_kind[OFFSET], (*_OFFSETS, "misplaced", "commit_timestamp", "expire_timestamp"))
-    offsets = offsets.filter(offsets["committed_offset"].is_valid())
+    commits = effects.group_commits.filter(effects.group_commits["value_offset"].is_valid())
+    facts = pa.concat_tables([effects.group_records, commits]).sort_by(_ORDER)
+    offsets = effects.offsets.filter(effects.offsets["committed_offset"].is_valid())
     groups = [
         row
-        for batch in described(facts.to_batches(), history.current.offsets_partitions, history.semantics)
-        for row in batch.select(_GROUPS).to_pylist()
+        for row in described(facts, history.current.offsets_partitions, history.semantics).select(_GROUPS).to_pylist()
         if group_ids is None or row["group_id"] in group_ids
     ]
     return StateAsOf(
         groups,
-        offsets.select((*_OFFSETS, "misplaced")).to_pylist(),
-        _rows(by_kind[PENDING], ("log_partition", "group_id", "topic", "partition", "misplaced")),
+        offsets.select(_OFFSETS).to_pylist(),
+        effects.pending.select(_PENDING).to_pylist(),
         names,
         facts,
         offsets.filter(pc.invert(offsets["misplaced"])).sort_by(_ORDER),
     )
-
-
-def _is_fact(facts: pa.Table) -> pa.Array:
-    is_commit = np.array([each == COMMIT_RECORD_TYPE for each in facts["record_type"].to_pylist()], dtype=np.bool_)
-    return pa.array(~is_commit | facts["value_offset"].is_valid().to_numpy())
-
-
-def _rows(batches: list[pa.RecordBatch], columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = _table(batches, columns).to_pylist()
-    return rows
-
-
-def _table(batches: list[pa.RecordBatch], columns: tuple[str, ...]) -> pa.Table:
-    picked = [batch.select(columns) for batch in batches]
-    return pa.Table.from_batches(picked, pa.schema([EFFECT_SCHEMA.field(name) for name in columns]))

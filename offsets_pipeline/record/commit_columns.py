@@ -37,8 +37,10 @@ _SLACK = 16  # padding after the data: a fixed-width read may reach past the las
 _MOST = 4  # of a span in bytes for each byte of its slices
 _UVARINT_BYTES = 5
 _TOPIC_ID_BYTES = 16
-_INT16, _INT32, _TWO_WORDS = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">qq")
-_LONE_TOPIC_ID = (1, 0, _TOPIC_ID_BYTES)  # one tagged field; its tag; its size
+_NO_VERSION = 255
+_BLOCK_ROWS = 32_768  # decoded at once: what they need stays in the processor's cache
+_INT16, _INT32, _TWO_WORDS = struct.Struct(">h"), struct.Struct(">i"), struct.Struct("=qq")
+_LONE_TOPIC_ID = bytes((1, 0, _TOPIC_ID_BYTES))  # one tagged field; its tag; its size
 
 
 class BinaryColumn:
@@ -54,7 +56,9 @@ class BinaryColumn:
             self.data[: last - first] = np.frombuffer(data, dtype=np.uint8)[first:last]
         self.start: Int64s = bounds[:-1] - first
         self.length: Int64s = np.diff(bounds)
-        self.present: Bools = array.is_valid().to_numpy(zero_copy_only=False)
+        self.present: Bools = (
+            array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else np.ones(len(array), dtype=np.bool_)
+        )
 
     def integers(self, dtype: str, position: Int64s) -> Int64s:
         """Big-endian integers of ``dtype`` (for example ">i8") at byte positions. Beyond the end they are arbitrary."""
@@ -63,7 +67,7 @@ class BinaryColumn:
             (len(self.data) - width + 1,), dtype=dtype, buffer=self.data, strides=(1,)
         )
         # not `take`: it copies the whole window first, eight times the data
-        return window[np.clip(position, 0, len(window) - 1)].astype(np.int64)
+        return window[np.minimum(np.maximum(position, 0), len(window) - 1)].astype(np.int64)
 
     def slices(self, position: Int64s, length: Int64s) -> pa.Array:
         """The bytes at ``position`` of ``length`` each, as a large_binary array."""
@@ -244,17 +248,25 @@ def decodable_values(values: pa.Array, legacy_key: Bools) -> tuple[Bools, tuple[
     ``legacy_key``: the key has version 0. A topic id is two int64, both 0 for a value without one. The second result
     is None if no value has a topic id.
     """
-    value = BinaryColumn(values)
-    decodes, position = _ValueLayout(value).decode(value, legacy_key, value.present)
-    found = position >= 0
-    if not found.any():
-        return decodes | ~value.present, None
-    high, low = _words(value, position)
-    return decodes | ~value.present, (np.where(found, high, 0), np.where(found, low, 0))
+    valid = np.empty(len(values), dtype=np.bool_)
+    high, low = np.zeros((2, len(values)), dtype=np.int64)
+    for start in range(0, len(values), _BLOCK_ROWS):
+        value = BinaryColumn(values.slice(start, _BLOCK_ROWS))
+        block = slice(start, start + len(value.start))
+        decodes, position = _ValueLayout(value).decode(value, legacy_key[block], value.present)
+        valid[block] = decodes | ~value.present
+        found = position >= 0
+        if found.any():
+            high[block], low[block] = (np.where(found, word, 0) for word in _words(value, position))
+    return valid, (high, low) if high.any() or low.any() else None
 
 
 def _words(value: BinaryColumn, topic_id_position: Int64s) -> tuple[Int64s, Int64s]:
-    return value.integers(">i8", topic_id_position), value.integers(">i8", topic_id_position + 8)
+    """The two halves of topic ids, as `_TWO_WORDS` packs them."""
+    window = np.ndarray((len(value.data) - 15,), dtype=f"V{_TOPIC_ID_BYTES}", buffer=value.data, strides=(1,))
+    raw = window[np.maximum(topic_id_position, 0)]
+    high, low = raw.view(np.int64).reshape(-1, 2).T
+    return high, low
 
 
 def parse_commits(keys: pa.Array, values: pa.Array) -> CommitColumns:
@@ -314,16 +326,19 @@ class _ValueLayout:
     """Positions of the fields of values. `decode` finds which values have all fields."""
 
     def __init__(self, value: BinaryColumn) -> None:
-        self.version = value.integers(">i2", value.start)
+        high, low = value.data[value.start], value.data[value.start + 1]
+        self.version = np.where(high == 0, low, _NO_VERSION)
         if len(self.version) and (self.version == self.version[0]).all():  # the usual log: less to compute
             self.version = self.version[:1]
         self.has_epoch: Bools = self.version >= 3
         self.flexible: Bools = self.version == 4
         metadata_at = value.start + np.where(self.has_epoch, 14, 10)
-        self.metadata_length = value.integers(">i2", metadata_at)
-        self.metadata_position = metadata_at + 2
-        rows = self._flexible_rows(len(value.start))
-        if len(rows):
+        if self.flexible.all():
+            encoded, width = _uvarints(value, metadata_at)
+            self.metadata_length, self.metadata_position = encoded - 1, metadata_at + width
+        else:
+            self.metadata_length, self.metadata_position = value.integers(">i2", metadata_at), metadata_at + 2
+            rows = np.flatnonzero(self.flexible)
             encoded, width = _uvarints(value, metadata_at[rows])
             self.metadata_length[rows] = encoded - 1
             self.metadata_position[rows] = metadata_at[rows] + width
@@ -334,9 +349,7 @@ class _ValueLayout:
         end = value.start + value.length
         fixed_end = self.timestamp_position + (np.where(self.version == 1, 16, 8) + self.flexible)
         decodes = (
-            (value.length >= 2)
-            & (self.metadata_position <= end)
-            & (self.metadata_length >= 0)
+            (self.metadata_length >= 0)
             & (self.metadata_length <= MAX_STRING_BYTES)
             & (fixed_end <= end)
             & ((self.version >= 0) & (self.version <= 4))
@@ -350,27 +363,20 @@ class _ValueLayout:
             )
         return decodes, topic_id_position
 
-    def _flexible_rows(self, count: int) -> Int64s:
-        if len(self.flexible) == count:
-            return np.flatnonzero(self.flexible)
-        return np.arange(count if self.flexible.all() else 0)
-
 
 def _uvarints(column: BinaryColumn, position: Int64s) -> tuple[Int64s, Int64s]:
     """Return unsigned varints as int32, as Java reads them, and their widths in bytes.
 
     A varint of more than five bytes reads as -1.
     """
-    number = np.zeros(len(position), dtype=np.int64)
-    width = np.zeros(len(position), dtype=np.int64)
-    open_rows = np.arange(len(position))
-    for index in range(_UVARINT_BYTES):
+    first = column.data[np.minimum(position, len(column.data) - 1)].astype(np.int64)
+    number, width = first & 0x7F, np.ones(len(position), dtype=np.int64)
+    open_rows = np.flatnonzero(first >= 0x80)
+    for index in range(1, _UVARINT_BYTES):
         byte = column.data[np.clip(position[open_rows] + index, 0, len(column.data) - 1)].astype(np.int64)
         number[open_rows] |= (byte & 0x7F) << (7 * index)
         width[open_rows] = index + 1
         open_rows = open_rows[byte >= 0x80]
-        if not len(open_rows):
-            break
     number[open_rows] = -1
     return number.astype(np.int32).astype(np.int64), width  # the bits beyond 32 are dropped
 
@@ -382,12 +388,10 @@ def _tagged_fields(
 
     Sets ``topic_id_position`` of the ``rows`` that have a topic id.
     """
-    head = [value.data[np.clip(position + index, 0, len(value.data) - 1)] for index in range(len(_LONE_TOPIC_ID))]
-    none = head[0] == 0
+    head = value.integers(">i4", position) >> 8
+    none = head >> 16 == 0
     topic_id_at = position + len(_LONE_TOPIC_ID)
-    lone = topic_id_at + _TOPIC_ID_BYTES <= end
-    for byte, expected in zip(head, _LONE_TOPIC_ID, strict=True):
-        lone &= byte == expected
+    lone = (head == int.from_bytes(_LONE_TOPIC_ID)) & (topic_id_at + _TOPIC_ID_BYTES <= end)
     topic_id_position[rows[lone]] = topic_id_at[lone]
     decodes: Bools = none | lone
     for index in np.flatnonzero(~decodes).tolist():

@@ -19,7 +19,6 @@ from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.record.commit_columns import CommitColumns, parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.semantics import effects
 from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
 from offsets_pipeline.semantics.compaction import (
     are_commits,
@@ -30,24 +29,22 @@ from offsets_pipeline.semantics.compaction import (
     paired,
 )
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.semantics.effects import commit_columns, effect_rows
+from offsets_pipeline.semantics.effects import OFFSET_SCHEMA, PENDING_SCHEMA, Effects, commit_columns
 from offsets_pipeline.semantics.group_facts import GroupFacts
 from offsets_pipeline.semantics.known_keys import decode_known_key
-from offsets_pipeline.semantics.log_row import ABORT, COMMIT
-from offsets_pipeline.semantics.partitioning import partitions_for
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT, of_partitions
+from offsets_pipeline.semantics.partitioning import are_misplaced
 from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.transactions import (
-    ABORTED,
     COMMITTED,
     OPEN,
     Endings,
     endings,
     outcomes_within,
-    still_open,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
@@ -71,10 +68,11 @@ INPUT_SCHEMA = pa.schema(
 )
 
 _COMPACT_AT_ROWS = 1_000_000
-_COMMIT_COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id"]
+_COMPACT_AT_BYTES = 512 * 1024 * 1024  # of rows with much metadata: Arrow's binary columns end at 2 GiB
+_COMMIT_COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id", "outcome"]
 _MARKER_COLUMNS = ["log_partition", "record_offset", "producer_id", "control_type"]
-_NO_COMMITS = pa.Table.from_batches([], INPUT_SCHEMA).select(_COMMIT_COLUMNS)
-_RESULT_ROWS = 250_000  # rows of one batch of effects
+_NO_COMMITS = INPUT_SCHEMA.append(pa.field("outcome", pa.int8())).empty_table().select(_COMMIT_COLUMNS)
+_RESULT_ROWS = 250_000  # whose strings are made at once
 
 
 class Replay:
@@ -93,9 +91,8 @@ class Replay:
         self._offsets_partitions = offsets_partitions
         self._progress = ReplayProgress(folded_to)
         self._semantics = semantics
-        self._plain: list[pa.Table] = []
-        self._compacted_rows = 0
-        self._transactional: list[pa.Table] = []
+        self._commits: list[pa.Table] = []
+        self._new_rows = self._new_bytes = self._compacted_rows = 0  # of `_commits`
         self._markers: list[pa.Table] = []
         self._groups = GroupFacts()
 
@@ -107,44 +104,21 @@ class Replay:
         table = self._progress.unfolded(table)
         if not table.num_rows:
             return
-        outcome = outcomes_within(table)
+        table = table.append_column("outcome", pa.array(outcomes_within(table)))
         control = table["control_type"].is_valid()
         if pc.any(control).as_py():
             ends = pc.and_(pc.is_in(table["control_type"], pa.array([COMMIT, ABORT])), table["producer_id"].is_valid())
             self._markers.append(table.filter(ends).select(_MARKER_COLUMNS))
-            data = pc.invert(control)
-            table, outcome = table.filter(data), outcome[data.to_numpy().astype(np.bool_)]
+            table = table.filter(pc.invert(control))
         commits = are_commits(table["key"])
-        if commits.all():
-            self._add_commits(table, outcome)
-        else:
-            self._add_commits(table.filter(pa.array(commits)), outcome[commits])
+        if not commits.all():
             self._add_others(table.filter(pa.array(~commits)))
-        waiting = sum(each.num_rows for each in self._plain) - self._compacted_rows
-        if waiting > max(_COMPACT_AT_ROWS, self._compacted_rows):
+            table = table.filter(pa.array(commits))
+        self._commits.append(table.select(_COMMIT_COLUMNS))
+        self._new_rows += table.num_rows
+        self._new_bytes += table.nbytes
+        if self._new_rows > max(_COMPACT_AT_ROWS, self._compacted_rows) or self._new_bytes > _COMPACT_AT_BYTES:
             self._compact()
-
-    def _add_commits(self, table: pa.Table, outcome: npt.NDArray[np.int8]) -> None:
-        if not table.num_rows:
-            return
-        table = table.select(_COMMIT_COLUMNS).combine_chunks()
-        commits = _parsed(table)
-        self._groups.add_topic_names(commits.topic_names())
-        if not commits.valid.all():
-            self._add_others(table.filter(pa.array(~commits.valid)))  # R6: it finds the reason for the quarantine
-            table, outcome = table.filter(pa.array(commits.valid)), outcome[commits.valid]
-        if self._semantics.is_classic:
-            transactional = _mask(table["producer_id"].is_valid())
-            self._transactional.append(table.filter(pa.array(transactional)))
-            self._plain.append(table.filter(pa.array(~transactional)))
-            return
-        # R12: a tombstone applies at once, also one with a producer id
-        transactional = _mask(pc.and_(table["producer_id"].is_valid(), table["value"].is_valid()))
-        if transactional.any():
-            self._note_aborted(table.filter(pa.array(transactional & (outcome == ABORTED))))
-            self._transactional.append(table.filter(pa.array(transactional & (outcome == OPEN))))
-            table = table.filter(pa.array(~transactional | (outcome == COMMITTED)))
-        self._plain.append(table)
 
     def _add_others(self, table: pa.Table) -> None:
         """Add group records, and records that do not decode, one by one: they are few."""
@@ -165,10 +139,38 @@ class Replay:
         else:
             self._groups.add(log_partition, record_offset, decoded, value, fields)
 
+    def _decoded(self) -> tuple[pa.Table, CommitColumns]:
+        """The commits so far that decode, and their fields: of most replays each commit is decoded once."""
+        table = pa.concat_tables([_NO_COMMITS, *self._commits]).combine_chunks()
+        commits = parse_commits(table["key"].combine_chunks(), table["value"].combine_chunks())
+        self._groups.topics.update(commits.topic_names())
+        if not commits.valid.all():
+            self._add_others(table.filter(pa.array(~commits.valid)))  # R6: it finds the reason for the quarantine
+            valid = np.flatnonzero(commits.valid)
+            table, commits = table.take(pa.array(valid)), commits.take(valid)
+        return table, commits
+
+    def _in_transaction(self, table: pa.Table) -> Bools:
+        in_transaction = table["producer_id"].is_valid()
+        if not self._semantics.is_classic:
+            in_transaction = pc.and_(in_transaction, table["value"].is_valid())  # R12: a tombstone applies at once
+        return _mask(in_transaction)
+
     def _compact(self) -> None:
-        table = pa.concat_tables(self._plain).combine_chunks()
-        self._plain = [table.take(pa.array(last_values_and_tombstones(table))).combine_chunks()]
-        self._compacted_rows = self._plain[0].num_rows
+        """Keep the commits that can still matter."""
+        table, commits = self._decoded()
+        waits = self._in_transaction(table)
+        visible = ~waits
+        if not self._semantics.is_classic:
+            self._note_groups(table, commits)
+            outcome = table["outcome"].to_numpy()
+            visible |= outcome == COMMITTED
+            waits &= outcome == OPEN
+        visible_rows = np.flatnonzero(visible)
+        last = visible_rows[last_values_and_tombstones(table.take(pa.array(visible_rows)))]
+        kept = np.concatenate([last, np.flatnonzero(waits)])
+        self._commits = [table.take(pa.array(kept)).combine_chunks()]
+        self._new_rows, self._new_bytes, self._compacted_rows = 0, 0, len(kept)
 
     def place(self) -> str:
         """The log partitions and record offsets added so far, for an error message."""
@@ -176,27 +178,49 @@ class Replay:
 
     # --- giving effects out
 
-    def effects(self) -> Iterator[pa.RecordBatch]:
-        """The facts about the state after all added rows, as rows of EFFECT_SCHEMA."""
-        yield from self._classic_offset_effects() if self._semantics.is_classic else self._modern_offset_effects()
-        yield from self._groups.effects()
-        yield from self._progress.effects()
-
-    def _classic_offset_effects(self) -> Iterator[pa.RecordBatch]:
-        if self._plain:
-            self._compact()
-        table = pa.concat_tables([_NO_COMMITS, *self._plain, *self._transactional])
+    def effects(self) -> Effects:
+        """The facts about the state after all added rows. Call it once."""
         # pending commits of a log partition without new records stay pending
-        table = table.filter(pc.is_in(table["log_partition"], pa.array(list(self._progress.records), pa.int32())))
-        table = table.combine_chunks()
-        commits = _parsed(table)
-        offset, partition = table["record_offset"].to_numpy(), table["log_partition"].to_numpy()
-        identity = paired(codes_of(commits.identities()), partition)
-        producer = codes_of(table["producer_id"].fill_null(-1))
-        in_transaction = _mask(table["producer_id"].is_valid())
-        found = classic_offsets(
-            identity, offset, commits.tombstone, in_transaction, producer, _endings(table, self._markers)
+        self._commits = [of_partitions(each, self._progress.records) for each in self._commits]
+        table, commits = self._decoded()
+        identity = paired(codes_of(commits.identities()), table["log_partition"].to_numpy())
+        decide = self._classic_offsets if self._semantics.is_classic else self._modern_offsets
+        last, pending, position = decide(table, commits, identity)
+        return Effects(
+            progress=self._progress.progress(),
+            quarantine=self._progress.quarantine(),
+            pending=self._commit_rows(PENDING_SCHEMA, table, commits, pending, position),
+            offsets=self._commit_rows(OFFSET_SCHEMA, table, commits, last, position),
+            group_records=self._groups.records(),
+            group_commits=self._groups.commits(),
+            topics=self._groups.topics,
         )
+
+    def _modern_offsets(
+        self, table: pa.Table, commits: CommitColumns, identity: Int64s
+    ) -> tuple[Int64s, Int64s, Int64s]:
+        """The last row of each identity, the rows of pending commits, and the positions of all rows."""
+        self._note_groups(table, commits)
+        offset = table["record_offset"].to_numpy()
+        in_transaction, outcome = self._in_transaction(table), _endings(table, self._markers).outcome
+        # R10, R13: a tombstone is a row as any other; it hides older rows, if there are any
+        visible = np.flatnonzero(~in_transaction | (outcome == COMMITTED))
+        last = visible[last_of_each(identity[visible], offset[visible])]
+        waiting = np.flatnonzero(in_transaction & (outcome == OPEN))
+        removed = np.full(int(identity.max(initial=-1)) + 1, -1, dtype=np.int64)
+        np.maximum.at(removed, identity[commits.tombstone], offset[commits.tombstone])
+        waiting = waiting[offset[waiting] > removed[identity[waiting]]]  # R12: a later tombstone removed the others
+        transaction = paired(identity[waiting], codes_of(table["producer_id"].take(pa.array(waiting))))
+        return last, waiting[last_of_each(transaction, offset[waiting])], offset
+
+    def _classic_offsets(
+        self, table: pa.Table, commits: CommitColumns, identity: Int64s
+    ) -> tuple[Int64s, Int64s, Int64s]:
+        """The same as `_modern_offsets`."""
+        offset, partition = table["record_offset"].to_numpy(), table["log_partition"].to_numpy()
+        producer = codes_of(table["producer_id"].fill_null(-1))
+        in_transaction, ends = self._in_transaction(table), _endings(table, self._markers)
+        found = classic_offsets(identity, offset, commits.tombstone, in_transaction, producer, ends)
         visible = np.flatnonzero(found.visible)
         rank = np.where(commits.tombstone, TOMBSTONE_RANK, offset)
         last = visible[highest_of_each(identity[visible], found.position[visible], rank[visible])]
@@ -207,91 +231,36 @@ class Replay:
         starts = [self._progress.folded_to.get(at, 0) for at in range(int(partition.max(initial=-1)) + 1)]
         carried = offset < np.array(starts, dtype=np.int64)[partition]
         changed = np.flatnonzero(found.visible | found.pending | carried)  # others change nothing about their group
-        ends = {at: self._progress.end[at] for at in self._progress.records}
-        self._groups.add_holders(partition[changed], commits.take(changed).group_ids(), holds[changed], ends)
+        ends_of = {at: self._progress.end[at] for at in self._progress.records}
+        self._groups.add_holders(partition[changed], commits.take(changed).group_ids(), holds[changed], ends_of)
         last = last[~(commits.tombstone & carried)[last]]  # the state has these tombstones
-        for kind, rows in ((effects.OFFSET, last), (effects.PENDING, pending)):
-            taken = table.take(pa.array(rows))
-            yield from self._commit_rows(kind, commits.take(rows), taken, found.position[rows])
+        return last, pending, found.position
 
-    def _modern_offset_effects(self) -> Iterator[pa.RecordBatch]:
-        pending = self._resolve_transactions() if self._transactional else None
-        if self._plain or pending is not None:
-            if self._plain:
-                self._compact()
-            yield from self._offset_effects(pending)
-
-    def _resolve_transactions(self) -> pa.Table:
-        """Add commits with a COMMIT marker to the plain ones; returns the commits of open transactions."""
-        table = pa.concat_tables(self._transactional).combine_chunks()
-        # pending commits of a log partition without new records stay pending
-        table = table.filter(pc.is_in(table["log_partition"], pa.array(list(self._progress.records), pa.int32())))
-        outcome = _endings(table, self._markers).outcome
-        self._plain.append(table.filter(pa.array(outcome == COMMITTED)))
-        self._note_aborted(table.filter(pa.array(outcome == ABORTED)))
-        return table.filter(pa.array(outcome == OPEN))
-
-    def _note_aborted(self, table: pa.Table) -> None:
-        """R14: an aborted commit makes its group all the same; of each key the last one says so."""
-        if table.num_rows:
-            code = paired(codes_of(table["key"]), table["log_partition"].to_numpy())
-            last = table.take(pa.array(last_of_each(code, table["record_offset"].to_numpy())))
-            self._note_group_commits(_parsed(last), last)
-
-    def _offset_effects(self, pending: pa.Table | None) -> Iterator[pa.RecordBatch]:
-        table = self._plain[0] if self._plain else _NO_COMMITS
-        commits = _parsed(table)
+    def _note_groups(self, table: pa.Table, commits: CommitColumns) -> None:
+        """R14: a pending or aborted commit makes its group, too."""
         values = np.flatnonzero(~commits.tombstone)
-        self._note_group_commits(commits.take(values), table.take(pa.array(values)))
-        identity = paired(codes_of(commits.identities()), table["log_partition"].to_numpy())
-        offsets = table["record_offset"].to_numpy()
-        # R10, R13: a tombstone is a row as any other; it hides older rows, if there are any
-        last = last_of_each(identity, offsets)
-        yield from self._commit_rows(effects.OFFSET, commits.take(last), table.take(pa.array(last)), offsets[last])
-        if pending is not None and pending.num_rows:
-            parsed = _parsed(pending)
-            self._note_group_commits(parsed, pending)
-            tombstones = np.flatnonzero(commits.tombstone)
-            open_rows = still_open(pending, parsed, table.take(pa.array(tombstones)), commits.take(tombstones))
-            taken = pending.take(pa.array(open_rows))
-            position = taken["record_offset"].to_numpy()
-            yield from self._commit_rows(effects.PENDING, parsed.take(open_rows), taken, position)
-
-    def _note_group_commits(self, commits: CommitColumns, table: pa.Table) -> None:
-        if table.num_rows:
-            self._groups.add_commits(
-                table["log_partition"].to_numpy(), commits.group_ids(), table["record_offset"].to_numpy()
-            )
+        self._groups.add_commits(
+            table["log_partition"].to_numpy()[values],
+            commits.take(values).group_ids(),
+            table["record_offset"].to_numpy()[values],
+        )
 
     def _commit_rows(
-        self, kind: str, commits: CommitColumns, table: pa.Table, position: Int64s
-    ) -> Iterator[pa.RecordBatch]:
-        for start in range(0, table.num_rows, _RESULT_ROWS):
-            part = table.slice(start, _RESULT_ROWS)
-            taken = commits.take(np.arange(start, start + part.num_rows))
-            of_commits = commit_columns(taken)
-            columns = {
-                "log_partition": part["log_partition"].combine_chunks(),
-                **of_commits,
-                "record_offset": part["record_offset"].combine_chunks(),
-                "position": pa.array(position[start : start + part.num_rows]),
-                "misplaced": self._misplaced(part["log_partition"].to_numpy(), of_commits["group_id"]),
-            }
-            if kind == effects.PENDING:
-                columns |= {name: part[name].combine_chunks() for name in ("producer_id", "key", "value")}
-            yield effect_rows(kind, part.num_rows, columns)
-
-    def _misplaced(self, log_partition: npt.NDArray[np.int32], group_id: pa.Array) -> pa.Array:
-        """Whether each row answers nothing, because its log partition is another one than R1 says."""
-        if self._semantics.is_classic:
-            return pa.repeat(pa.scalar(value=False), len(group_id))
-        encoded = group_id.dictionary_encode()
-        home = partitions_for(encoded.dictionary, self._offsets_partitions)
-        return pa.array(home[encoded.indices.to_numpy(zero_copy_only=False)] != log_partition)
-
-
-def _parsed(table: pa.Table) -> CommitColumns:
-    return parse_commits(table["key"].combine_chunks(), table["value"].combine_chunks())
+        self, schema: pa.Schema, table: pa.Table, commits: CommitColumns, rows: Int64s, position: Int64s
+    ) -> pa.Table:
+        """Some of the commits in OFFSET_SCHEMA or PENDING_SCHEMA."""
+        parts = [schema.empty_table()]
+        for start in range(0, len(rows), _RESULT_ROWS):
+            some = rows[start : start + _RESULT_ROWS]
+            part = table.take(pa.array(some))
+            columns = commit_columns(commits.take(some))
+            columns["position"] = pa.array(position[some])
+            columns["misplaced"] = are_misplaced(
+                columns["group_id"], part["log_partition"], self._offsets_partitions, self._semantics
+            )
+            arrays = [columns[name] if name in columns else part[name] for name in schema.names]
+            parts.append(pa.table(arrays, schema=schema))
+        return pa.concat_tables(parts)
 
 
 def _endings(table: pa.Table, markers: list[pa.Table]) -> Endings:

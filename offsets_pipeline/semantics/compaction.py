@@ -26,7 +26,7 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 #: Rows that callers hand to `compact_early` at a time.
-COMPACT_ROWS = 500_000
+COMPACT_ROWS = 250_000
 _NO_ROWS: Int64s = np.zeros(0, dtype=np.int64)
 _GATHERED_BYTES = 256 * 1024 * 1024  # more than COMPACT_ROWS take, unless values have megabytes
 

@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from offsets_pipeline.semantics import effects
-from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE, effect_rows
+from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE, RECORD_SCHEMA
 from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, named_topics, record_key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from offsets_pipeline.record.decode import DecodedKey
 
@@ -52,10 +51,11 @@ class GroupFacts:
     """Collects the facts of some records."""
 
     def __init__(self) -> None:
+        #: Pairs of topic id and topic name, also of aborted and overwritten commits (R35).
+        self.topics: set[tuple[str, str]] = set()
         self._records: dict[GroupRecordKey, GroupRecordFact] = {}
         self._commits: dict[tuple[int, str], int] = {}
         self._without_offsets: dict[tuple[int, str], int] = {}
-        self._topics: dict[tuple[str, str], int] = {}
 
     def add(
         self,
@@ -75,8 +75,7 @@ class GroupFacts:
                 self._records[name] = fact._replace(tombstone_offset=record_offset)
         elif fact.value_offset is None or record_offset > fact.value_offset:
             self._records[name] = fact._replace(value_offset=record_offset, value=value)
-        for topic in named_topics(key.record_type, fields):
-            self._topics[topic] = log_partition
+        self.topics.update(named_topics(key.record_type, fields))
 
     def add_commits(self, log_partition: npt.NDArray[np.int32], group_id: pa.Array, record_offset: Int64s) -> None:
         """Add the groups of commits; pending and aborted commits count, too (R14)."""
@@ -99,50 +98,26 @@ class GroupFacts:
         named |= {(key.log_partition, key.group_id) for key in self._records}
         self._without_offsets = {group: ends[group[0]] - 1 for group in named - self._commits.keys()}
 
-    def add_topic_names(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Add (topic id, topic name) pairs of commits, also of aborted and overwritten ones (R35)."""
-        self._topics.update(dict.fromkeys(pairs, 0))
+    def records(self) -> pa.Table:
+        """The facts about records of groups, in RECORD_SCHEMA."""
+        rows = [key._asdict() | fact._asdict() for key, fact in self._records.items()]
+        return pa.Table.from_pylist(rows, schema=RECORD_SCHEMA)
 
-    def effects(self) -> Iterator[pa.RecordBatch]:
-        """The facts as rows of EFFECT_SCHEMA."""
-        if self._records:
-            facts = list(self._records.values())
-            yield effect_rows(
-                effects.GROUP_RECORD,
-                len(facts),
-                {
-                    "log_partition": pa.array([key.log_partition for key in self._records], pa.int32()),
-                    "group_id": pa.array([key.group_id for key in self._records], pa.string()),
-                    "record_type": pa.array([key.record_type for key in self._records], pa.int16()),
-                    "record_key": pa.array([key.record_key for key in self._records], pa.string()),
-                    "value_offset": pa.array([fact.value_offset for fact in facts], pa.int64()),
-                    "value": pa.array([fact.value for fact in facts], pa.binary()),
-                    "tombstone_offset": pa.array([fact.tombstone_offset for fact in facts], pa.int64()),
-                },
-            )
-        for column, groups in (("value_offset", self._commits), ("tombstone_offset", self._without_offsets)):
-            if groups:
-                yield effect_rows(
-                    effects.GROUP_COMMIT,
-                    len(groups),
-                    {
-                        "log_partition": pa.array([partition for partition, _ in groups], pa.int32()),
-                        "group_id": pa.array([group_id for _, group_id in groups], pa.string()),
-                        "record_type": pa.repeat(pa.scalar(COMMIT_RECORD_TYPE, pa.int16()), len(groups)),
-                        "record_key": pa.repeat(pa.scalar(""), len(groups)),
-                        column: pa.array(list(groups.values()), pa.int64()),
-                    },
-                )
-        if self._topics:
-            yield effect_rows(
-                effects.TOPIC,
-                len(self._topics),
-                {
-                    "log_partition": pa.array(list(self._topics.values()), pa.int32()),
-                    "topic_id": pa.array([topic_id for topic_id, _ in self._topics], pa.string()),
-                    "topic": pa.array([topic for _, topic in self._topics], pa.string()),
-                },
-            )
+    def commits(self) -> pa.Table:
+        """The facts about offsets of groups, in RECORD_SCHEMA."""
+        groups = [*self._commits, *self._without_offsets]
+        value_offset = pa.array(list(self._commits.values()), pa.int64())
+        tombstone_offset = pa.array(list(self._without_offsets.values()), pa.int64())
+        columns = {
+            "log_partition": pa.array([partition for partition, _ in groups], pa.int32()),
+            "group_id": pa.array([group_id for _, group_id in groups], pa.string()),
+            "record_type": pa.repeat(pa.scalar(COMMIT_RECORD_TYPE, pa.int16()), len(groups)),
+            "record_key": pa.repeat(pa.scalar(""), len(groups)),
+            "value_offset": pa.concat_arrays([value_offset, pa.nulls(len(tombstone_offset), pa.int64())]),
+            "value": pa.nulls(len(groups), pa.binary()),
+            "tombstone_offset": pa.concat_arrays([pa.nulls(len(value_offset), pa.int64()), tombstone_offset]),
+        }
+        return pa.table(columns, schema=RECORD_SCHEMA)
 
 
 def _highest_of_groups(

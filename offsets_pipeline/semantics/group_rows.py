@@ -1,19 +1,25 @@
-"""Rows of the table `groups` from rows of `group_records`, as Arrow batches."""
+"""Rows of the table `groups` from rows of `group_records`, as Arrow columns."""
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.semantics.answering import DEAD
-from offsets_pipeline.semantics.effects import within_bounds
+from offsets_pipeline.semantics.compaction import codes_of
+from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE, within_bounds
 from offsets_pipeline.semantics.group_description import GroupDescription, GroupRecordRow, describe_group, live_records
-from offsets_pipeline.semantics.partitioning import is_misplaced
+from offsets_pipeline.semantics.group_types import CLASSIC
+from offsets_pipeline.semantics.partitioning import are_misplaced, is_misplaced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
@@ -59,35 +65,45 @@ SCHEMA = pa.schema(
 _BATCH_ROWS = 2_000
 
 
-def described(
-    records: Iterable[pa.RecordBatch], offsets_partitions: int, semantics: CoordinatorSemantics
-) -> Iterator[pa.RecordBatch]:
+def described(records: pa.Table, offsets_partitions: int, semantics: CoordinatorSemantics) -> pa.Table:
     """Rows of SCHEMA, one for each group; a group that does not exist is Dead.
 
     ``records`` are rows of `group_records`, the rows of each group together.
     """
+    starts = np.ones(records.num_rows + 1, dtype=np.bool_)  # of a group, and behind the last one
+    starts[1:-1] = np.diff(codes_of(records["group_id"])) | np.diff(records["log_partition"].to_numpy())
+    is_commit = pc.and_(pc.equal(records["record_type"], COMMIT_RECORD_TYPE), records["tombstone_offset"].is_null())
+    is_simple = starts[:-1] & starts[1:] & is_commit.to_numpy().astype(np.bool_)
+    simple = _simple_groups(records.filter(pa.array(is_simple)), offsets_partitions, semantics)
+    others = records.filter(pa.array(~is_simple))
+    rows = pa.concat_tables([simple, *_described_groups(others, offsets_partitions, semantics)])
+    in_order = np.concatenate([np.flatnonzero(is_simple), np.flatnonzero(starts[:-1] & ~is_simple)])
+    return rows.take(pa.array(np.argsort(in_order)))
+
+
+def _simple_groups(commits: pa.Table, offsets_partitions: int, semantics: CoordinatorSemantics) -> pa.Table:
+    """Groups with nothing but commits (R14): usually most groups, and all described alike."""
+    alike = described_columns(describe_group(CLASSIC, {}))
+    first = pa.array(np.zeros(commits.num_rows, dtype=np.int64))
+    columns = {each.name: pa.array([alike.get(each.name)], each.type).take(first) for each in SCHEMA}
+    columns |= {"log_partition": commits["log_partition"], "group_id": commits["group_id"].combine_chunks()}
+    columns["record_offset"] = commits["value_offset"]
+    columns["misplaced"] = are_misplaced(columns["group_id"], columns["log_partition"], offsets_partitions, semantics)
+    return pa.table(columns, schema=SCHEMA)
+
+
+def _described_groups(
+    records: pa.Table, offsets_partitions: int, semantics: CoordinatorSemantics
+) -> Iterator[pa.Table]:
     done: list[dict[str, object]] = []
-    group: tuple[int, str] | None = None
-    of_group: list[GroupRecordRow] = []
-    for batch in records:
-        for row in batch.to_pylist():
-            at = (row["log_partition"], row["group_id"])
-            if at != group:
-                if group is not None:
-                    done.append(_described(group, of_group, offsets_partitions, semantics))
-                group, of_group = at, []
-            of_group.append(
-                GroupRecordRow(
-                    row["record_type"], row["record_key"], row["value_offset"], row["value"], row["tombstone_offset"]
-                )
-            )
+    rows = (row for batch in records.to_batches(_BATCH_ROWS) for row in batch.to_pylist())
+    for group, of_group in groupby(rows, itemgetter("log_partition", "group_id")):
+        of_records = [GroupRecordRow._make(row[name] for name in GroupRecordRow._fields) for row in of_group]
+        done.append(_described(group, of_records, offsets_partitions, semantics))
         if len(done) >= _BATCH_ROWS:
-            yield pa.RecordBatch.from_pylist(done, schema=SCHEMA)
+            yield pa.Table.from_pylist(done, schema=SCHEMA)
             done = []
-    if group is not None:
-        done.append(_described(group, of_group, offsets_partitions, semantics))
-    if done:
-        yield pa.RecordBatch.from_pylist(done, schema=SCHEMA)
+    yield pa.Table.from_pylist(done, schema=SCHEMA)
 
 
 def _described(

@@ -55,6 +55,17 @@ def is_misplaced(group_id: str, log_partition: int, offsets_partitions: int, sem
     return not semantics.is_classic and partition_for(group_id, offsets_partitions) != log_partition
 
 
+def are_misplaced(
+    group_ids: pa.Array, log_partition: pa.ChunkedArray, offsets_partitions: int, semantics: CoordinatorSemantics
+) -> pa.Array:
+    """`is_misplaced` of a column of group ids."""
+    if semantics.is_classic:
+        return pa.repeat(pa.scalar(value=False), len(group_ids))
+    encoded = group_ids.dictionary_encode()
+    home = partitions_for(encoded.dictionary, offsets_partitions)
+    return pa.array(home[encoded.indices.to_numpy(zero_copy_only=False)] != log_partition.to_numpy())
+
+
 def partitions_for(group_ids: pa.Array, offsets_partitions: int) -> npt.NDArray[np.int32]:
     """`partition_for` of a column of distinct group ids (string, no nulls), as int32.
 

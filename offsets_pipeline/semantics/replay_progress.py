@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.semantics import effects
-from offsets_pipeline.semantics.effects import effect_rows
+from offsets_pipeline.semantics.effects import PROGRESS_SCHEMA, QUARANTINE_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 
 class ReplayProgress:
@@ -25,7 +24,7 @@ class ReplayProgress:
         self.end: dict[int, int] = {}
         self.records: dict[int, int] = {}
         self._unknown: set[tuple[int, int]] = set()
-        self._quarantine: dict[tuple[int, int], tuple[bytes | None, bytes | None, str]] = {}
+        self._quarantine: dict[tuple[int, int], dict[str, object]] = {}
         self._replay_from_start: set[int] = set()
 
     def unfolded(self, table: pa.Table) -> pa.Table:
@@ -58,37 +57,27 @@ class ReplayProgress:
         self, log_partition: int, record_offset: int, key: bytes | None, value: bytes | None, reason: str
     ) -> None:
         """Put a record into quarantine."""
-        self._quarantine[log_partition, record_offset] = (key, value, reason)
+        row = (log_partition, record_offset, reason, key, value)
+        self._quarantine[log_partition, record_offset] = dict(zip(QUARANTINE_SCHEMA.names, row, strict=True))
 
     def place(self) -> str:
         """The log partitions and record offsets so far, for an error message."""
         return "log partitions " + ", ".join(f"{at} up to record offset {end}" for at, end in sorted(self.end.items()))
 
-    def effects(self) -> Iterator[pa.RecordBatch]:
-        """The quarantine and the progress, as rows of EFFECT_SCHEMA."""
-        if self._quarantine:
-            keys, values, reasons = zip(*self._quarantine.values(), strict=True)
-            yield effect_rows(
-                effects.QUARANTINE,
-                len(keys),
-                {
-                    "log_partition": pa.array([partition for partition, _ in self._quarantine], pa.int32()),
-                    "record_offset": pa.array([offset for _, offset in self._quarantine], pa.int64()),
-                    "key": pa.array(keys, pa.binary()),
-                    "value": pa.array(values, pa.binary()),
-                    "reason": pa.array(reasons, pa.string()),
-                },
-            )
-        partitions = sorted(self.records.keys() | self._replay_from_start)
-        unknown = [sum(partition == at for at, _ in self._unknown) for partition in partitions]
-        yield effect_rows(
-            effects.PROGRESS,
-            len(partitions),
+    def quarantine(self) -> pa.Table:
+        """The records that do not decode, in QUARANTINE_SCHEMA."""
+        return pa.Table.from_pylist([self._quarantine[at] for at in sorted(self._quarantine)], QUARANTINE_SCHEMA)
+
+    def progress(self) -> pa.Table:
+        """Ends and record counts, in PROGRESS_SCHEMA."""
+        rows = [
             {
-                "log_partition": pa.array(partitions, pa.int32()),
-                "folded_to": pa.array([self.end.get(at, self.folded_to.get(at, 0)) for at in partitions], pa.int64()),
-                "records": pa.array([self.records.get(at, 0) for at in partitions], pa.int64()),
-                "unknown_records": pa.array(unknown, pa.int64()),
-                "replay_from_start": pa.array([at in self._replay_from_start for at in partitions]),
-            },
-        )
+                "log_partition": at,
+                "folded_to": self.end.get(at, self.folded_to.get(at, 0)),
+                "records": self.records.get(at, 0),
+                "unknown_records": sum(partition == at for partition, _ in self._unknown),
+                "replay_from_start": at in self._replay_from_start,
+            }
+            for at in sorted(self.records.keys() | self._replay_from_start)
+        ]
+        return pa.Table.from_pylist(rows, PROGRESS_SCHEMA)

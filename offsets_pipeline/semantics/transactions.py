@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
-
-if TYPE_CHECKING:
-    from offsets_pipeline.record.commit_columns import CommitColumns
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -136,29 +133,3 @@ def _numbered(values: pa.Array) -> Int64s:
 
 def _equal(column: pa.ChunkedArray, value: str) -> Bools:
     return np.asarray(pc.fill_null(pc.equal(column, value), fill_value=False).to_numpy(), dtype=np.bool_)
-
-
-def still_open(pending: pa.Table, commits: CommitColumns, tombstones: pa.Table, deleted: CommitColumns) -> Int64s:
-    """Positions of the last pending commit of each producer and identity, unless a later tombstone removed it (R12)."""
-    removed: dict[tuple[int, bytes], int] = {}
-    for partition, identity, offset in zip(
-        tombstones["log_partition"].to_pylist(),
-        deleted.identities().to_pylist(),
-        tombstones["record_offset"].to_pylist(),
-        strict=True,
-    ):
-        removed[partition, identity] = max(offset, removed.get((partition, identity), -1))
-    last: dict[tuple[int, int, bytes], tuple[int, int]] = {}
-    for row, (partition, producer_id, identity, offset) in enumerate(
-        zip(
-            pending["log_partition"].to_pylist(),
-            pending["producer_id"].to_pylist(),
-            commits.identities().to_pylist(),
-            pending["record_offset"].to_pylist(),
-            strict=True,
-        )
-    ):
-        key = (partition, producer_id, identity)
-        if offset > removed.get((partition, identity), -1) and offset > last.get(key, (-1, -1))[0]:
-            last[key] = (offset, row)
-    return np.array(sorted(row for _, row in last.values()), dtype=np.int64)

@@ -15,19 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.connect.topic_replay import RECORD
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
-from offsets_pipeline.semantics.effects import (
-    COMMIT_RECORD_TYPE,
-    GROUP_COMMIT,
-    GROUP_RECORD,
-    OFFSET,
-    PENDING,
-    PROGRESS,
-    QUARANTINE,
-    TOPIC,
-    effects_by_kind,
-)
+from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
 from offsets_pipeline.semantics.group_description import GroupRecordRow, existence
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, StateTable
@@ -40,16 +29,15 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.effects import Effects
     from offsets_pipeline.state.known import KnownGroups
     from offsets_pipeline.state.published_rows import FileWriter
 
     Group = tuple[int, str]
     Record = Mapping[str, Any]  # a row of `group_records`
 
-_PENDING_FIELDS = [each.name for each in FOLD_PROGRESS.arrow_schema().field("pending").type.value_type]
-_PROGRESS_FIELDS = ["folded_to", "records", "unknown_records", "replay_from_start"]
+_PENDING_FIELDS = ["log_partition", *FOLD_PROGRESS.arrow_schema().field("pending").type.value_type.names]
 _CORRUPT_FIELDS = ["log_partition", "record_offset", "reason"]
-_QUARANTINE_FIELDS = ["log_partition", "record_offset", "reason", "key", "value"]
 
 
 @dataclass(frozen=True)
@@ -141,43 +129,25 @@ class StateFolders:
         changes.files[table.name] += write_facts(self.tables[table.name], facts, self.incarnations)
 
 
-def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> Changes:
-    """Write the files with the changes of a replay of whole log partitions.
-
-    Args:
-        effects: Batches of EFFECT_SCHEMA, each of one kind.
-        folders: Target folders, and the known state.
-    """
-    by_kind = effects_by_kind(effects)
-    changes = Changes(
-        partitions=partitions_of(by_kind[PROGRESS], by_kind[PENDING]),
-        quarantine=[pa.Table.from_batches([rows]).select(_QUARANTINE_FIELDS) for rows in by_kind[QUARANTINE]],
-    )
-    offsets = state_rows(OFFSETS, by_kind[OFFSET])
-    news, whole = _group_records(
-        state_rows(RECORDS, by_kind[GROUP_RECORD]),
-        state_rows(RECORDS, by_kind[GROUP_COMMIT]),
-        folders.known,
-        offsets.filter(offsets["committed_offset"].is_null()) if folders.semantics.is_classic else offsets.slice(0, 0),
-    )
+def write_changes(effects: Effects, folders: StateFolders) -> Changes:
+    """Write the files with the changes of a replay of whole log partitions."""
+    corrupt = [effects.quarantine] if effects.quarantine.num_rows else []
+    changes = Changes(partitions=partitions_of(effects), topics=effects.topics, quarantine=corrupt)
+    news, whole = _group_records(effects, folders.known)
     hidden: Groups = frozenset()
     if whole.num_rows:
         folders.write(changes, RECORDS, news)
         groups = groups_of(whole, folders.offsets_partitions, folders.semantics)
         folders.write(changes, DESCRIBED, groups)
         hidden = hiding(groups) if folders.known is None else frozenset()  # of facts none is hidden
-    folders.write(changes, OFFSETS, offsets, hidden)
-    if by_kind[RECORD]:
-        folders.write(changes, CONNECT, state_rows(CONNECT, by_kind[RECORD]))
-    for rows in by_kind[TOPIC]:
-        changes.topics |= set(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
+    folders.write(changes, OFFSETS, effects.offsets, hidden)
+    folders.write(changes, CONNECT, effects.connect_records)
     return changes
 
 
 def groups_of(records: pa.Table, offsets_partitions: int, semantics: CoordinatorSemantics) -> pa.Table:
     """The groups of these rows of `group_records`, as rows of `group_facts`."""
-    in_order = in_key_order(RECORDS, records).to_batches()
-    return pa.Table.from_batches(described(in_order, offsets_partitions, semantics), DESCRIBED.row_schema())
+    return described(in_key_order(RECORDS, records), offsets_partitions, semantics)
 
 
 def in_key_order(table: StateTable, rows: pa.Table) -> pa.Table:
@@ -189,15 +159,14 @@ def in_key_order(table: StateTable, rows: pa.Table) -> pa.Table:
 # --- groups
 
 
-def _group_records(
-    records: pa.Table, commits: pa.Table, known: KnownGroups | None, deleted: pa.Table
-) -> tuple[pa.Table, pa.Table]:
+def _group_records(effects: Effects, known: KnownGroups | None) -> tuple[pa.Table, pa.Table]:
     """Rows of `group_records` that are new, and all rows of the groups that these are about.
 
     A commit only says that its group exists (R14), so it changes nothing if the group is known to exist. A steady
     stream of commits writes nothing here. Under `classic` a commit row without a value says that the group may have
-    lost its last offset, which the state must tell; ``deleted`` are the tombstones of this replay.
+    lost its last offset, which the state must tell.
     """
+    records, commits = effects.group_records, effects.group_commits
     holding = commits.filter(commits["value_offset"].is_valid())
     if known is None:
         whole = pa.concat_tables([records, holding])
@@ -208,10 +177,10 @@ def _group_records(
     changed = named | (_groups(holding) - existing) | (_groups(bare) & existing)
     of_records = records.to_pylist()
     of_state = _of_groups(known.records(changed), changed).to_pylist()
-    of_commits = [
-        *_of_groups(holding, changed).to_pylist(),
-        *_told_by_state(_of_groups(bare, changed), [*of_records, *of_state], known, deleted),
-    ]
+    of_commits = _of_groups(holding, changed).to_pylist()
+    if bare.num_rows:
+        deleted = effects.offsets.filter(effects.offsets["committed_offset"].is_null())
+        of_commits += _told_by_state(_of_groups(bare, changed), [*of_records, *of_state], known, deleted)
     news = [*of_records, *of_commits]
     whole = _newest_of_each([*news, *of_state])
     return _table(whole[key] for key in {_key(row) for row in news}), _table(whole.values())
@@ -276,25 +245,14 @@ def _of_groups(rows: pa.Table, groups: set[Group]) -> pa.Table:
 # --- from effects
 
 
-def state_rows(table: StateTable, effects: list[pa.RecordBatch]) -> pa.Table:
-    """Effects as rows of a state table."""
-    schema = table.row_schema()
-    if not effects:
-        return schema.empty_table()
-    return pa.Table.from_batches(effects).select(schema.names).cast(schema)
-
-
-def partitions_of(progress: list[pa.RecordBatch], open_commits: list[pa.RecordBatch]) -> dict[int, ReplayedPartition]:
-    """Effects of the kinds PROGRESS and PENDING by log partition."""
+def partitions_of(effects: Effects) -> dict[int, ReplayedPartition]:
+    """The ends of the log partitions, and their pending commits."""
     pending: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
-    for batch in open_commits:
-        for commit in batch.select(["log_partition", *_PENDING_FIELDS]).sort_by("record_offset").to_pylist():
-            pending[commit.pop("log_partition")].append(commit)
-    return {
-        at: ReplayedPartition(**row, pending=pending[at])
-        for batch in progress
-        for at, row in zip(batch["log_partition"].to_pylist(), batch.select(_PROGRESS_FIELDS).to_pylist(), strict=True)
-    }
+    fields = [name for name in effects.pending.column_names if name in _PENDING_FIELDS]
+    for commit in effects.pending.select(fields).sort_by("record_offset").to_pylist():
+        pending[commit.pop("log_partition")].append(commit)
+    progress = {row.pop("log_partition"): row for row in effects.progress.to_pylist()}
+    return {at: ReplayedPartition(**row, pending=pending[at]) for at, row in progress.items()}
 
 
 def _ranks(column: pa.Array) -> npt.NDArray[np.int64]:

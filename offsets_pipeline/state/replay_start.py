@@ -16,9 +16,10 @@ from offsets_pipeline.semantics.coordinator_semantics import MODERN, Coordinator
 from offsets_pipeline.semantics.log_row import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from offsets_pipeline.delta.properties import StoreProperties
+    from offsets_pipeline.semantics.effects import Effects
     from offsets_pipeline.semantics.topic_kind import TopicKind
     from offsets_pipeline.state.fold_progress import PartitionProgress
 
@@ -39,7 +40,7 @@ class ReplayStart:
         """The rows that `compact_early` leaves."""
         return compact_early(table, self.folded_to, self.semantics)
 
-    def replay(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    def replay(self, tables: Iterable[pa.Table]) -> Effects:
         """The effects of rows of INPUT_SCHEMA; they hold all unfolded rows of their log partitions."""
         replay = Replay(self.offsets_partitions, self.folded_to, self.semantics)
         for table in gathered(tables, _ADD_ROWS):
@@ -47,7 +48,7 @@ class ReplayStart:
                 replay.add(table)
         replay.add(self.pending)  # of log partitions without new rows nothing changes
         with working_on(lambda: f"the end of {replay.place()}"):
-            yield from replay.effects()
+            return replay.effects()
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,9 @@ class TopicStart:
         """The rows that `compact_topic` leaves."""
         return compact_topic(table, self.kind, self.folded_to)
 
-    def replay(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    def replay(self, tables: Iterable[pa.Table]) -> Effects:
         """The effects of rows of CONNECT_INPUT_SCHEMA; they hold all unfolded rows of their log partitions."""
-        yield from replay_topic([*tables, self.pending], self.kind, self.folded_to)
+        return replay_topic([*tables, self.pending], self.kind, self.folded_to)
 
 
 def replay_start(

@@ -14,16 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.config.sections import FoldSettings
-from offsets_pipeline.connect.topic_replay import RECORD
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.log.metadata import cleaned_to, partition_count
 from offsets_pipeline.semantics.answering import DEAD
-from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS, effects_by_kind
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.state.belonging import belonging
-from offsets_pipeline.state.changes import groups_of, in_key_order, partitions_of, state_rows
+from offsets_pipeline.state.changes import groups_of, in_key_order, partitions_of
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.independent import specified_groups, specified_topic
 from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, state_tables_of
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.effects import Effects
     from offsets_pipeline.semantics.topic_kind import TopicKind
     from offsets_pipeline.state.changes import ReplayedPartition
     from offsets_pipeline.state.fold_progress import PartitionProgress
@@ -230,15 +229,14 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     return whole
 
 
-def _replayed(effects: Iterable[pa.RecordBatch], offsets_partitions: int, semantics: CoordinatorSemantics) -> Replayed:
+def _replayed(effects: Effects, offsets_partitions: int, semantics: CoordinatorSemantics) -> Replayed:
     """Effects of a columnar replay as rows of all state tables."""
-    by_kind = effects_by_kind(effects)
-    records = state_rows(RECORDS, by_kind[GROUP_RECORD] + by_kind[GROUP_COMMIT])
-    return partitions_of(by_kind[PROGRESS], by_kind[PENDING]), {
-        OFFSETS.name: state_rows(OFFSETS, by_kind[OFFSET]),
+    records = pa.concat_tables([effects.group_records, effects.group_commits])
+    return partitions_of(effects), {
+        OFFSETS.name: effects.offsets,
         RECORDS.name: records,
         DESCRIBED.name: groups_of(records, offsets_partitions, semantics),
-        CONNECT.name: state_rows(CONNECT, by_kind[RECORD]),
+        CONNECT.name: effects.connect_records,
     }
 
 

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from offsets_pipeline.connect.connector_offsets import OffsetRecord
-from offsets_pipeline.connect.topic_replay import CONNECT_INPUT_SCHEMA, RECORD
+from offsets_pipeline.connect.topic_replay import CONNECT_INPUT_SCHEMA
 from offsets_pipeline.connect.topic_state import ConnectRow
 from offsets_pipeline.ingest.log_columns import log_columns
 from offsets_pipeline.record.segment import read_segment
-from offsets_pipeline.semantics.effects import PENDING, PROGRESS
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.logs import CAPTURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from offsets_pipeline.semantics.effects import Effects
 
 WITH_ANSWERS = sorted(path.parent.name for path in CAPTURES.glob("*connect*/rest.json"))
 TOPICS = {
@@ -75,24 +76,17 @@ class Folded:
         self.folded_to: dict[int, int] = {}
         self.count = 0
 
-    def take(self, effects: Iterable[pa.RecordBatch]) -> None:
+    def take(self, effects: Effects) -> None:
         """Merge the effects of one replay."""
-        by_kind: dict[str, list[dict[str, Any]]] = {}
-        for batch in effects:
-            for name in ("record_timestamp", "commit_timestamp"):
-                at = batch.schema.get_field_index(name)
-                batch = batch if at < 0 else batch.set_column(at, name, batch[name].cast(pa.int64()))  # noqa: PLW2901
-            for row in batch.to_pylist():
-                by_kind.setdefault(row["kind"], []).append(row)
-        for row in by_kind.get(RECORD, []):
+        for row in _rows(effects.connect_records, "record_timestamp"):
             known = self.records.setdefault((row["log_partition"], row["raw_key"]), row)
             if row["record_offset"] > known["record_offset"]:
                 self.records[row["log_partition"], row["raw_key"]] = row
-        for row in by_kind.get(PROGRESS, []):
+        for row in effects.progress.to_pylist():
             self.folded_to[row["log_partition"]] = row["folded_to"]
             self.pending[row["log_partition"]] = []
             self.count += row["records"]
-        for row in by_kind.get(PENDING, []):
+        for row in _rows(effects.pending, "commit_timestamp"):
             self.pending[row["log_partition"]].append(row)
 
     def carried(self) -> pa.Table:
@@ -122,6 +116,13 @@ class Folded:
     def offsets(self) -> list[OffsetRecord]:
         """The records of offsets."""
         return offset_records(self.records.values())
+
+
+def _rows(rows: pa.Table, timestamp: str) -> list[dict[str, Any]]:
+    """Rows with the timestamp as microseconds."""
+    at = rows.schema.get_field_index(timestamp)
+    found: list[dict[str, Any]] = rows.set_column(at, timestamp, rows[timestamp].cast(pa.int64())).to_pylist()
+    return found
 
 
 def offset_records(rows: Iterable[Mapping[str, Any]]) -> list[OffsetRecord]:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from offsets_pipeline.connect.connector_offsets import answering_offsets, source_answer
 from offsets_pipeline.connect.topic_replay import compact_topic, replay_topic
 from offsets_pipeline.connect.topic_state import ConnectRow, TopicPartitionState
-from offsets_pipeline.semantics.effects import QUARANTINE
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.unit.connect.connect_logs import (
@@ -126,13 +125,10 @@ def test_both_replays_agree_on_random_logs(  # R11, R15, R30
     shuffled = random.Random(seed).sample(rows, len(rows))
     assert folded(shuffled, sizes=[], compact=compact).comparable() == expected
     state = Folded()
-    effects = list(replay_topic([input_rows(rows)], KIND, {}))
+    effects = replay_topic([input_rows(rows)], KIND, {})
     state.take(effects)
     quarantined = {
-        (row["log_partition"], row["record_offset"]): row["reason"]
-        for batch in effects
-        for row in batch.to_pylist()
-        if row["kind"] == QUARANTINE
+        (row["log_partition"], row["record_offset"]): row["reason"] for row in effects.quarantine.to_pylist()
     }
     states = specified(rows)
     assert quarantined == {(at, o): reason for at, each in states.items() for o, reason in each.quarantined.items()}

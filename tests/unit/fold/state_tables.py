@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.semantics import effects
 from offsets_pipeline.semantics.columnar_replay import Replay
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
-from offsets_pipeline.semantics.effects import EARLIEST_MS, EFFECT_SCHEMA, LATEST_MS
+from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
 from offsets_pipeline.semantics.partition_state import CommittedOffset
 from offsets_pipeline.semantics.partitioning import partition_for
@@ -24,19 +23,21 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.semantics.log_row import LogRow
 
-#: Effects with timestamps as microseconds: a damaged timestamp may lie beyond what `datetime` can hold.
-_RAW_SCHEMA = pa.schema(
-    [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in EFFECT_SCHEMA]
-)
+
+def effects_of(replayed: Replay) -> dict[str, list[Any]]:
+    """All effects of a replay by kind, as rows; topics as pairs.
+
+    Timestamps are microseconds: a damaged timestamp may lie beyond what `datetime` can hold.
+    """
+    return {
+        kind: _raw(rows).to_pylist() if isinstance(rows, pa.Table) else sorted(rows)
+        for kind, rows in vars(replayed.effects()).items()
+    }
 
 
-def effect_rows_of(replayed: Replay) -> list[dict[str, Any]]:
-    """All effects of a replay, as rows."""
-    rows: list[dict[str, Any]] = []
-    for batch in replayed.effects():
-        assert batch.schema == EFFECT_SCHEMA
-        rows += pa.Table.from_batches([batch]).cast(_RAW_SCHEMA).to_pylist()
-    return rows
+def _raw(rows: pa.Table) -> pa.Table:
+    fields = [each.with_type(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in rows.schema]
+    return rows.cast(pa.schema(fields))
 
 
 class StateTables:
@@ -61,23 +62,20 @@ class StateTables:
         table = pa.concat_tables([input_table(rows), carried])
         for start in range(0, table.num_rows, chunk_rows):
             replayed.add(table.slice(start, chunk_rows))
-        self._write(effect_rows_of(replayed))
+        self._write(effects_of(replayed))
 
-    def _write(self, rows: list[dict[str, Any]]) -> None:
-        of_kind: dict[str, list[dict[str, Any]]] = {}
-        for row in rows:
-            of_kind.setdefault(row["kind"], []).append(row)
-        for row in of_kind.get(effects.QUARANTINE, ()):
+    def _write(self, effects: dict[str, list[Any]]) -> None:
+        for row in effects["quarantine"]:
             self.quarantine.setdefault(row["log_partition"], {}).setdefault(row["record_offset"], row["reason"])
-        for row in of_kind.get(effects.TOPIC, ()):
-            self.topics[row["topic_id"]] = min(row["topic"], self.topics.get(row["topic_id"], row["topic"]))
-        self._write_offsets(of_kind.get(effects.OFFSET, []))
-        self._write_group_records(of_kind.get(effects.GROUP_RECORD, []), of_kind.get(effects.GROUP_COMMIT, []))
-        for row in of_kind.get(effects.PROGRESS, ()):
+        for topic_id, topic in effects["topics"]:
+            self.topics[topic_id] = min(topic, self.topics.get(topic_id, topic))
+        self._write_offsets(effects["offsets"])
+        self._write_group_records(effects["group_records"], effects["group_commits"])
+        for row in effects["progress"]:
             at = row["log_partition"]
             self.folded_to[at] = row["folded_to"]
             self.unknown_records[at] = self.unknown_records.get(at, 0) + row["unknown_records"]
-            self.pending[at] = [each for each in of_kind.get(effects.PENDING, ()) if each["log_partition"] == at]
+            self.pending[at] = [each for each in effects["pending"] if each["log_partition"] == at]
 
     def _write_offsets(self, rows: list[dict[str, Any]]) -> None:
         keys = [(row["log_partition"], (row["group_id"], row["topic"], row["partition"])) for row in rows]

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from offsets_pipeline.errors import OffsetsError
@@ -22,10 +21,9 @@ from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import compact_early
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.state.changes import in_key_order, state_rows
+from offsets_pipeline.state.changes import in_key_order
 from offsets_pipeline.state.merge_on_read import RECORDS
 from tests.mutation import Mutator, seeds
 
@@ -96,14 +94,12 @@ def replayed(rows: pa.Table, *, compacted: bool) -> None:
     table = pa.table([columns[field.name].cast(field.type) for field in INPUT_SCHEMA], schema=INPUT_SCHEMA)
     replay = Replay(PARTITIONS)
     replay.add(compact_early(table, {}) if compacted else table)
-    effects = pa.Table.from_batches(replay.effects())
-    effects.validate(full=True)
-    records = effects.filter(pc.is_in(effects["kind"], pa.array([GROUP_RECORD, GROUP_COMMIT])))
-    if records.num_rows:
-        for batch in described(
-            in_key_order(RECORDS, state_rows(RECORDS, records.to_batches())).to_batches(), PARTITIONS, MODERN
-        ):
-            batch.validate(full=True)
+    effects = replay.effects()
+    for table in (effects.progress, effects.quarantine, effects.pending, effects.offsets):
+        table.validate(full=True)
+    records = pa.concat_tables([effects.group_records, effects.group_commits])
+    records.validate(full=True)
+    described(in_key_order(RECORDS, records), PARTITIONS, MODERN).validate(full=True)
 
 
 def peak_mib() -> int:

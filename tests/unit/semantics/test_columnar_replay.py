@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 
 from offsets_pipeline.semantics import columnar_replay
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
-from offsets_pipeline.semantics.effects import EARLIEST_MS, EFFECT_SCHEMA, LATEST_MS
+from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from tests.logs import (
     Identity,
     LogPartition,
@@ -20,7 +19,7 @@ from tests.logs import (
     commit_value,
     input_table,
 )
-from tests.unit.fold.state_tables import StateTables, assert_same, effect_rows_of, references
+from tests.unit.fold.state_tables import StateTables, assert_same, effects_of, references
 
 if TYPE_CHECKING:
     from offsets_pipeline.semantics.log_row import LogRow
@@ -52,9 +51,10 @@ def rows_of(name: str) -> list[LogRow]:
     return [row for rows in capture_rows(name).values() for row in rows]
 
 
+@pytest.mark.parametrize(("limit", "at"), [("_COMPACT_AT_ROWS", 3), ("_COMPACT_AT_BYTES", 200)])
 @pytest.mark.parametrize("name", ["4.2.0-txn-open", "4.2.0-kip848", "4.2.0-inject"])
-def test_limits_of_batches_do_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columnar_replay, "_COMPACT_AT_ROWS", 3)
+def test_limits_of_batches_do_not_matter(name: str, limit: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columnar_replay, limit, at)
     monkeypatch.setattr(columnar_replay, "_RESULT_ROWS", 2)
     tables = StateTables(capture_partitions(name))
     tables.fold(rows_of(name), chunk_rows=2)
@@ -132,8 +132,8 @@ def test_nothing_new_has_no_effects(log: LogPartition) -> None:  # R15
     replayed.add(input_table(log.rows))
     replayed.add(input_table(log.rows, carried=True))
     replayed.add(input_table([]))
-    assert effect_rows_of(replayed) == []
-    assert effect_rows_of(Replay(1)) == []
+    assert not any(effects_of(replayed).values())
+    assert not any(effects_of(Replay(1)).values())
 
 
 def test_producers_of_two_log_partitions_are_apart() -> None:  # R11: a marker counts in its own log partition
@@ -162,12 +162,14 @@ def test_backfilled_row_asks_for_a_replay_from_the_start(log: LogPartition) -> N
     log.commit(B, 2)
     replayed = Replay(1, {0: 2})
     replayed.add(input_table(log.rows[:1], backfill=True))
-    (progress,) = effect_rows_of(replayed)
+    effects = effects_of(replayed)
+    (progress,) = effects.pop("progress")
+    assert not any(effects.values())
     assert progress["replay_from_start"]
     assert (progress["folded_to"], progress["records"]) == (2, 0)
     replayed = Replay(1, {0: 1})
     replayed.add(input_table(log.rows[1:], backfill=True))
-    assert [row["replay_from_start"] for row in effect_rows_of(replayed) if row["kind"] == "progress"] == [False]
+    assert [row["replay_from_start"] for row in effects_of(replayed)["progress"]] == [False]
 
 
 def test_progress_counts_new_records_of_all_sorts(log: LogPartition) -> None:
@@ -179,7 +181,7 @@ def test_progress_counts_new_records_of_all_sorts(log: LogPartition) -> None:
     log.group(3, "g")
     replayed = Replay(1, {0: 1})
     replayed.add(input_table(log.rows))
-    (progress,) = [row for row in effect_rows_of(replayed) if row["kind"] == "progress"]
+    (progress,) = effects_of(replayed)["progress"]
     assert (progress["folded_to"], progress["records"], progress["unknown_records"]) == (15, 4, 1)
 
 
@@ -188,7 +190,7 @@ def test_quarantine_keeps_the_raw_bytes(log: LogPartition) -> None:  # R6
     log.record(None, b"no key")
     replayed = Replay(1)
     replayed.add(input_table(log.rows))
-    rows = [row for row in effect_rows_of(replayed) if row["kind"] == "quarantine"]
+    rows = effects_of(replayed)["quarantine"]
     assert [(row["record_offset"], row["key"], row["value"]) for row in rows] == [
         (0, commit_key(*A), commit_value(1)[:-1]),
         (1, None, b"no key"),
@@ -201,7 +203,7 @@ def test_pending_keeps_what_the_next_fold_needs(log: LogPartition) -> None:  # R
     log.commit(A, 2, PRODUCER)
     replayed = Replay(1)
     replayed.add(input_table(log.rows))
-    (row,) = [row for row in effect_rows_of(replayed) if row["kind"] == "pending"]
+    (row,) = effects_of(replayed)["pending"]
     assert (row["record_offset"], row["key"], row["producer_id"]) == (1, commit_key(*A), PRODUCER)
     assert row["value"] == commit_value(2)
 
@@ -211,7 +213,7 @@ def test_misplaced_offset_says_so(log: LogPartition) -> None:  # R1
     for offsets_partitions, misplaced in ((1, False), (50, True)):
         replayed = Replay(offsets_partitions)
         replayed.add(input_table(log.rows))
-        assert [row["misplaced"] for row in effect_rows_of(replayed) if row["kind"] == "offset"] == [misplaced]
+        assert [row["misplaced"] for row in effects_of(replayed)["offsets"]] == [misplaced]
 
 
 def test_topic_names_are_told_by_commits_and_types_4_and_15(log: LogPartition) -> None:  # R35
@@ -265,6 +267,5 @@ def test_rows_come_as_batches_and_as_tables(log: LogPartition) -> None:
     for rows in (table, table.to_batches()[0]):
         replayed = Replay(1)
         replayed.add(rows)
-        effects = pa.Table.from_batches(list(replayed.effects()))
-        assert effects.schema == EFFECT_SCHEMA
-        assert effects["kind"].to_pylist() == ["offset", "group_commit", "progress"]
+        found = [kind for kind, of_kind in effects_of(replayed).items() if of_kind]
+        assert found == ["progress", "offsets", "group_commits"]

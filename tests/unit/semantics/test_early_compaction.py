@@ -15,6 +15,7 @@ from offsets_pipeline.semantics.compaction import are_commits, compact_early
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from tests.logs import CAPTURES, LogPartition, capture_rows, input_table
 from tests.random_logs import NARROW, Log, examples, logs, several
+from tests.unit.fold.state_tables import effects_of
 
 PARTITIONS = 5
 
@@ -28,7 +29,7 @@ def facts(
     replay = Replay(PARTITIONS, folded_to, semantics)
     for table in tables:
         replay.add(table)
-    return sorted(repr(row) for batch in replay.effects() for row in batch.to_pylist())
+    return sorted(f"{kind}: {row!r}" for kind, rows in effects_of(replay).items() for row in rows)
 
 
 @both

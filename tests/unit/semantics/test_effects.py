@@ -1,4 +1,4 @@
-"""Effects as rows of one shape."""
+"""Effects have the columns of the state tables, and the facts about groups are theirs."""
 
 from __future__ import annotations
 
@@ -6,26 +6,45 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from offsets_pipeline.connect.topic_replay import CONNECT_SCHEMA
 from offsets_pipeline.record.decode import decode_key, decode_value
-from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE, EFFECT_SCHEMA, GROUP_COMMIT, QUARANTINE, effect_rows
+from offsets_pipeline.semantics.columnar_replay import Replay
+from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+from offsets_pipeline.semantics.effects import (
+    COMMIT_RECORD_TYPE,
+    OFFSET_SCHEMA,
+    PENDING_SCHEMA,
+    PROGRESS_SCHEMA,
+    QUARANTINE_SCHEMA,
+    RECORD_SCHEMA,
+)
 from offsets_pipeline.semantics.group_facts import GroupFacts
-from tests.logs import group_key, group_value
+from offsets_pipeline.state.merge_on_read import CONNECT, OFFSETS, RECORDS
+from tests.logs import LogPartition, group_key, group_value, input_table
 
 
-def test_columns_that_are_left_out_are_null() -> None:
-    rows = effect_rows(QUARANTINE, 2, {"log_partition": pa.array([0, 1]), "reason": pa.array(["a", "b"])})
-    assert rows.schema == EFFECT_SCHEMA
-    given = {"kind": QUARANTINE, "log_partition": 1, "reason": "b"}
-    assert rows.to_pylist()[1] == dict.fromkeys(EFFECT_SCHEMA.names) | given
+def test_rows_are_those_of_the_state_tables() -> None:
+    assert OFFSETS.row_schema() == OFFSET_SCHEMA
+    assert RECORDS.row_schema() == RECORD_SCHEMA
+    assert CONNECT.row_schema() == CONNECT_SCHEMA
 
 
-def test_no_rows_have_the_shape_too() -> None:
-    assert effect_rows(QUARANTINE, 0, {}).schema == EFFECT_SCHEMA
-
-
-def test_value_that_does_not_fit_its_column_is_refused() -> None:
-    with pytest.raises(pa.ArrowInvalid):
-        effect_rows(QUARANTINE, 1, {"log_partition": pa.array([2**31])})
+@pytest.mark.parametrize("semantics", CoordinatorSemantics)
+def test_each_kind_has_its_own_columns_with_and_without_rows(semantics: CoordinatorSemantics) -> None:
+    log = LogPartition()
+    log.commit(("g", "t", 0), 1)
+    log.commit(("g", "t", 1), 1, producer_id=7)
+    log.group(2, "g")
+    log.record(None, b"corrupt")
+    for rows in (log.rows, []):
+        replay = Replay(1, semantics=semantics)
+        replay.add(input_table(rows))
+        effects = replay.effects()
+        found = [effects.offsets, effects.pending, effects.group_records, effects.group_commits, effects.quarantine]
+        assert [each.num_rows > 0 for each in found] == [bool(rows)] * 5
+        schemas = [OFFSET_SCHEMA, PENDING_SCHEMA, RECORD_SCHEMA, RECORD_SCHEMA, QUARANTINE_SCHEMA]
+        assert [each.schema for each in found] == schemas
+        assert effects.progress.schema == PROGRESS_SCHEMA
 
 
 def take(facts: GroupFacts, at: int, record_type: int, value: bytes | None, name: str = "m") -> None:
@@ -39,8 +58,7 @@ def test_last_value_and_last_tombstone_are_kept_in_any_order(order: list[int]) -
     facts = GroupFacts()
     for at in order:
         take(facts, at, 5, values[at])
-    (rows,) = facts.effects()
-    (row,) = rows.to_pylist()
+    (row,) = facts.records().to_pylist()
     assert (row["value_offset"], row["value"], row["tombstone_offset"]) == (2, values[2], 3)
     assert (row["group_id"], row["record_type"], row["record_key"]) == ("g", 5, "m")
 
@@ -48,7 +66,7 @@ def test_last_value_and_last_tombstone_are_kept_in_any_order(order: list[int]) -
 def test_unused_type_is_no_fact() -> None:  # R14: type 9 makes no group
     facts = GroupFacts()
     take(facts, 0, 9, group_value(9))
-    assert list(facts.effects()) == []
+    assert (facts.records(), facts.commits()) == (RECORD_SCHEMA.empty_table(), RECORD_SCHEMA.empty_table())
 
 
 def test_highest_commit_of_a_group_is_kept_for_each_log_partition() -> None:  # R1, R14
@@ -56,10 +74,11 @@ def test_highest_commit_of_a_group_is_kept_for_each_log_partition() -> None:  # 
     partitions = np.array([0, 1, 0, 0], dtype=np.int32)
     facts.add_commits(partitions, pa.array(["g", "g", "g", "h"]), np.array([4, 9, 2, 0], dtype=np.int64))
     facts.add_commits(partitions[:1], pa.array(["g"]), np.array([3], dtype=np.int64))
-    (rows,) = facts.effects()
-    assert {(row["log_partition"], row["group_id"]): row["value_offset"] for row in rows.to_pylist()} == {
+    rows = facts.commits().to_pylist()
+    assert {(row["log_partition"], row["group_id"]): row["value_offset"] for row in rows} == {
         (0, "g"): 4,
         (0, "h"): 0,
         (1, "g"): 9,
     }
-    assert {(row["kind"], row["record_type"]) for row in rows.to_pylist()} == {(GROUP_COMMIT, COMMIT_RECORD_TYPE)}
+    assert {row["record_type"] for row in rows} == {COMMIT_RECORD_TYPE}
+    assert facts.records().num_rows == 0

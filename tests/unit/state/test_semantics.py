@@ -9,11 +9,10 @@ import pytest
 
 from offsets_pipeline.semantics.columnar_replay import Replay
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-from offsets_pipeline.semantics.effects import OFFSET, PENDING
 from offsets_pipeline.state.merge_on_read import OFFSETS
 from tests.logs import LogPartition, input_table
 from tests.random_logs import Shape, random_log
-from tests.unit.fold.state_tables import effect_rows_of, references
+from tests.unit.fold.state_tables import effects_of, references
 from tests.unit.state.tables import StoredState
 
 if TYPE_CHECKING:
@@ -41,10 +40,10 @@ def assert_as_replayed_from_the_start(state: StoredState, rows: list[LogRow]) ->
     """Visible and pending offsets have the positions that a replay of the whole log gives: `verify` compares them."""
     replay = Replay(len(state.progress), None, state.semantics)
     replay.add(input_table(rows))
-    found = [row for row in effect_rows_of(replay) if row["kind"] in {OFFSET, PENDING}]
-    live = [row for row in found if row["kind"] == OFFSET and row["committed_offset"] is not None]
+    effects = effects_of(replay)
+    live = [row for row in effects["offsets"] if row["committed_offset"] is not None]
     assert state.offsets("position") == {tuple(row[name] for name in OFFSETS.key): row["position"] for row in live}
-    pending = {(row["producer_id"], row["record_offset"]): row["position"] for row in found if row["kind"] == PENDING}
+    pending = {(row["producer_id"], row["record_offset"]): row["position"] for row in effects["pending"]}
     assert {
         (row["producer_id"], row["record_offset"]): row["position"]
         for each in state.progress.values()
