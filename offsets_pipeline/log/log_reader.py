@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.foreign_errors import working_on
-from offsets_pipeline.log.log_scan import LogScan
+from offsets_pipeline.log.log_scan import KEY, LogScan
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, gathered
 from offsets_pipeline.semantics.log_row import place_of
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.log.log_range import LogRange
-
-_KEY = pa.field("key", pa.dictionary(pa.int32(), pa.binary()))
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class LogReader:
 
     def _rows(self, files: Iterable[DataFile]) -> Iterator[pa.Table]:
         key = self.schema.get_field_index("key")
-        schema = self.schema.set(key, _KEY)  # each distinct key once
+        schema = self.schema.set(key, KEY)
         records = schema.get_field_index("records")
         for rows in LogScan(self.log, schema.remove(records), self.range).rows(files):
             ones = pa.array(np.ones(rows.num_rows, dtype=np.int64))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.log.log_range import LogRange
     from offsets_pipeline.record.records import Bools
 
+#: The column `key` with each distinct key once.
+KEY = pa.field("key", pa.dictionary(pa.int32(), pa.binary()))
 #: A column that a scan can add: the position of a row in its file.
 POSITION = pa.field("position", pa.int32(), nullable=False)
 _COLUMNS = LOG.arrow_schema()
