@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from offsets_pipeline.history.completeness import Completeness
-    from offsets_pipeline.history.log_history import Incarnation
+    from offsets_pipeline.store_snapshot import LogIncarnation
 
 _OUTCOMES = {COMMITTED: "committed", ABORTED: "aborted", OPEN: "open"}
 _TRANSACTIONS = ("log_partition", "record_offset", "producer_id", "control_type")
@@ -155,7 +155,7 @@ def histories(
 
 def partitions_of(
     history: LogHistory,
-    incarnation: Incarnation,
+    incarnation: LogIncarnation,
     group_ids: Collection[str] | None,
     partitions: Collection[int] | None,
 ) -> Collection[int] | None:
@@ -181,7 +181,7 @@ def _records(
 
 
 def _outcomes(
-    history: LogHistory, incarnation: Incarnation, partitions: Collection[int] | None
+    history: LogHistory, incarnation: LogIncarnation, partitions: Collection[int] | None
 ) -> dict[int, tuple[np.ndarray[tuple[int], np.dtype[np.int64]], pa.Array]]:
     """By log partition, the record offsets of records of transactions, and what became of each (R11)."""
     found: dict[int, list[pa.Table]] = defaultdict(list)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from offsets_pipeline.delta import TableFolder
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_INCARNATION, LOG_PARTITIONS, QUARANTINE
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE
 from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.log.log_range import PLACE
@@ -202,9 +202,7 @@ class StateMetrics:
         tables = self._reader()
         if not tables.properties.topic_kind.is_connect:
             self._count_groups(tables)
-        # as log-info does: the newest complete incarnation of the log, which may not be folded yet
-        notes = tables.table(LOG_PARTITIONS.name).rows(["log_incarnation"])
-        log_incarnation = max(notes["log_incarnation"].to_pylist(), default=LOG_INCARNATION)
+        log_incarnation = tables.current_log.number
         of_log = {"log_incarnation": [log_incarnation]}
         corrupt = tables.table(QUARANTINE.name).rows(["log_partition"], of_log)
         self._metrics.set("offsets_quarantined_records", corrupt.num_rows)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.delta.schemas import LOG_INCARNATION
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_scan import LogScan
+from offsets_pipeline.store_snapshot import log_incarnations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,17 +27,9 @@ class UnfoldedLog:
     """The incarnation of the log that counts, in one version of the table `log`."""
 
     def __init__(self, log: Snapshot, log_partitions: Snapshot, properties: StoreProperties) -> None:
-        rows = log_partitions.rows()
-        # as lists of numbers: Arrow imports pandas for times, scalars and arrays of numpy
-        columns = (
-            rows[name].cast(pa.int64()).to_pylist() for name in ("log_incarnation", "cleaned_to", "complete_since")
-        )
-        notes = list(zip(*columns, strict=True))
-        self.incarnation = max((incarnation for incarnation, *_ in notes), default=LOG_INCARNATION)
-        counting = [note for note in notes if note[0] == self.incarnation]
-        followed = sum(complete_since is not None for *_, complete_since in counting)
-        self.offsets_partitions = followed or properties.offsets_partitions
-        self._is_cleaned = any(cleaned_to is not None for _, cleaned_to, _ in counting)
+        current = log_incarnations(log_partitions.rows(), properties)[-1]
+        self.incarnation, self.offsets_partitions = current.number, current.offsets_partitions
+        self._is_cleaned = bool(current.cleaned_to)
         self.folder = TableFolder(log.folder, log.table)
         self._files = log.files()
 
