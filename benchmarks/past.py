@@ -30,8 +30,8 @@ def measure_past(table: Table, location: str) -> None:
     group_id, topic, partition, time_us = _a_commit(history)
     files = history.log.files()
     rows = sum(file.rows for file in files)
-    home = partition_for(group_id, history.current.offsets_partitions)
-    read = history.read(history.current, partitions=[home]).files
+    home = partition_for(group_id, history.current_log.offsets_partitions)
+    read = history.read(history.current_log, partitions=[home]).files
     table.add_size(
         "files of the log that one group's history reads", f"{rows:,} records", f"{read} of {len(history.log.files())}"
     )
@@ -52,8 +52,8 @@ def measure_past(table: Table, location: str) -> None:
 
 def _a_commit(history: LogHistory) -> tuple[str, str, int, int]:
     """Return group, topic, partition and time (us) of a commit in the middle of the log partitions."""
-    middle = history.current.offsets_partitions // 2
-    for _, rows in history.read(history.current, partitions=[middle]).runs():
+    middle = history.current_log.offsets_partitions // 2
+    for _, rows in history.read(history.current_log, partitions=[middle]).runs():
         row = rows.slice(rows.num_rows // 2, 1)
         fields = decode_key(row["key"][0].as_py()).fields
         at_us = row["record_timestamp"].cast("int64")[0].as_py()

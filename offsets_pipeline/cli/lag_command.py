@@ -72,7 +72,7 @@ def _lag(options: LagOptions, settings: Settings) -> int:
             groups = describe_matching(reader, options.groups or None)
             time = answer_time_of(reader, store, settings)
         else:
-            log = LogHistory(reader.location)
+            log = LogHistory(reader)
             groups = _past_groups(log, options.groups, options.at)
             time = log_answer_time_of(log, store, settings, options.at)
         rows = _of_store(reader, groups, time, options, settings)

@@ -57,7 +57,7 @@ def collected(
     """Return the report of a store, read anew, as of now or of a past time (``at_ms``)."""
     reader = open_reader(store, settings)
     interval_ms = mirror_interval_ms(settings)
-    state = state_now(reader, interval_ms) if at_ms is None else state_at(reader.location, at_ms, interval_ms)
+    state = state_now(reader, interval_ms) if at_ms is None else state_at(reader, at_ms, interval_ms)
     warnings = warnings_of(state.time, store)
     where = coverage.positions
     with LiveCluster(where.bootstrap_server, where.options, settings) as live:

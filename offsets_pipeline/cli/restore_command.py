@@ -16,8 +16,8 @@ from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.reset_command import raise_errors
-from offsets_pipeline.clock import ms_of, shown_time
-from offsets_pipeline.delta.schemas import LOG_PARTITIONS, TOPICS
+from offsets_pipeline.clock import shown_time
+from offsets_pipeline.delta.schemas import TOPICS
 from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.offset_reset.group_offsets import PROTOCOL_TYPES
@@ -91,7 +91,7 @@ def _past_offsets(
     reader: StateReader, group_ids: Sequence[str], at_ms: int
 ) -> dict[str, dict[TopicPartition, PastOffset]]:
     """The committed offsets of these groups, or of all consumer groups, at a time."""
-    described = offsets_as_of(reader.location, time_ms=at_ms, group_ids=group_ids or None).groups
+    described = offsets_as_of(reader, time_ms=at_ms, group_ids=group_ids or None).groups
     past = {
         group_id: {
             TopicPartition(each.topic, each.partition): PastOffset(each.offset, each.metadata) for each in offsets
@@ -108,15 +108,14 @@ def _past_offsets(
 
 def _warn_of_gaps(reader: StateReader, group_ids: Mapping[str, object], at_ms: int) -> None:
     """Warn if the log may lack commits from before the time: the topic was compacted, or the log cleaned."""
-    rows = reader.table(LOG_PARTITIONS.name).rows().to_pylist()
-    newest = max((row["log_incarnation"] for row in rows), default=0)
-    since = [row["complete_since"] for row in rows if row["log_incarnation"] == newest and row["complete_since"]]
-    if group_ids and since and ms_of(max(since)) > at_ms:
+    log = reader.current_log
+    since_ms = max(log.complete_since_us.values(), default=0) // 1000
+    if group_ids and since_ms > at_ms:
         warn(
-            f"the log of {reader.location} has all records since {shown_time(ms_of(max(since)))}; offsets as of "
+            f"the log of {reader.location} has all records since {shown_time(since_ms)}; offsets as of "
             f"{shown_time(at_ms)} may be missing or older"
         )
-    if any(row.get("cleaned_to") for row in rows if row["log_incarnation"] == newest):
+    if any(log.cleaned_to.values()):
         warn(f"the log of {reader.location} was cleaned; offsets as of {shown_time(at_ms)} may be missing or older")
 
 

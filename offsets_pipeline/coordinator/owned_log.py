@@ -17,10 +17,11 @@ from offsets_pipeline.delta.protocol import UNDO, changes_rules, parsed, takes_r
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import LogMovedOn, NoSuchStore, NoSuchTable, StoreReplaced, UnsupportedTable, WriteConflict
+from offsets_pipeline.log.log_scan import LogScan
 from offsets_pipeline.semantics.log_row import of_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from offsets_pipeline.delta.protocol import Action
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
 
 _TABLE_SCHEMA = LOG.arrow_schema()
 ROW_SCHEMA = pa.schema([_TABLE_SCHEMA.field(name).with_nullable(nullable=True) for name in RECORD_COLUMNS])
-_POSITION_COLUMNS = [name for name in RECORD_COLUMNS if name not in {"key", "value"}]
+_POSITION_SCHEMA = pa.schema([each for each in ROW_SCHEMA if each.name not in {"key", "value"}])
 
 _IN_ORDER = [("log_partition", "ascending"), ("record_offset", "ascending")]
+_BLOCK_ROWS = 65_536
 
 #: After so long without a look at the log, Delta may have removed commits. By default it keeps them for days.
 _LOST_TOUCH_SECONDS = 3_600.0
@@ -106,10 +108,10 @@ class OwnedLog:
         for partition, end in self._noted_ends():
             self.ends[partition] = max(self.ends[partition], end)
         transactional: list[pa.Table] = []
-        for rows in _scan(found, list(RECORD_COLUMNS) if partitions else _POSITION_COLUMNS):
+        for rows in self._scan(ROW_SCHEMA if partitions else _POSITION_SCHEMA, found.files()):
             self._note_ends(rows)
             if rows["producer_id"].null_count < rows.num_rows:
-                transactional.append(rows.filter(rows["producer_id"].is_valid()).select(_POSITION_COLUMNS))
+                transactional.append(rows.filter(rows["producer_id"].is_valid()).select(_POSITION_SCHEMA.names))
             if partitions:
                 take(of_partitions(rows, partitions))
         self.producers = Producers()
@@ -171,7 +173,7 @@ class OwnedLog:
 
         Raises StoreReplaced and UnsupportedTable as `open`.
         """
-        for rows in _scan(self._snapshot(), list(RECORD_COLUMNS)):
+        for rows in self._scan(ROW_SCHEMA, self._snapshot().files()):
             yield of_partitions(rows, partitions)
 
     def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:
@@ -275,15 +277,18 @@ class OwnedLog:
     def _new_rows(self, actions: Sequence[Action]) -> pa.Table:
         """Return the rows that a commit appended; none if it only rearranged rows, as OPTIMIZE does."""
         adds = [action["add"] for action in actions if "add" in action and action["add"]["dataChange"]]
-        if not adds:
+        added = list(self._scan(ROW_SCHEMA, map(DataFile.of_action, adds)))
+        if not added:
             return ROW_SCHEMA.empty_table()
-        added = [self._table.read_file(DataFile.of_action(each), RECORD_COLUMNS) for each in adds]
-        rows = pa.concat_tables(_with_schema(each, ROW_SCHEMA) for each in added)
+        rows = pa.concat_tables(added)
         ends = pa.array(self.ends, pa.int64()).take(rows["log_partition"])
         rows = rows.filter(pc.greater_equal(rows["record_offset"], ends))  # R15: a cleaning adds earlier rows again
         if len(added) > 1 or not _ascends(rows):
             rows = rows.sort_by(_IN_ORDER)
         return rows
+
+    def _scan(self, schema: pa.Schema, files: Iterable[DataFile]) -> Iterator[pa.Table]:
+        return LogScan(self._table, schema, block_rows=_BLOCK_ROWS).rows(files)
 
     def _note_ends(self, rows: pa.Table) -> None:
         partitions = rows["log_partition"].to_numpy()
@@ -296,19 +301,7 @@ def _transactions(actions: Sequence[Action]) -> Iterator[int]:
     return (action["txn"]["version"] for action in actions if action.get("txn", {}).get("appId") == APPLICATION)
 
 
-def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Cast the rows of a file to a schema. Files of other writers differ in timestamp types and nullability."""
-    return pa.Table.from_arrays([table[each.name].cast(each.type) for each in schema], schema=schema)
-
-
 def _ascends(rows: pa.Table) -> bool:
     partitions, offsets = rows["log_partition"].to_numpy(), rows["record_offset"].to_numpy()
     step = np.diff(partitions)
     return bool(np.all((step > 0) | ((step == 0) & (np.diff(offsets) > 0))))
-
-
-def _scan(snapshot: Snapshot, columns: list[str]) -> Iterator[pa.Table]:
-    """Yield columns of all files of a snapshot, a part of a file at a time."""
-    schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
-    for batch in snapshot.batches(columns):
-        yield _with_schema(pa.Table.from_batches([batch]), schema)

@@ -7,7 +7,7 @@ import time
 import uuid
 from bisect import bisect_left
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import reduce
 from types import MappingProxyType
@@ -111,15 +111,6 @@ class DataFile:
     def may_hold(self, only: Only) -> bool:
         """Return whether the file may have rows with one of the values of each column, by its statistics."""
         return _may_hold(only, self.lowest, self.highest)
-
-    def as_text(self) -> str:
-        """Return the file as text, for the way from a task to the driver."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of_text(cls, text: str) -> DataFile:
-        """Return the file out of that text."""
-        return cls(**json.loads(text))
 
 
 def new_file_name(compression: str = COMPRESSION) -> str:

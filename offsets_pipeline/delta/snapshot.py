@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.errors import DamagedTable
 
-_BATCH_ROWS = 65_536
-
 
 class Commit(NamedTuple):
     """A commit: the text of its file, and its actions."""
@@ -181,12 +179,6 @@ class Snapshot:
             elif "protocol" in action:
                 later.protocol = action["protocol"]
         return later
-
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Return columns of all rows, file by file, up to 65,536 rows at a time. Raises as `query`."""
-        for file in self.files():
-            with self._table_folder.open_file(file) as parquet:
-                yield from parquet.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False)
 
     def stored(self) -> list[DataFile] | None:
         """Return the files of this version as `files`; None if that raises."""

@@ -8,20 +8,19 @@ it, the other folders do not look complete. The manifest follows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.delta.filesystems import absolute_path
-from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS
 from offsets_pipeline.export.segment_writer import ExportedPartition, PartitionWriter
 from offsets_pipeline.export.target import target_folder
 from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
 from offsets_pipeline.log.ordered_log import OrderedLog
-from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store_snapshot import StoreSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +56,7 @@ class Export:
 
 
 def export_segments(
-    reader: StateReader,
+    reader: StoreSnapshot,
     to: Path,
     *,
     as_of_ms: int | None = None,
@@ -88,15 +87,12 @@ def export_segments(
     reader.properties.require_topic_kind(reader.location, *_EXPORTED)
     partitions = range(reader.offsets_partitions)
     with target_folder(to, topic) as target:
-        known = reader.table(LOG_PARTITIONS.name).rows().to_pylist()
-        # open the log after reading the bounds: an ingest appends records before it writes their bounds, so this
-        # snapshot has all records up to each bound
-        reader = StateReader(reader.location)
-        log_incarnation, bounds = _newest(known)
-        log = OrderedLog(reader.table("log"), log_incarnation, as_of_ms)
+        store = StoreSnapshot(reader.location)  # as of now
+        current = store.current_log
+        log = OrderedLog(store.table("log"), current.number, as_of_ms)
         writers = {
             partition: PartitionWriter(
-                to / f"{topic}-{partition}", partition, bounds.get(partition, (0, 0))[0], codec, segment_bytes
+                to / f"{topic}-{partition}", partition, current.starts.get(partition, 0), codec, segment_bytes
             )
             for partition in partitions
         }
@@ -109,15 +105,15 @@ def export_segments(
             on_read(run.num_rows)
         # a log partition that `as_of_ms` cuts off ends with its last record
         exported = tuple(
-            writer.close(0 if partition in log.ends else bounds.get(partition, (0, 0))[1])
+            writer.close(0 if partition in log.ends else current.ends.get(partition, 0))
             for partition, writer in writers.items()
         )
         for writer in reversed(writers.values()):
             writer.name()
         export = Export(
             absolute_path(reader.location),
-            reader.table("log").version,
-            log_incarnation,
+            store.table("log").version,
+            current.number,
             as_of_ms,
             codec.name.lower(),
             exported,
@@ -136,13 +132,3 @@ def _topic(properties: StoreProperties) -> str:
 def _are_offsets(rows: pa.Table) -> pa.ChunkedArray:
     """Return whether each record of an owned store for Connect is an offset, by its key: a JSON array."""
     return pc.starts_with(rows["key"].cast(pa.string()), "[")
-
-
-def _newest(known: list[dict[str, Any]]) -> tuple[int, dict[int, tuple[int, int]]]:
-    """Return the newest log incarnation, and the known log start and log end of its log partitions."""
-    newest = max((row["log_incarnation"] for row in known), default=LOG_INCARNATION)
-    return newest, {
-        row["log_partition"]: (row["start_offset"], row["end_offset"])
-        for row in known
-        if row["log_incarnation"] == newest
-    }

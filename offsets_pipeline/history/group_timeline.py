@@ -169,7 +169,7 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
     if deletion is not None and _is_after(deletion, last):
         text += f", {_deleted(deletion)}"
         return WhyAnswer(status="deleted", text=text, **_of_deletion(deletion), **told, **common)
-    newest = history.current.number
+    newest = history.current_log.number
     if last["log_incarnation"] < newest:
         reason = f"the log was read again (incarnation {newest}) and has no commit of it; the deletion was not read"
         return WhyAnswer(

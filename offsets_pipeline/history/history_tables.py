@@ -12,7 +12,7 @@ import pyarrow as pa
 from offsets_pipeline.history.decoded_log import decoded_log
 from offsets_pipeline.history.deletion_causes import Causes, Retention
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS, LOG_RECORDS
-from offsets_pipeline.history.log_history import LogHistory
+from offsets_pipeline.history.log_history import COLUMNS, LogHistory
 from offsets_pipeline.history.of_groups import of_groups
 from offsets_pipeline.history.partition_history import PartitionHistory, Shown
 from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, endings
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from offsets_pipeline.history.completeness import Completeness
-    from offsets_pipeline.history.log_history import Incarnation
+    from offsets_pipeline.store_snapshot import LogIncarnation
 
 _OUTCOMES = {COMMITTED: "committed", ABORTED: "aborted", OPEN: "open"}
 _TRANSACTIONS = ("log_partition", "record_offset", "producer_id", "control_type")
@@ -155,7 +155,7 @@ def histories(
 
 def partitions_of(
     history: LogHistory,
-    incarnation: Incarnation,
+    incarnation: LogIncarnation,
     group_ids: Collection[str] | None,
     partitions: Collection[int] | None,
 ) -> Collection[int] | None:
@@ -172,7 +172,8 @@ def _records(
     for incarnation in history.incarnations:
         homes = partitions_of(history, incarnation, group_ids, partitions)
         outcomes = _outcomes(history, incarnation, homes)
-        for partition, rows in history.read(incarnation, partitions=homes).runs():
+        log = history.read(incarnation, partitions=homes, columns=(*COLUMNS, "log_incarnation"))
+        for partition, rows in log.runs():
             known = with_outcome(rows, *outcomes[partition]) if partition in outcomes else _without_outcome(rows)
             if group_ids is not None:
                 known = of_groups(known, group_ids)
@@ -180,7 +181,7 @@ def _records(
 
 
 def _outcomes(
-    history: LogHistory, incarnation: Incarnation, partitions: Collection[int] | None
+    history: LogHistory, incarnation: LogIncarnation, partitions: Collection[int] | None
 ) -> dict[int, tuple[np.ndarray[tuple[int], np.dtype[np.int64]], pa.Array]]:
     """By log partition, the record offsets of records of transactions, and what became of each (R11)."""
     found: dict[int, list[pa.Table]] = defaultdict(list)

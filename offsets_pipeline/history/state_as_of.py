@@ -82,7 +82,7 @@ def state_as_of(
 
     Raises DamagedTable, UnsupportedTable.
     """
-    incarnation = history.current
+    incarnation = history.current_log
     homes = history.homes(group_ids, incarnation)
     wanted = None if homes is None else set(homes)
     if positions is not None:
@@ -106,10 +106,10 @@ def state_as_of(
 
 def _read_on(history: LogHistory, partitions: Collection[int]) -> dict[int, Completeness]:
     """From where on log partitions are complete, by all of their records: these are cut off before that position."""
-    found = {partition: history.completeness(history.current, partition) for partition in partitions}
+    found = {partition: history.completeness(history.current_log, partition) for partition in partitions}
     columns = ("log_partition", "record_offset", "record_timestamp", "key", "control_type")
     if partitions:
-        for partition, rows in history.read(history.current, partitions=partitions, columns=columns).runs():
+        for partition, rows in history.read(history.current_log, partitions=partitions, columns=columns).runs():
             found[partition].add(rows)
     return found
 
@@ -134,7 +134,9 @@ def _state(effects: Effects, history: LogHistory, group_ids: Collection[str] | N
     offsets = effects.offsets.filter(effects.offsets["committed_offset"].is_valid())
     groups = [
         row
-        for row in described(facts, history.current.offsets_partitions, history.semantics).select(_GROUPS).to_pylist()
+        for row in described(facts, history.current_log.offsets_partitions, history.semantics)
+        .select(_GROUPS)
+        .to_pylist()
         if group_ids is None or row["group_id"] in group_ids
     ]
     return StateAsOf(

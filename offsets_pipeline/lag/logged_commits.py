@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.clock import shown_time
-from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.lag.commit_windows import (
     COLUMNS,
     MANY_GROUPS,
@@ -84,7 +84,7 @@ class _LoggedCommits:
 
     def _rows(self, where: str, appended_at: str = "") -> pa.Table:
         """The rows that meet a condition, in order; ``appended_at`` is what the statistics of their files reach."""
-        only = {"log_incarnation": [self._log_incarnation]}
+        only = {"log_incarnation": [self._reader.current_log.number]}
         if self._homes is not None:
             only["log_partition"] = self._homes
         log, relations = self._reader.table(LOG.name), self._reader.relations
@@ -105,8 +105,8 @@ class _LoggedCommits:
         return None if self._reader.coordinator_semantics.is_classic else self._reader.offsets_partitions
 
     def _runs(self) -> Iterator[tuple[int, pa.Table]]:
-        log = OrderedLog(self._reader.table("log"), self._log_incarnation, self._at_ms, self._homes, columns=COLUMNS)
-        yield from log.runs()
+        log, current = self._reader.table("log"), self._reader.current_log
+        yield from OrderedLog(log, current.number, self._at_ms, self._homes, columns=COLUMNS).runs()
 
     @cached_property
     def _homes(self) -> list[int] | None:
@@ -114,11 +114,6 @@ class _LoggedCommits:
         if self._offsets_partitions is None:
             return None
         return sorted({partition_for(group_id, self._offsets_partitions) for group_id in self._group_ids})
-
-    @cached_property
-    def _log_incarnation(self) -> int:
-        notes = self._reader.table(LOG_PARTITIONS.name).rows(["log_incarnation"])
-        return max(notes["log_incarnation"].to_pylist(), default=LOG_INCARNATION)
 
 
 def _next(prefix: bytes) -> bytes:

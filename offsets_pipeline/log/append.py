@@ -6,22 +6,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.delta import APPLICATION, COMPRESSION, DataFile
+from offsets_pipeline.delta import APPLICATION, COMPRESSION
 from offsets_pipeline.delta.data_file import COMPLETE, LATE, late_in
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
+from offsets_pipeline.log.task_results import task_results
 from offsets_pipeline.semantics.log_row import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.clock import Clock
+    from offsets_pipeline.delta import DataFile
     from offsets_pipeline.store import Store
 
 
@@ -84,7 +86,7 @@ class LogAppender:
         """
         place = self.place(clock, log_incarnation)
 
-        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[DataFile], set[int]]]:
             writer, late = LogFileWriter(place), set[int]()
             for batch in batches:
                 for of_partition in log_partitions_of(batch):
@@ -92,15 +94,13 @@ class LogAppender:
                         writer.write(of_partition)
                         if pc.any(of_partition["backfill"]).as_py():
                             late.add(of_partition["log_partition"][0].as_py())
-            found = [*({"file": file.as_text()} for file in writer.close()), *({"late": at} for at in late)]
-            yield pa.RecordBatch.from_pylist(found, pa.schema([("file", pa.string()), ("late", pa.int32())]))
+            yield writer.close(), late
 
         shared = rows.select(LOG.names()).repartition("log_partition")
-        in_order = shared.sortWithinPartitions("log_partition", "record_offset")
-        found = in_order.mapInArrow(write, "file string, late int").collect()
-        files = [DataFile.of_text(row["file"]) for row in found if row["file"] is not None]
+        results = task_results(shared.sortWithinPartitions("log_partition", "record_offset"), write)
+        files = [file for written, _ in results for file in written]
         number = self._seen.transaction(LATE) + 1
-        late = {late_in(row["late"]): number for row in found if row["late"] is not None}
+        late = {late_in(at): number for _, late in results for at in late}
         advance = {APPLICATION: self.number, LATE: number, **late}
         version = self._table.commit(files, seen=self._seen, advance=advance, unless_advanced=[CLEANED])
         return Append(version, sum(file.rows for file in files))

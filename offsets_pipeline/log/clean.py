@@ -12,36 +12,49 @@ A crash before step 5 leaves every record of the log in place. Other writers may
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.delta import COMPRESSION, DataFile
+from offsets_pipeline.delta import COMPRESSION
 from offsets_pipeline.delta.data_file import LATE
 from offsets_pipeline.delta.protocol import UNDO
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_INCARNATION
 from offsets_pipeline.errors import CannotClean, UnsupportedTable
 from offsets_pipeline.log.append import CLEANED
-from offsets_pipeline.log.clean_files import CANDIDATES, KEPT, Bounds, FilesOfTable, Rewriter, candidates, kept
+from offsets_pipeline.log.clean_files import (
+    CANDIDATES,
+    KEPT,
+    Bounds,
+    CleanedFiles,
+    Rewriter,
+    Rewritten,
+    candidates,
+    heads,
+    kept,
+)
 from offsets_pipeline.log.file_writer import LogFilePlace
+from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import shared_out
 from offsets_pipeline.log.metadata import LogMetadata
+from offsets_pipeline.log.task_results import task_results
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.delta import DataFile
     from offsets_pipeline.store import Store
 
 _TASKS_PER_CORE = 2
@@ -114,10 +127,9 @@ class _Cleaning:
         self._files = self._files_to_clean()
         self._tasks = _TASKS_PER_CORE * store.spark.sparkContext.defaultParallelism
         self._bounds = Bounds(
-            self._cleaned_to(folded_to, before_ms, log_incarnation),
+            self._range(folded_to, before_ms, log_incarnation),
             (now_ms - settings.log.delete_retention_ms) * 1000,
             _END_OF_TIME_US if before_ms is None else before_ms * 1000,
-            log_incarnation,
             next((CoordinatorSemantics(row["coordinator_semantics"]) for row in progress), MODERN),
             store.properties.topic_kind,
         )
@@ -127,17 +139,17 @@ class _Cleaning:
         results = self._rewrite(chosen, dry_run=dry_run) if chosen else []
         names = {file.name for file in chosen}
         others = [file for file in self._files if file.name not in names]
-        written = [DataFile.of_text(file) for result in results for file in result["files"]]
-        looked_at = [each for result in results for each in result["rewritten"]]
-        changed = [chosen[each["file"]] for each in looked_at if each["dropped"] or each["superseded"]]
+        looked_at = [each for rewritten, _ in results for each in rewritten]
+        written = [file for _, files in results for file in files]
+        changed = [chosen[each.file] for each in looked_at if each.dropped or each.superseded]
         before = sum(file.rows for file in others)
-        before += sum(each["records"] for each in looked_at)
-        removed = sum(sum(each["dropped"].values()) + each["superseded"] for each in looked_at)
+        before += sum(each.records for each in looked_at)
+        removed = sum(sum(each.dropped.values()) + each.superseded for each in looked_at)
         if changed and not dry_run:
-            cleaned = {int(partition) for each in looked_at for partition in each["dropped"]}
-            notes = LogMetadata(self._store, self._settings, self._clock, self._bounds.log_incarnation)
+            cleaned = {partition for each in looked_at for partition in each.dropped}
+            notes = LogMetadata(self._store, self._settings, self._clock, self._bounds.range.log_incarnation)
             # before the commit to `log`: an ingest that misses records must know that a cleaning removed them
-            notes.cleaned({partition: self._bounds.cleaned_to[partition] for partition in sorted(cleaned)})
+            notes.cleaned({partition: self._bounds.range.ends[partition] for partition in sorted(cleaned)})
             self._table.commit(
                 written,
                 changed,
@@ -177,51 +189,50 @@ class _Cleaning:
                 )
         return files
 
-    def _cleaned_to(self, folded_to: Mapping[int, int], before_ms: int | None, log_incarnation: int) -> dict[int, int]:
-        """By log partition, the record offset up to which to clean; omits log partitions that keep all records."""
+    def _range(self, folded_to: Mapping[int, int], before_ms: int | None, log_incarnation: int) -> LogRange:
+        """The records that the cleaning may remove; omits log partitions that keep all records."""
         # The last folded record always stays: a replay then ends at the same record offset as the fold.
-        ends = {partition: end - 1 for partition, end in folded_to.items()}
-        if before_ms is not None:  # R23: the head younger than `min.compaction.lag.ms`
-            log = self._store.spark.sql(
-                f"SELECT * FROM {self._store.table_name(LOG.name)} VERSION AS OF {self._seen.version}"
-            )
-            log = log.where(F.col("log_incarnation") == log_incarnation)
-            young = log.where(F.coalesce("record_timestamp", "appended_at") >= F.timestamp_millis(F.lit(before_ms)))
-            for row in young.groupBy("log_partition").agg(F.min("record_offset").alias("head")).collect():
-                ends[row["log_partition"]] = min(row["head"], ends.get(row["log_partition"], 0))
-        return {partition: end for partition, end in ends.items() if end > 0}
+        folded = _up_to({partition: end - 1 for partition, end in folded_to.items()}, log_incarnation)
+        if before_ms is None:
+            return folded
+        # R23: the head younger than `min.compaction.lag.ms`
+        log, young_from_us = self._table, before_ms * 1000
+        files = [file for file in self._files if folded.may_hold(file)]
+        numbers, _ = self._shared_out(files)
+        ends = dict(folded.ends)
+        for found in task_results(numbers, lambda batches: [heads(log, folded, _of(files, batches), young_from_us)]):
+            ends |= {partition: min(head, ends[partition]) for partition, head in found.items()}
+        return _up_to(ends, log_incarnation)
 
     def _may_lose(self, file: DataFile) -> bool:
         """Whether the cleaning must read a file: by its statistics, or because it has none."""
-        lowest, highest = file.lowest, file.highest
-        if not file.rows or lowest.get("log_incarnation", LOG_INCARNATION) < self._bounds.log_incarnation:
-            return True
-        first, last = lowest.get("log_partition", 0), highest.get("log_partition", 2**31)
-        return any(
-            first <= partition <= last and lowest.get("record_offset", 0) < end
-            for partition, end in self._bounds.cleaned_to.items()
-        )
+        return not file.rows or self._bounds.may_have_superseded(file) or self._bounds.range.may_hold(file)
 
-    def _rewrite(self, chosen: list[DataFile], *, dry_run: bool) -> list[dict[str, Any]]:
-        """Run the tasks that choose and write; returns the result of each."""
-        spark, bounds, count = self._store.spark, self._bounds, self._tasks
-        files = FilesOfTable(self._table.folder, [unquote(file.name) for file in chosen])
+    def _shared_out(self, files: Sequence[DataFile]) -> tuple[DataFrame, int]:
+        """The number of each file and of its task, in the partition of the task; and the number of tasks."""
+        shares = shared_out(files, self._tasks)
+        numbers = iter(range(len(files)))  # neighbours stay together, in order
+        numbered = [(task, next(numbers)) for task, share in enumerate(shares) for _ in share]
+        rows = self._store.spark.createDataFrame(numbered, "task int, file int")
+        return rows.repartitionById(max(1, len(shares)), F.col("task")), len(shares)
+
+    def _rewrite(self, chosen: list[DataFile], *, dry_run: bool) -> list[tuple[list[Rewritten], list[DataFile]]]:
+        """Run the tasks that choose and write; returns the results and the new files of each."""
+        bounds, count = self._bounds, self._tasks
+        files = CleanedFiles(self._table, chosen)
         compression = self._settings.log.codec(COMPRESSION)
         place = None if dry_run else LogFilePlace(self._table.folder, self._clock.now_ms(), compression=compression)
-        shares = shared_out([DataFile(str(number), file.size, 0) for number, file in enumerate(chosen)], count)
-        numbered = [(task, int(file.name)) for task, share in enumerate(shares) for file in share]
-        numbers = spark.createDataFrame(numbered, "task int, file int").repartitionById(len(shares), F.col("task"))
+        numbers, tasks = self._shared_out(chosen)
 
         def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from candidates(files, [file for batch in batches for file in batch["file"].to_pylist()], bounds)
 
-        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[Rewritten], list[DataFile]]]:
             rewriter = Rewriter(files, bounds, place)
             rows = ((row["file"], row["positions"]) for batch in batches for row in batch.to_pylist())
             positions = ((file, [each for _, each in of_file]) for file, of_file in groupby(rows, key=itemgetter(0)))
-            new = [file.as_text() for file in rewriter.rewrite(positions)]
-            said = json.dumps({"rewritten": [asdict(each) for each in rewriter.rewritten], "files": new})
-            yield pa.RecordBatch.from_pydict({"said": [said]})
+            new = rewriter.rewrite(positions)
+            yield rewriter.rewritten, new
 
         chosen_rows = numbers.select("file").mapInArrow(read, from_arrow_schema(CANDIDATES))
         of_partitions = chosen_rows.repartitionById(count, F.col("log_partition") % count)
@@ -229,9 +240,19 @@ class _Cleaning:
         stay = of_partitions.mapInArrow(keep, from_arrow_schema(KEPT))
         # an empty row for each file: a file that keeps no candidate must reach the writing task, too
         stay = stay.unionByName(numbers.select("file", F.lit(b"").alias("positions")))
-        shared = stay.join(F.broadcast(numbers), "file").repartitionById(len(shares), F.col("task"))
-        results = shared.sortWithinPartitions("file").select("file", "positions").mapInArrow(write, "said string")
-        return [json.loads(row["said"]) for row in results.collect()]
+        shared = stay.join(F.broadcast(numbers), "file").repartitionById(tasks, F.col("task"))
+        return task_results(shared.sortWithinPartitions("file").select("file", "positions"), write)
+
+
+def _up_to(ends: Mapping[int, int], log_incarnation: int) -> LogRange:
+    """The records before these ends, by log partition."""
+    wanted = {partition: end for partition, end in ends.items() if end > 0}
+    return LogRange(dict.fromkeys(wanted, 0), wanted, log_incarnation)
+
+
+def _of(files: Sequence[DataFile], batches: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
+    """The files whose numbers are in the column `file`."""
+    return (files[number] for batch in batches for number in batch["file"].to_pylist())
 
 
 def _in_order(file: DataFile) -> tuple[int, str]:

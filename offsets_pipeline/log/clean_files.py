@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from offsets_pipeline.connect.topic_survivors import topic_survivors
-from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.schemas import LOG_INCARNATION
 from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.file_compaction import SORT_BYTES, write_in_order
 from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
+from offsets_pipeline.log.log_range import PLACE
+from offsets_pipeline.log.log_scan import KEY, POSITION, LogScan
 from offsets_pipeline.semantics import survivors
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.semantics.log_row import place_of
@@ -29,8 +30,9 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.delta import DataFile
+    from offsets_pipeline.delta import DataFile, TableFolder
     from offsets_pipeline.log.file_writer import LogFilePlace
+    from offsets_pipeline.log.log_range import LogRange
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 Bools = npt.NDArray[np.bool_]
@@ -41,42 +43,43 @@ CANDIDATES = pa.schema(
         pa.field("log_partition", pa.int32(), nullable=False),
         *survivors.SCHEMA,
         pa.field("file", pa.int32(), nullable=False),
-        pa.field("position", pa.int32(), nullable=False),
+        POSITION,
     ]
 )
 #: Positions in a file of one log partition's records that stay: int32, little-endian, ascending.
 KEPT = pa.schema([pa.field("file", pa.int32(), nullable=False), pa.field("positions", pa.binary(), nullable=False)])
 
-_PLACE = ["log_partition", "record_offset", "log_incarnation"]
 _WHEN = ["record_timestamp", "appended_at"]
-_MICROSECONDS = pa.timestamp("us", tz="UTC")
+_PLACE = pa.schema([SCHEMA.field(name) for name in PLACE])
+_PLACE_AND_TIME = pa.schema([SCHEMA.field(name) for name in (*PLACE, *_WHEN)])
+_READ = pa.schema([*(each for each in SCHEMA if each.name in {*_WHEN, *CANDIDATES.names} - {"key"}), KEY, POSITION])
 
 
 @dataclass(frozen=True)
 class Bounds:
     """Limits of a cleaning of one incarnation of the log.
 
-    ``cleaned_to``: by log partition, the first record offset that the cleaning keeps; it skips other log partitions.
-    ``aged_before_us``: tombstones from before this time, in microseconds, may go. ``superseded_before_us``: all records
-    of older log incarnations from before this time go, as no replay needs them (docs/adr/0014). ``semantics``: those of
-    the replays to come. ``topic_kind``: the kind of the log's topic.
+    ``range``: the records that it may remove; each log partition has an end. ``aged_before_us``: tombstones from before
+    this time, in microseconds, may go. ``superseded_before_us``: all records of older log incarnations from before this
+    time go, as no replay needs them (docs/adr/0014). ``semantics``: those of the replays to come. ``topic_kind``: the
+    kind of the log's topic.
     """
 
-    cleaned_to: Mapping[int, int]
+    range: LogRange
     aged_before_us: int
     superseded_before_us: int
-    log_incarnation: int
     semantics: CoordinatorSemantics
     topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS
 
-    def candidates(self, rows: pa.Table) -> Bools:
-        """A mask of the rows that the cleaning may remove; ``rows`` has the columns `_PLACE`."""
-        partition = rows["log_partition"].to_numpy()
-        ends = np.zeros(max(int(partition.max(initial=0)), *self.cleaned_to, 0) + 1, dtype=np.int64)
-        ends[list(self.cleaned_to)] = list(self.cleaned_to.values())
-        found: Bools = rows["record_offset"].to_numpy() < ends[partition]
-        found &= rows["log_incarnation"].to_numpy() == self.log_incarnation
-        return found
+    def may_have_superseded(self, file: DataFile) -> bool:
+        """Whether a file may hold records of older log incarnations, by its statistics."""
+        return bool(file.lowest.get("log_incarnation", LOG_INCARNATION) < self.range.log_incarnation)
+
+    def superseded(self, rows: pa.Table) -> Bools:
+        """A mask of the records of older log incarnations that go."""
+        older: Bools = rows["log_incarnation"].to_numpy() < self.range.log_incarnation
+        older &= _when(rows).to_numpy() < self.superseded_before_us
+        return older
 
 
 @dataclass(frozen=True)
@@ -94,26 +97,28 @@ class Rewritten:
 
 
 @dataclass(frozen=True)
-class FilesOfTable:
-    """The files of a table that a cleaning reads: ``names`` lie in ``folder``, a path or URI that Arrow understands."""
+class CleanedFiles:
+    """The files that a cleaning reads; their numbers are indices of ``files``."""
 
-    folder: str
-    names: Sequence[str]
-
-    def path(self, file: int) -> str:
-        """The file's path, for a message."""
-        return f"the file {self.folder}/{self.names[file]}"
-
-    def open(self, file: int) -> pq.ParquetFile:
-        """Open a file by its number."""
-        system, path = open_path(self.folder)
-        source = system.open_input_file(f"{path}/{self.names[file]}")
-        return pq.ParquetFile(source, read_dictionary=["key", "source"])
+    log: TableFolder
+    files: Sequence[DataFile]
 
 
-def candidates(files: FilesOfTable, numbers: Iterable[int], bounds: Bounds) -> Iterator[pa.RecordBatch]:
+def heads(log: TableFolder, log_range: LogRange, files: Iterable[DataFile], young_from_us: int) -> dict[int, int]:
+    """By log partition, the lowest record offset of a range whose record is not older than a time in microseconds."""
+    found: dict[int, int] = {}
+    for rows in LogScan(log, _PLACE_AND_TIME, log_range).rows(files):
+        young = rows.filter(pc.greater_equal(_when(rows), young_from_us))
+        lowest = young.group_by("log_partition", use_threads=False).aggregate([("record_offset", "min")])
+        for row in lowest.to_pylist():
+            at, offset = row["log_partition"], row["record_offset_min"]
+            found[at] = min(offset, found.get(at, offset))
+    return found
+
+
+def candidates(files: CleanedFiles, numbers: Iterable[int], bounds: Bounds) -> Iterator[pa.RecordBatch]:
     """Yield the CANDIDATES of these files; of a log of groups after an early compaction of offset commits."""
-    parts = (rows for file in numbers for rows in _located(files, file, bounds))
+    parts = (rows for number in numbers for rows in _candidates_of(files, number, bounds))
     if bounds.topic_kind.is_connect:  # few records: each task of `kept` can take them all
         for rows in parts:
             yield from rows.select(CANDIDATES.names).cast(CANDIDATES).to_batches()
@@ -124,53 +129,20 @@ def candidates(files: FilesOfTable, numbers: Iterable[int], bounds: Bounds) -> I
         yield from compact(pa.concat_tables(compacted)).select(CANDIDATES.names).to_batches()
 
 
-def _located(files: FilesOfTable, file: int, bounds: Bounds) -> Iterator[pa.Table]:
-    with working_on(partial(files.path, file)):
-        yield from _candidates_of(files, file, bounds)
-
-
-def _candidates_of(files: FilesOfTable, file: int, bounds: Bounds) -> Iterator[pa.Table]:
-    with files.open(file) as parquet:
-        position = 0
-        for group in range(parquet.num_row_groups):
-            place = parquet.read_row_group(group, columns=_PLACE, use_threads=False)
-            wanted = np.flatnonzero(bounds.candidates(place))
-            if len(wanted):
-                rows = parquet.read_row_group(group, columns=_READ, use_threads=False)
-                if len(wanted) < rows.num_rows:
-                    rows = rows.take(pa.array(wanted))
-                yield _as_candidates(rows, file, wanted + position, bounds)
-            position += place.num_rows
-
-
-_READ = [name for name in SCHEMA.names if name not in ("producer_epoch", "source", "log_incarnation")]
-
-
-def _as_candidates(rows: pa.Table, file: int, position: npt.NDArray[np.int64], bounds: Bounds) -> pa.Table:
-    columns = {
-        **{name: rows[name] for name in rows.column_names},
-        "key": rows["key"].cast(pa.dictionary(pa.int32(), pa.binary())),
-        "value": rows["value"].cast(pa.binary()),
-        "aged": pc.less(_when(rows), bounds.aged_before_us),
-        "file": pa.repeat(pa.scalar(file, pa.int32()), rows.num_rows),
-        "position": pa.array(position, pa.int32()),
-        "records": pa.array(np.ones(rows.num_rows, dtype=np.int64)),  # `compact_early` needs this column
-    }
-    return pa.table({name: columns[name] for name in [*CANDIDATES.names, "records"]})
+def _candidates_of(files: CleanedFiles, number: int, bounds: Bounds) -> Iterator[pa.Table]:
+    for rows in LogScan(files.log, _READ, bounds.range).rows([files.files[number]]):
+        columns = {
+            **{name: rows[name] for name in rows.column_names},
+            "aged": pc.less(_when(rows), bounds.aged_before_us),
+            "file": pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows),
+            "records": pa.array(np.ones(rows.num_rows, dtype=np.int64)),  # `compact_early` needs this column
+        }
+        yield pa.table({name: columns[name] for name in [*CANDIDATES.names, "records"]})
 
 
 def _when(rows: pa.Table) -> pa.ChunkedArray:
     """Time of each record in microseconds since 1970: its own timestamp, else the time of its append."""
-    when = pc.coalesce(*(rows[name].cast(_MICROSECONDS, safe=False) for name in _WHEN))
-    return when.cast(pa.int64())
-
-
-def _superseded(parquet: pq.ParquetFile, place: pa.Table, bounds: Bounds) -> Bools:
-    """Mask of the records of superseded log incarnations; ``place`` has the columns `_PLACE`."""
-    older: Bools = place["log_incarnation"].to_numpy() < bounds.log_incarnation
-    if older.any():
-        older &= _when(parquet.read(columns=_WHEN, use_threads=False)).to_numpy() < bounds.superseded_before_us
-    return older
+    return pc.coalesce(*(rows[name].cast(pa.int64()) for name in _WHEN))
 
 
 def kept(
@@ -202,7 +174,7 @@ class Rewriter:
     Only counts if ``place`` is None.
     """
 
-    def __init__(self, files: FilesOfTable, bounds: Bounds, place: LogFilePlace | None) -> None:
+    def __init__(self, files: CleanedFiles, bounds: Bounds, place: LogFilePlace | None) -> None:
         self._files = files
         self._bounds = bounds
         self._place = place
@@ -217,26 +189,18 @@ class Rewriter:
                 write_in_order(writer, rows)
         return [] if writer is None else writer.close()
 
-    def _remaining(self, file: int, positions: Iterable[bytes]) -> Iterator[pa.Table]:
+    def _remaining(self, number: int, positions: Iterable[bytes]) -> Iterator[pa.Table]:
         """Yield the rows that stay of a file that loses some; none if nothing is to be written."""
-        with working_on(partial(self._files.path, file)), self._files.open(file) as parquet:
-            place = parquet.read(columns=_PLACE, use_threads=False)
-            keep = ~self._bounds.candidates(place)
-            keep[np.frombuffer(b"".join(positions), dtype="<i4")] = True
-            partitions, counts = np.unique(place["log_partition"].to_numpy()[~keep], return_counts=True)
-            dropped = dict(zip(partitions.tolist(), counts.tolist(), strict=True))
-            superseded = _superseded(parquet, place, self._bounds)
-            self.rewritten.append(Rewritten(file, len(keep), dropped, int(superseded.sum())))
-            keep &= ~superseded
-            if self._place is not None and not keep.all():
-                yield from _filtered(parquet, keep)
-
-
-def _filtered(parquet: pq.ParquetFile, keep: Bools) -> Iterator[pa.Table]:
-    start = 0
-    for group in range(parquet.num_row_groups):
-        stays = keep[start : start + parquet.metadata.row_group(group).num_rows]
-        start += len(stays)
-        if stays.any():
-            rows = parquet.read_row_group(group, use_threads=False).select(SCHEMA.names)
-            yield rows.filter(pa.array(stays)).cast(SCHEMA)
+        log, file = self._files.log, self._files.files[number]
+        may_have_superseded = self._bounds.may_have_superseded(file)
+        schema = _PLACE_AND_TIME if may_have_superseded else _PLACE
+        place = pa.concat_tables([schema.empty_table(), *LogScan(log, schema).rows([file])])
+        keep = ~self._bounds.range.mask(place)
+        keep[np.frombuffer(b"".join(positions), dtype="<i4")] = True
+        partitions, counts = np.unique(place["log_partition"].to_numpy()[~keep], return_counts=True)
+        dropped = dict(zip(partitions.tolist(), counts.tolist(), strict=True))
+        superseded = self._bounds.superseded(place) if may_have_superseded else np.zeros(len(keep), dtype=np.bool_)
+        self.rewritten.append(Rewritten(number, len(keep), dropped, int(superseded.sum())))
+        keep &= ~superseded
+        if self._place is not None and not keep.all():
+            yield from LogScan(log, SCHEMA).rows_at(file, keep)

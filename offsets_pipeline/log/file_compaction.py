@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.log.file_writer import SCHEMA, LogFilePlace, LogFileWriter, log_partitions_of
+from offsets_pipeline.log.log_scan import LogScan
 from offsets_pipeline.semantics.compaction import gathered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     import pyarrow as pa
 
     from offsets_pipeline.delta import DataFile, TableFolder
@@ -26,19 +25,12 @@ def rewritten(folder: TableFolder, compression: str, files: list[DataFile]) -> l
     """
     writer = LogFileWriter(LogFilePlace(folder.folder, 0, compression=compression))
     try:
-        for rows in gathered(_row_groups(folder, files), size_bytes=SORT_BYTES):
+        for rows in gathered(LogScan(folder, SCHEMA).rows(files), size_bytes=SORT_BYTES):
             write_in_order(writer, rows)
         return writer.close()
     except BaseException:
         writer.discard()
         raise
-
-
-def _row_groups(folder: TableFolder, files: Iterable[DataFile]) -> Iterator[pa.Table]:
-    for file in files:
-        with folder.open_file(file, read_dictionary=["key", "source"]) as parquet:
-            for group in range(parquet.num_row_groups):
-                yield parquet.read_row_group(group, use_threads=False).select(SCHEMA.names).cast(SCHEMA)
 
 
 def write_in_order(writer: LogFileWriter, rows: pa.Table) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.foreign_errors import working_on
+from offsets_pipeline.log.log_scan import KEY, LogScan
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, gathered
 from offsets_pipeline.semantics.log_row import place_of
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.log.log_range import LogRange
-
-_KEY = pa.field("key", pa.dictionary(pa.int32(), pa.binary()))
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class LogReader:
 
     def read(self, files: Iterable[DataFile]) -> Iterator[pa.Table]:
         """Yield the rows of the files, in ``schema``."""
-        rows = (rows for file in files for rows in self._located(file))
+        rows = self._rows(files)
         if self.compact is None:
             yield from (each.cast(self.schema) for each in rows)
             return
@@ -51,24 +50,13 @@ class LogReader:
         if parts:
             yield compacted(self.compact, pa.concat_tables(parts))
 
-    def _located(self, file: DataFile) -> Iterator[pa.Table]:
-        last = "its start"
-        with working_on(lambda: f"the file {self.log.folder}/{file.name} after {last}"):
-            for rows in self._rows(file):
-                yield rows
-                last = place_of(rows)
-
-    def _rows(self, file: DataFile) -> Iterator[pa.Table]:
-        # each distinct key once; files of several writers differ in nullability and in the width of bytes
-        schema = self.schema.set(self.schema.get_field_index("key"), _KEY)
-        columns = [name for name in schema.names if name != "records"]
-        with self.log.open_file(file, read_dictionary=["key"]) as parquet:
-            for group in range(parquet.num_row_groups):
-                read = parquet.read_row_group(group, columns=[*columns, "log_incarnation"], use_threads=False)
-                rows = self.range.select(read)
-                if rows.num_rows:
-                    rows = rows.append_column("records", pa.array(np.ones(rows.num_rows, dtype=np.int64)))
-                    yield pa.Table.from_arrays([rows[each.name].cast(each.type) for each in schema], schema=schema)
+    def _rows(self, files: Iterable[DataFile]) -> Iterator[pa.Table]:
+        key = self.schema.get_field_index("key")
+        schema = self.schema.set(key, KEY)
+        records = schema.get_field_index("records")
+        for rows in LogScan(self.log, schema.remove(records), self.range).rows(files):
+            ones = pa.array(np.ones(rows.num_rows, dtype=np.int64))
+            yield rows.add_column(records, schema.field(records), ones)
 
 
 def as_input(rows: pa.Table, schema: pa.Schema) -> pa.Table:

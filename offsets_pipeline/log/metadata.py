@@ -15,6 +15,7 @@ from offsets_pipeline.clock import EPOCH
 from offsets_pipeline.delta import APPLICATION
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, QUARANTINE, TOPICS
+from offsets_pipeline.log.incarnations import log_incarnation
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
@@ -51,21 +52,14 @@ def partition_rows(store: Store, log_incarnation: int) -> list[dict[str, Any]]:
     return [row for row in rows if row["log_incarnation"] == log_incarnation]
 
 
-def partition_count(store: Store, log_incarnation: int) -> int:
-    """The number of log partitions of a log incarnation, R1's n: a topic may have got more since the one before."""
-    followed = sum(row["complete_since"] is not None for row in partition_rows(store, log_incarnation))
-    return followed or store.properties.offsets_partitions
+def partition_count(store: Store, number: int) -> int:
+    """The number of log partitions of a log incarnation, R1's n."""
+    return log_incarnation(store, number).offsets_partitions
 
 
-def cleaned_to(store: Store, log_incarnation: int) -> dict[int, int]:
+def cleaned_to(store: Store, number: int) -> Mapping[int, int]:
     """By log partition, the record offset before which a cleaning removed records; omits uncleaned log partitions."""
-    rows = partition_rows(store, log_incarnation)
-    return {row["log_partition"]: row["cleaned_to"] for row in rows if row["cleaned_to"] is not None}
-
-
-def is_followed(store: Store, log_incarnation: int) -> bool:
-    """Whether `follow` read this log incarnation from a live topic."""
-    return any(row["complete_since"] is not None for row in partition_rows(store, log_incarnation))
+    return log_incarnation(store, number).cleaned_to
 
 
 def note_topics(store: Store, names: Iterable[tuple[str, str]], settings: Settings) -> None:

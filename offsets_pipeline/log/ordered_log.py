@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +19,16 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
+from offsets_pipeline.log.log_range import LogRange
+from offsets_pipeline.log.log_scan import LogScan
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    import pyarrow.parquet as pq
 
     from offsets_pipeline.delta import Snapshot
     from offsets_pipeline.record.records import Bools, Int64s
 
 _BLOCK_ROWS = 65_536
-_READ_BYTES = 1024 * 1024  # read buffer of a column: without it a whole row group of each open file stays in memory
 _PLACE = ["log_partition", "record_offset"]
 _NEVER = 2**63 - 1
 _NO_ENDS: Mapping[int, int] = MappingProxyType({})
@@ -67,7 +66,8 @@ class OrderedLog:
 
         Raises UnsupportedTable if the table cannot be read without Spark.
         """
-        self._files = _LogFiles(log, log_incarnation, log_partitions, columns)
+        starts = None if log_partitions is None else dict.fromkeys(log_partitions, 0)
+        self._files = _LogFiles(log, LogRange(starts, log_incarnation=log_incarnation), columns)
         self.ends: dict[int, int] = dict(ends)
         self._lowest: list[list[_Lowest]] = []
         for file in range(len(self._files)):
@@ -111,14 +111,11 @@ class OrderedLog:
 class _LogFiles:
     """The table's files, read in blocks of _BLOCK_ROWS rows. The last block of a file may have fewer."""
 
-    def __init__(
-        self, log: Snapshot, log_incarnation: int, log_partitions: Collection[int] | None, columns: Sequence[str]
-    ) -> None:
+    def __init__(self, log: Snapshot, log_range: LogRange, columns: Sequence[str]) -> None:
         self._folder = TableFolder(log.folder, LOG)
-        self._log_incarnation = log_incarnation
-        self._log_partitions = None if log_partitions is None else sorted(log_partitions)
+        self._range = log_range
         self._columns = [*_PLACE, *(name for name in columns if name not in _PLACE)]
-        self._files = [file for file in log.files() if self._may_hold(file.lowest, file.highest)]
+        self._files = [file for file in log.files() if log_range.may_hold(file)]
 
     def __len__(self) -> int:
         return len(self._files)
@@ -131,57 +128,19 @@ class _LogFiles:
         """Yield the same blocks with the columns of a run."""
         return self._read(file, self._columns)
 
-    def _may_hold(self, lowest: Mapping[str, Any], highest: Mapping[str, Any]) -> bool:
-        """Whether rows with these statistics may be of the log incarnation and log partitions."""
-        incarnation = lowest.get("log_incarnation", self._log_incarnation), highest.get("log_incarnation", _NEVER)
-        if not incarnation[0] <= self._log_incarnation <= incarnation[1]:
-            return False
-        first, last = lowest.get("log_partition", 0), highest.get("log_partition", _NEVER)
-        return self._log_partitions is None or any(first <= at <= last for at in self._log_partitions)
-
-    def _row_groups(self, parquet: pq.ParquetFile) -> list[int]:
-        wanted = []
-        for group in range(parquet.num_row_groups):
-            found = parquet.metadata.row_group(group)
-            columns = (found.column(at) for at in range(found.num_columns))
-            bounds: Any = next((each.statistics for each in columns if each.path_in_schema == "log_partition"), None)
-            if (
-                bounds is None
-                or not bounds.has_min_max
-                or self._may_hold({"log_partition": bounds.min}, {"log_partition": bounds.max})
-            ):
-                wanted.append(group)
-        return wanted
-
     def _read(self, file: int, columns: list[str]) -> Iterator[pa.Table]:
-        columns = [*columns, "log_incarnation"]
         schema = pa.schema([_SCHEMA.field(name).with_nullable(nullable=True) for name in columns])
-        of_folder = self._files[file].partition  # partition values, if the table's owner partitioned it
-        with self._folder.open_file(self._files[file], buffer_size=_READ_BYTES) as parquet:
-            in_file = [name for name in columns if name not in of_folder]
-            rest = [pa.Table.from_batches([], schema)]
-            for batch in parquet.iter_batches(_BLOCK_ROWS, row_groups=self._row_groups(parquet), columns=in_file):
-                arrays = [
-                    pa.repeat(pa.scalar(of_folder[field.name]), batch.num_rows).cast(field.type)
-                    if field.name in of_folder
-                    else _as(batch[field.name], field.type)
-                    for field in schema
-                ]
-                rest.append(self._wanted(pa.Table.from_arrays(arrays, schema=schema)))
-                while sum(each.num_rows for each in rest) > _BLOCK_ROWS:
-                    together = pa.concat_tables(rest)
-                    yield together.slice(0, _BLOCK_ROWS)
-                    rest = [together.slice(_BLOCK_ROWS)]
+        rest = [schema.empty_table()]
+        scan = LogScan(self._folder, schema, self._range, _BLOCK_ROWS, use_threads=True)
+        for rows in scan.rows([self._files[file]]):
+            rest.append(rows)
+            while sum(each.num_rows for each in rest) > _BLOCK_ROWS:
+                together = pa.concat_tables(rest)
+                yield together.slice(0, _BLOCK_ROWS)
+                rest = [together.slice(_BLOCK_ROWS)]
         last = pa.concat_tables(rest)
         if last.num_rows:  # yield after closing the file: a log may have many files, mostly of one block
             yield last
-
-    def _wanted(self, rows: pa.Table) -> pa.Table:
-        wanted = pc.equal(rows["log_incarnation"], self._log_incarnation)
-        if self._log_partitions is not None:
-            of_partitions = pc.is_in(rows["log_partition"], pa.array(self._log_partitions, pa.int32()))
-            wanted = pc.and_(wanted, of_partitions)
-        return rows if pc.all(wanted).as_py() else rows.filter(wanted)
 
 
 class _Waiting:
@@ -239,12 +198,6 @@ class _Waiting:
         block = self._lowest[file][self._read[file]]
         others = (order[-1][1] for partition in block if (order := self._order[partition]))
         return next((other for other in others if other != file), None)
-
-
-def _as(column: pa.Array, type_: pa.DataType) -> pa.Array:
-    if pa.types.is_timestamp(column.type) and column.type.tz is None:  # INT96 from Spark's writer is in UTC
-        return column.view(pa.timestamp(column.type.unit, tz="UTC")).cast(type_)
-    return column.cast(type_)
 
 
 def _lowest(partition: npt.NDArray[np.int32], offset: Int64s) -> _Lowest:

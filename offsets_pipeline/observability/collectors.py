@@ -7,12 +7,15 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
+import pyarrow as pa
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from offsets_pipeline.delta import TableFolder
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_INCARNATION, LOG_PARTITIONS, QUARANTINE
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE
 from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
+from offsets_pipeline.log.log_range import PLACE
+from offsets_pipeline.log.log_scan import LogScan
 from offsets_pipeline.observability.metrics_server import serve_metrics
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.observability.metrics import Metrics
     from offsets_pipeline.query.state_reader import StateReader
 
+_PLACE = pa.schema([LOG.arrow_schema().field(name) for name in PLACE])
 _COUNT_SECONDS = 30.0  # between two counts of the state tables
 _WRITE_SECONDS = 2.0
 _EVENTS_SECONDS = 10.0  # to wait for the last events of queries that ended
@@ -166,24 +170,23 @@ class LogExtent:
         Raises as `TableFolder.open_file`.
         """
         files = {file.name: file for file in log.files()}
+        scan = LogScan(TableFolder(log.folder, LOG), _PLACE)
         for name in files.keys() - self._read:
-            self._look_into(TableFolder(log.folder, LOG), files[name])
+            self._look_into(scan, files[name])
             self._read.add(name)
         self._read &= files.keys()
         return {at: extent for (of, at), extent in self._found.items() if of == log_incarnation}
 
-    def _look_into(self, log: TableFolder, file: DataFile) -> None:
+    def _look_into(self, scan: LogScan, file: DataFile) -> None:
         key, offsets = ["log_incarnation", "log_partition"], ["record_offset_min", "record_offset_max"]
-        with log.open_file(file) as parquet:
-            for group in range(parquet.num_row_groups):
-                rows = parquet.read_row_group(group, columns=[*key, "record_offset"], use_threads=False)
-                bounds = rows.group_by(key, use_threads=False).aggregate(
-                    [("record_offset", "min"), ("record_offset", "max")]
-                )
-                for *place, first, last in zip(*(bounds[name].to_pylist() for name in key + offsets), strict=True):
-                    log_incarnation, at = place
-                    lowest, highest = self._found.get((log_incarnation, at), (first, last))
-                    self._found[log_incarnation, at] = min(first, lowest), max(last, highest)
+        for rows in scan.rows([file]):
+            bounds = rows.group_by(key, use_threads=False).aggregate(
+                [("record_offset", "min"), ("record_offset", "max")]
+            )
+            for *place, first, last in zip(*(bounds[name].to_pylist() for name in key + offsets), strict=True):
+                log_incarnation, at = place
+                lowest, highest = self._found.get((log_incarnation, at), (first, last))
+                self._found[log_incarnation, at] = min(first, lowest), max(last, highest)
 
 
 class StateMetrics:
@@ -199,9 +202,7 @@ class StateMetrics:
         tables = self._reader()
         if not tables.properties.topic_kind.is_connect:
             self._count_groups(tables)
-        # as log-info does: the newest complete incarnation of the log, which may not be folded yet
-        notes = tables.table(LOG_PARTITIONS.name).rows(["log_incarnation"])
-        log_incarnation = max(notes["log_incarnation"].to_pylist(), default=LOG_INCARNATION)
+        log_incarnation = tables.current_log.number
         of_log = {"log_incarnation": [log_incarnation]}
         corrupt = tables.table(QUARANTINE.name).rows(["log_partition"], of_log)
         self._metrics.set("offsets_quarantined_records", corrupt.num_rows)

@@ -107,8 +107,8 @@ def log_answer_time(history: LogHistory, mirror_interval_ms: int, until_ms: int 
 
     Nothing is stale at a time up to which the log has all records. ``mirror_interval_ms`` as of `answer_time`.
     """
-    notes = notes_of(history.notes, history.current.number)
-    data_ms = _data_ms(notes, history.log, history.current.number, history)
+    notes = notes_of(history.notes, history.current_log.number)
+    data_ms = _data_ms(notes, history.log, history.current_log.number, history)
     stale = list(_missing(notes, {}, data_ms, history.opened_ms - mirror_interval_ms, until_ms))
     if until_ms is not None:
         data_ms = {at: min(each, until_ms) for at, each in data_ms.items()}
@@ -117,7 +117,7 @@ def log_answer_time(history: LogHistory, mirror_interval_ms: int, until_ms: int 
 
 def log_answer_at(history: LogHistory, positions: Mapping[int, int]) -> AnswerTime:
     """Return what answers as of positions of the log lack: a log partition that ends before its position is stale."""
-    notes = notes_of(history.notes, history.current.number)
+    notes = notes_of(history.notes, history.current_log.number)
     beyond = {at: note for at, note in notes.items() if positions.get(at, 0) > (note["end_offset"] or 0)}
     found = _missing(beyond, {}, {at: note["read_at"] or 0 for at, note in beyond.items()}, 0)
     return AnswerTime(None, _in_order(found))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.history.state_as_of import StateAsOf
     from offsets_pipeline.query.describe import Group, Offset
+    from offsets_pipeline.store_snapshot import StoreSnapshot
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class AsOfAnswer:
 
 
 def offsets_as_of(
-    store: str | LogHistory,
+    store: str | StoreSnapshot,
     *,
     time_ms: int | None = None,
     positions: Mapping[int, int] | None = None,
@@ -54,7 +55,7 @@ def offsets_as_of(
     Reads the newest log incarnation, without Spark and without the state tables.
 
     Args:
-        store: the store's folder, or its log as it was opened.
+        store: the store's folder, or a snapshot of it.
         time_ms: in ms since 1970. In each log partition the first record with a later timestamp, and all records after
             it, do not count (as in `export-segments --as-of`).
         positions: by log partition, the first record offset that does not count. Other log partitions do not answer.
@@ -66,8 +67,8 @@ def offsets_as_of(
     """
     if (time_ms is None) == (positions is None):
         raise InvalidTime("cannot tell the state as of a time and a position: give one of both")
-    history = LogHistory(store) if isinstance(store, str) else store
-    offsets_partitions = history.current.offsets_partitions
+    history = store if isinstance(store, LogHistory) else LogHistory(store)
+    offsets_partitions = history.current_log.offsets_partitions
     for partition in positions or ():
         if not 0 <= partition < offsets_partitions:
             raise InvalidTime(
@@ -75,8 +76,8 @@ def offsets_as_of(
                 f"{offsets_partitions - 1}"
             )
     state = state_as_of(history, time_ms=time_ms, positions=positions, group_ids=group_ids)
-    groups = groups_of(state, history.current.offsets_partitions, group_ids)
-    return AsOfAnswer(groups, list(state.partitions.values()), history.current.number)
+    groups = groups_of(state, history.current_log.offsets_partitions, group_ids)
+    return AsOfAnswer(groups, list(state.partitions.values()), history.current_log.number)
 
 
 def pending_of(state: StateAsOf) -> dict[Group, set[tuple[str, int]]]:

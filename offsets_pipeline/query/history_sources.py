@@ -23,7 +23,7 @@ def history_rows(reader: StateReader, views: Collection[str], filters: Filters) 
 
     Raises as `history_tables`.
     """
-    history, (groups, partitions) = LogHistory(reader.location), filters
+    history, (groups, partitions) = LogHistory(reader), filters
     replayed = [name for name in views if name != LOG_RECORDS.name]
     found = together(history, Retention(), replayed, group_ids=groups, partitions=partitions) if replayed else {}
     if LOG_RECORDS.name in views:

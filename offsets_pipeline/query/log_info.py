@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.clock import shown_time
-from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, TABLE_BY_NAME
+from offsets_pipeline.delta.schemas import LOG_INCARNATION, TABLE_BY_NAME
 from offsets_pipeline.query.answer_time import notes_of
 
 if TYPE_CHECKING:
@@ -62,9 +62,8 @@ def _shown(at_ms: int | None) -> str | None:
 
 def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     """Return all log partitions of the store in order, also the empty ones."""
-    known = reader.table(LOG_PARTITIONS.name).rows()
-    log_incarnation = max(known["log_incarnation"].to_pylist(), default=LOG_INCARNATION)
-    bounds = notes_of(known, log_incarnation)
+    log_incarnation = reader.current_log.number
+    bounds = notes_of(reader.notes, log_incarnation)
 
     def by_partition(table: str, figures: str) -> dict[int, dict[str, Any]]:
         source = f"FROM {reader.relations.stored(TABLE_BY_NAME[table])} WHERE log_incarnation = {log_incarnation}"

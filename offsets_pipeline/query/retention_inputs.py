@@ -62,7 +62,7 @@ def retention_inputs_as_of(state: StateAsOf, history: LogHistory) -> Iterator[Re
     """Yield the retention inputs of a state of the past."""
     offsets = state.commit_times.select(_OFFSETS).to_reader()
     records = state.records.select(_RECORDS).to_reader()
-    of_log = history.current.offsets_partitions, history.semantics
+    of_log = history.current_log.offsets_partitions, history.semantics
     yield from _inputs(offsets, records, pending_of(state), *of_log)
 
 

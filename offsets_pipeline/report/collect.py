@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.report.commit_history import Windows
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.retention import Expiry, RetentionInputs
+    from offsets_pipeline.store_snapshot import StoreSnapshot
 
 _COLUMNS = 24  # of the chart of expiries
 _US_OF_MS = 1_000
@@ -92,14 +93,14 @@ def state_now(reader: StateReader, mirror_interval_ms: int) -> ReportedState:
     return ReportedState(groups, last_commits_ms(reader), retention_inputs(reader), time)
 
 
-def state_at(location: str, time_ms: int, mirror_interval_ms: int) -> ReportedState:
-    """Return the state of the store in a folder as of a time. Raises as `LogHistory`."""
-    history = LogHistory(location)
+def state_at(store: str | StoreSnapshot, time_ms: int, mirror_interval_ms: int) -> ReportedState:
+    """Return the state of a store as of a time. Raises as `LogHistory`."""
+    history = LogHistory(store)
     state = state_as_of(history, time_ms=time_ms)
     times = state.commit_times.filter(pc.greater_equal(state.commit_times["committed_offset"], 0))
     last = times.group_by("group_id").aggregate([("commit_timestamp", "max")])
     last = last.rename_columns(["group_id", "last"])
-    groups = groups_of(state, history.current.offsets_partitions)
+    groups = groups_of(state, history.current_log.offsets_partitions)
     time = log_answer_time(history, mirror_interval_ms, time_ms)
     return ReportedState(groups, _by_group_ms(last), retention_inputs_as_of(state, history), time, time_ms)
 

@@ -53,7 +53,7 @@ def replay_log(
             yield from table.to_batches()
 
     found = spark.createDataFrame(shares, "files binary").mapInArrow(read, from_arrow_schema(reader.schema))
-    return _replay_in_tasks(_in_ranges(found, reader.range.starts, _TASKS_PER_CORE * cores), replay)
+    return _replay_in_tasks(_in_ranges(found, reader.range.starts or (), _TASKS_PER_CORE * cores), replay)
 
 
 def _in_ranges(rows: DataFrame, partitions: Collection[int], tasks: int) -> DataFrame:

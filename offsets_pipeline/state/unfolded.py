@@ -6,38 +6,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from offsets_pipeline.delta.schemas import LOG_INCARNATION
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.log.log_range import LogRange
+from offsets_pipeline.log.log_scan import LogScan
+from offsets_pipeline.store_snapshot import log_incarnations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.properties import StoreProperties
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.state.fold_progress import PartitionProgress
 
-_PLACE = ["log_partition", "record_offset", "log_incarnation"]
+_LOG_PARTITION = pa.schema([pa.field("log_partition", pa.int32())])
 
 
 class UnfoldedLog:
     """The incarnation of the log that counts, in one version of the table `log`."""
 
     def __init__(self, log: Snapshot, log_partitions: Snapshot, properties: StoreProperties) -> None:
-        rows = log_partitions.rows()
-        # as lists of numbers: Arrow imports pandas for times, scalars and arrays of numpy
-        columns = (
-            rows[name].cast(pa.int64()).to_pylist() for name in ("log_incarnation", "cleaned_to", "complete_since")
-        )
-        notes = list(zip(*columns, strict=True))
-        self.incarnation = max((incarnation for incarnation, *_ in notes), default=LOG_INCARNATION)
-        counting = [note for note in notes if note[0] == self.incarnation]
-        followed = sum(complete_since is not None for *_, complete_since in counting)
-        self.offsets_partitions = followed or properties.offsets_partitions
-        self._is_cleaned = any(cleaned_to is not None for _, cleaned_to, _ in counting)
+        current = log_incarnations(log_partitions.rows(), properties)[-1]
+        self.incarnation, self.offsets_partitions = current.number, current.offsets_partitions
+        self._is_cleaned = bool(current.cleaned_to)
         self.folder = TableFolder(log.folder, log.table)
         self._files = log.files()
 
@@ -60,7 +52,7 @@ class UnfoldedLog:
         if not self._is_cleaned and sum(file.rows for file in self._files) <= folded:
             return {}, set()  # the row counts of the files suffice: no file is read
         wanted = self.range(start)
-        missing = self._count(self.files(start), wanted)
+        missing = self._count(self._files, wanted)
         if self._is_cleaned or self._rows() <= folded + sum(missing.values()):
             return missing, set()
         every = self._count(self._files, LogRange(dict.fromkeys(start, 0), log_incarnation=self.incarnation))
@@ -72,26 +64,22 @@ class UnfoldedLog:
         certain = 0
         others: list[DataFile] = []
         for file in self._files:
-            lowest = file.lowest.get("log_incarnation", LOG_INCARNATION)
-            highest = file.highest.get("log_incarnation", self.incarnation)
-            if file.rows and "log_incarnation" in file.lowest and lowest == highest == self.incarnation:
+            bounds = file.lowest.get("log_incarnation"), file.highest.get("log_incarnation")
+            if file.rows and bounds == (self.incarnation, self.incarnation):
                 certain += file.rows
-            elif lowest <= self.incarnation <= highest:
+            else:
                 others.append(file)
-        return certain + sum(int(rows.num_rows) for rows in self._places(others))
+        every = LogRange(None, log_incarnation=self.incarnation)
+        return certain + sum(int(rows.num_rows) for rows in self._partitions_of(others, every))
 
     def _count(self, files: Iterable[DataFile], wanted: LogRange) -> dict[int, int]:
         """Number of records of a range, by log partition."""
         found: dict[int, int] = {}
-        for rows in self._places(files):
-            partitions, counts = np.unique(wanted.select(rows)["log_partition"].to_numpy(), return_counts=True)
+        for rows in self._partitions_of(files, wanted):
+            partitions, counts = np.unique(rows["log_partition"].to_numpy(), return_counts=True)
             for at, count in zip(partitions.tolist(), counts.tolist(), strict=True):
                 found[at] = found.get(at, 0) + count
         return found
 
-    def _places(self, files: Iterable[DataFile]) -> Iterable[pa.Table]:
-        for file in files:
-            with self.folder.open_file(file) as parquet:
-                for group in range(parquet.num_row_groups):
-                    rows = parquet.read_row_group(group, columns=_PLACE, use_threads=False)
-                    yield rows.filter(pc.equal(rows["log_incarnation"], self.incarnation))
+    def _partitions_of(self, files: Iterable[DataFile], wanted: LogRange) -> Iterator[pa.Table]:
+        return LogScan(self.folder, _LOG_PARTITION, wanted).rows(files)

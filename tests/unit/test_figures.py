@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -105,9 +105,9 @@ def test_extent_of_the_log_is_per_log_incarnation_and_reads_only_new_files(
 
     open_file = TableFolder.open_file
 
-    def noted(folder: TableFolder, file: DataFile) -> AbstractContextManager[pq.ParquetFile]:
+    def noted(folder: TableFolder, file: DataFile, **options: Any) -> AbstractContextManager[pq.ParquetFile]:  # noqa: ANN401
         opened.append(file.name)
-        return open_file(folder, file)
+        return open_file(folder, file, **options)
 
     monkeypatch.setattr(TableFolder, "open_file", noted)
     log = tmp_path / "a log"

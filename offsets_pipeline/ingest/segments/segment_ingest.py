@@ -23,8 +23,8 @@ from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, FirstRecord, topic
 from offsets_pipeline.ingest.segments.segment_files import FoundLog, LogFolder, find_log
 from offsets_pipeline.ingest.segments.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments
 from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.log.incarnations import current_log_incarnation
-from offsets_pipeline.log.metadata import LogMetadata, cleaned_to, is_followed
+from offsets_pipeline.log.incarnations import current_log_incarnation, log_incarnation
+from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.record.segment import read_segment
@@ -187,7 +187,7 @@ def _groups(first: Iterable[FirstRecord]) -> dict[int, set[str]]:
 def _check_store(store: Store, found: FoundLog, offsets_partitions: int | None) -> None:
     store.require(MIRRORED)
     # `follow` resumes at the log's end: segments would move that end
-    if is_followed(store, current_log_incarnation(store)):
+    if log_incarnation(store, current_log_incarnation(store)).is_followed:
         raise StoreMismatch(
             f"cannot ingest segments into {store.location}: it follows a broker's topic; ingest them into another store"
         )
@@ -254,17 +254,17 @@ def _ingest(
     the tombstone that would delete them (R23).
     """
     spark = store.spark
-    epoch = current_log_incarnation(store)
+    current = current_log_incarnation(store)
     appender = LogAppender(store, settings.log.codec(COMPRESSION))
     # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
-    place = appender.place(clock, epoch)
-    log = store.read(LOG.name).where(F.col("log_incarnation") == epoch)
+    place = appender.place(clock, current)
+    log = store.read(LOG.name).where(F.col("log_incarnation") == current)
     log = log.where(F.col("log_partition").isin([folder.log_partition for folder in folders]))
     ends: Offsets = {row[0]: row[1] for row in log.groupBy("log_partition").agg(F.max("record_offset")).collect()}
     known = [folder for folder in folders if folder.log_partition in ends]
     kind = store.properties.topic_kind
     overlap = parsed_segments(spark, known, kind, up_to=ends) if known else None
-    cleaned = cleaned_to(store, epoch) if known else {}
+    cleaned = dict(log_incarnation(store, current).cleaned_to) if known else {}
     missing, left_out = _missing(overlap, log, cleaned, store.location) if overlap is not None else (0, 0)
     # `append_late` writes rows that a join selects; without such rows the tasks write their files directly
     written = write_segments(spark, folders, ends, None if missing else place, kind)
@@ -275,8 +275,8 @@ def _ingest(
     rows = parsed_segments(spark, folders, kind, after=ends).withColumn("backfill", F.lit(False))
     late = overlap.where(f"NOT ({_is_before(cleaned)})").join(log, _PLACE, "left_anti")
     rows = rows.unionByName(late.withColumn("backfill", F.lit(True)))
-    rows = rows.withColumn("appended_at", timestamp_of(clock)).withColumn("log_incarnation", F.lit(epoch))
-    return appender.append_late(rows, clock, epoch).records, left_out, written.reports
+    rows = rows.withColumn("appended_at", timestamp_of(clock)).withColumn("log_incarnation", F.lit(current))
+    return appender.append_late(rows, clock, current).records, left_out, written.reports
 
 
 def _is_before(cleaned: Offsets) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -30,8 +30,11 @@ from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import NOW_MS, append, log_of, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
+
+    import pyarrow.parquet as pq
 
     from offsets_pipeline.delta.data_file import DataFile
 
@@ -140,13 +143,13 @@ def test_commit_that_only_rewrites_rows_adds_no_records(store: Path, monkeypatch
     table = DeltaTable(store / "log")
     assert table.optimize.compact()["numFilesAdded"] == 1
     read: list[str] = []
-    read_file = follower._table.read_file
+    open_file = follower._table.open_file
 
-    def noted(file: DataFile, columns: Sequence[str]) -> pa.Table:
+    def noted(file: DataFile, **options: Any) -> AbstractContextManager[pq.ParquetFile]:  # noqa: ANN401
         read.append(file.name)
-        return read_file(file, columns)
+        return open_file(file, **options)
 
-    monkeypatch.setattr(follower._table, "read_file", noted)
+    monkeypatch.setattr(follower._table, "open_file", noted)
     assert sum(rows.num_rows for rows in follower.catch_up()) == 6
     assert len(read) == 3  # not the one that OPTIMIZE made of them
     assert follower.ends == [3, 3, 0]

@@ -80,7 +80,7 @@ def test_bounds_of_times_are_those_of_the_commit_file(tmp_path: Path) -> None:
     assert read.lowest["updated_at"] == "2023-11-14T22:13:20.123Z"
 
 
-@pytest.mark.parametrize("read", [Snapshot.rows, Snapshot.files, lambda seen: list(seen.batches(["topic"]))])
+@pytest.mark.parametrize("read", [Snapshot.rows, Snapshot.files])
 def test_deleted_rows_are_never_read_from_the_files(tmp_path: Path, read: Callable[[Snapshot], object]) -> None:
     folder = tmp_path / TOPICS.name
     write_deltalake(folder, topics(1, 2))

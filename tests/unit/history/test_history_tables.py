@@ -267,7 +267,7 @@ def test_a_group_of_a_classic_log_is_read_where_the_state_has_it(tmp_path: Path,
         tmp_path / "store", {2: log.rows}, {(2, 0): START_MS}, 3, semantics=CoordinatorSemantics.CLASSIC
     )
     history = LogHistory(store)
-    assert history.homes(["g"], history.current) is None  # no state: it may be in any
+    assert history.homes(["g"], history.current_log) is None  # no state: it may be in any
     group = {"log_partition": 2, "group_id": "g", "state": "Empty", "record_offset": 0, "misplaced": False}
     _write(store, GROUP_FACTS, [group | {"folded_to": 1}] if holds is GROUP_FACTS else [], {"incarnation": "0"})
     _write(store, CONSUMER_GROUPS, [group | {"member_count": 0}] if holds is CONSUMER_GROUPS else [], {})
@@ -276,7 +276,7 @@ def test_a_group_of_a_classic_log_is_read_where_the_state_has_it(tmp_path: Path,
     _write(store, FOLD_PROGRESS, [progress], {})
     history = LogHistory(store)
     assert partition_for("g", 3) != 2
-    assert history.homes(["g"], history.current) == sorted({2, partition_for("g", 3)})
+    assert history.homes(["g"], history.current_log) == sorted({2, partition_for("g", 3)})
     assert history_tables(store, group_ids=["g"])["offset_history"].read().num_rows == 1
 
 

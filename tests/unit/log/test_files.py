@@ -97,6 +97,10 @@ def test_files_without_rows_of_the_range_are_known_by_their_statistics() -> None
     assert not LogRange({2: 21}).may_hold(file)
     assert not LogRange({0: 0, 4: 0}).may_hold(file)
     assert not LogRange({2: 0}, log_incarnation=1).may_hold(file)
+    assert LogRange({2: 0}, {2: 11}).may_hold(file)
+    assert not LogRange({2: 0}, {2: 10}).may_hold(file)
+    assert LogRange(None).may_hold(file)
+    assert not LogRange(None, log_incarnation=1).may_hold(file)
     assert LogRange({9: 99}, log_incarnation=9).may_hold(DataFile("without statistics", 1, 0))
 
 

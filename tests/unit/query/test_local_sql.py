@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from offsets_pipeline.delta.snapshot import Snapshot
-    from offsets_pipeline.history.log_history import Incarnation
     from offsets_pipeline.log.ordered_log import OrderedLog
+    from offsets_pipeline.store_snapshot import LogIncarnation
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def test_tables_are_listed_with_their_columns_and_the_log_is_not_read(
     read: list[int] = []
     rows_of_log = LogHistory.read
 
-    def noted(self: LogHistory, incarnation: Incarnation, **options: Any) -> OrderedLog:  # noqa: ANN401
+    def noted(self: LogHistory, incarnation: LogIncarnation, **options: Any) -> OrderedLog:  # noqa: ANN401
         found = rows_of_log(self, incarnation, **options)
         read.append(found.files)
         return found
@@ -358,7 +358,7 @@ def test_a_query_for_one_group_reads_its_log_partition_once_for_all_views(
     read: list[tuple[list[int] | None, int]] = []
     rows_of_log = LogHistory.read
 
-    def noted(self: LogHistory, incarnation: Incarnation, **options: Any) -> OrderedLog:  # noqa: ANN401
+    def noted(self: LogHistory, incarnation: LogIncarnation, **options: Any) -> OrderedLog:  # noqa: ANN401
         found = rows_of_log(self, incarnation, **options)
         read.append((options["partitions"], found.files))
         return found
