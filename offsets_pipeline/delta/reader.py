@@ -90,7 +90,7 @@ def stored_files(table: DeltaTable) -> list[DataFile]:
         if name not in actions.column_names:
             return [{}] * actions.num_rows
         struct = actions[name].combine_chunks()
-        columns = (_statistics(pc.struct_field(struct, each.name)).to_pylist() for each in struct.type)
+        columns = (_statistics(pc.struct_field(struct, each.name)) for each in struct.type)
         names = [each.name for each in struct.type]
         known = [
             {key: each for key, each in zip(names, row, strict=True) if each is not None}
@@ -109,11 +109,14 @@ def stored_files(table: DeltaTable) -> list[DataFile]:
     ]
 
 
-def _statistics(bounds: pa.Array) -> pa.Array:
+def _statistics(bounds: pa.Array) -> list[Any]:
     """Bounds as Delta's statistics have them: timestamps as texts, see `in_statistics`."""
     if not pa.types.is_timestamp(bounds.type):
-        return bounds
-    return pc.strftime(bounds.cast(pa.timestamp("ms", "UTC"), safe=False), "%Y-%m-%dT%H:%M:%SZ")
+        listed: list[Any] = bounds.to_pylist()
+        return listed
+    # without a time zone: Arrow reads a database of all to convert one
+    times = bounds.cast(pa.timestamp("ms", bounds.type.tz), safe=False).cast(pa.int64()).cast(pa.timestamp("ms"))
+    return [each and f"{each[:10]}T{each[11:]}Z" for each in times.cast(pa.string()).to_pylist()]
 
 
 def _in_protocol(partition: Mapping[str, object]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.group_description import GroupRecordRow, describe_group
 from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.state.changes import in_key_order
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import CONNECT, STATE_TABLES
@@ -162,7 +163,10 @@ def table(location: Path | str, name: str, at_most: int = 0) -> pa.Table:
     """
     reader = StateReader(str(location), at_most)
     rows = {each.name: each for each in (*STATE_TABLES, CONNECT)}
-    found = reader.newest(rows[name], rows[name].columns) if name in rows else reader.table(name).rows()
+    if name in rows:
+        found = in_key_order(rows[name], reader.newest(rows[name], rows[name].columns))
+    else:
+        found = reader.table(name).rows()
     fields = [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in found.schema]
     return found.cast(pa.schema(fields))
 

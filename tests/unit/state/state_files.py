@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -45,7 +46,8 @@ def of_a_reader(
 ) -> pa.Table:
     """The rows that count, as a question reads them."""
     folders = {each.table.name: each for each in (facts, published) if each is not None}
-    state = CurrentState(StoreProperties(MIRRORED, len(progress)), 0, MODERN, progress, progress)
+    all_ended = {at: replace(each, folded_to=2**62) for at, each in progress.items()}
+    state = CurrentState(StoreProperties(MIRRORED, len(progress)), 0, MODERN, all_ended, all_ended)
     return state.newest(table, table.columns, {}, lambda name: folders[name].snapshot())
 
 
