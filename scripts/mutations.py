@@ -1033,7 +1033,7 @@ MUTATIONS = [
     Mutation("DOOR", TABLES, "delta/upkeep.py", "if held + file.size > TARGET_BYTES:", "if False:", DOOR),
     Mutation("DOOR", TABLES, "delta/upkeep.py", "            continue\n", "            raise\n", DOOR),
     Mutation("DOOR", TABLES, "delta/upkeep.py", "sorted(file.partition.items())", "()", DOOR),
-    Mutation("DOOR", TABLES, "delta/upkeep.py", "dry_run=True, full=True", "dry_run=True", DOOR),
+    Mutation("DOOR", TABLES, "delta/upkeep.py", 'unchecked | {"full": True, ', "unchecked | {", DOOR),
     Mutation("DOOR", TABLES, "delta/retry.py", "if attempt == settings.max_retries:", "if True:", DOOR),
     Mutation("DOOR", TABLES, "delta/retry.py", "min(2 * backoff_ms, settings.max_backoff_ms)", "2 * backoff_ms", DOOR),
     Mutation(

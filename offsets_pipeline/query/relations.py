@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -15,7 +16,7 @@ from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_PARTITIONS, TOPICS
 from offsets_pipeline.errors import DamagedTable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.schemas import Table
@@ -65,11 +66,8 @@ class Relations:
 
         Raises DamagedTable if a file is missing or corrupt, StorageFailed if the storage fails.
         """
-        try:
+        with self._reading():
             return self._connection.sql(query).to_arrow_table()
-        except _READ_ERRORS as error:
-            found = [explained(each.folder, error, each.stored()) for each in self._snapshots]
-            raise next((each for each in found if isinstance(each, DamagedTable)), found[0]) from error
 
     def newest(self, table: StateTable) -> str:
         """Return the relation of the rows of a state table that count, as of the end of the log."""
@@ -137,10 +135,19 @@ class Relations:
         return relation
 
     def create(self, relation: str, query: str) -> str:
-        """Make a relation of a query; returns its name."""
-        self._connection.execute(f"CREATE TEMP VIEW {relation} AS {query}")
+        """Make a relation of a query; returns its name. Raises as `select`: DuckDB reads the schema of the files."""
+        with self._reading():
+            self._connection.execute(f"CREATE TEMP VIEW {relation} AS {query}")
         self.made.add(relation)
         return relation
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except _READ_ERRORS as error:
+            found = [explained(each.folder, error, each.stored()) for each in self._snapshots]
+            raise next((each for each in found if isinstance(each, DamagedTable)), found[0]) from error
 
     def damage(self, error: Exception) -> DamagedTable | None:
         """Return what is wrong with a file that the relations read, if that may be the cause of an error."""

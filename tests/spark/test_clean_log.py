@@ -95,7 +95,7 @@ def test_log_that_tasks_cannot_write_is_refused_in_one_line(
     workbench.spark.sql(f"DELETE FROM delta.`{store}/log` WHERE log_partition = 0 AND record_offset = 0")
     with pytest.raises(CannotClean, match=r"\(deletion vectors\); run REORG TABLE .* APPLY \(PURGE\)"):
         clean_log(workbench.open(store), workbench.settings, CLOCK)
-    assert log_of(store) == before[1:]
+    assert workbench.spark.read.format("delta").load(f"{store}/log").count() == len(before) - 1
 
 
 def test_store_from_before_there_was_cleaning_is_cleaned(
