@@ -55,6 +55,7 @@ COLUMNS, ROWS, BOTH, COORDINATES, FOLDS, TABLES = "columns", "rows", "both", "co
 STATE = "semantics/partition_state.py"
 REPLAY = "semantics/columnar_replay.py"
 MERGE, CHANGES, FOLD, PROGRESS = (f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress"))
+UNFOLDED = "state/unfolded.py"
 PUBLISHED, PUBLISHING, DERIVED, BELONGING = (
     f"state/{name}.py" for name in ("published_rows", "publishing", "derived_tables", "belonging")
 )
@@ -398,8 +399,8 @@ MUTATIONS = [
         "R23",
         BOTH,
         "semantics/survivors.py",
-        'keep = _mask(rows["backfill"]) | self._open',
-        'keep = _mask(rows["backfill"])',
+        "self._keep = self._open.copy()",
+        "self._keep = np.zeros_like(self._open)",
         CLEANING,
     ),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_what_hides(keep)\n", "", CLEANING),
@@ -729,8 +730,15 @@ MUTATIONS = [
         'pc.is_valid(facts["folded_to"])',
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, PUBLISHING, "        kept += merge.others(table, gone, shared)\n", "", STATE_WRITER),
-    Mutation("STATE", FOLDS, PUBLISHING, "seen=self.seen, is_change=False", "seen=self.seen", STATE_WRITER),
+    Mutation("STATE", FOLDS, PUBLISHING, "kept + merge.others(table, gone, shared)", "kept", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PUBLISHING,
+        "self.folder.commit(kept, seen=self.seen, is_change=False)",
+        "self.folder.commit(kept, seen=self.seen)",
+        STATE_WRITER,
+    ),
     Mutation(
         "STATE", FOLDS, PUBLISHING, ' and int(file.partition["incarnation"]) < progress.incarnation', "", STATE_WRITER
     ),
@@ -917,12 +925,20 @@ MUTATIONS = [
     Mutation(
         "STATE", FOLDS, FOLD, "append.version == progress.log_version + 1", "True", (f"{STATE_UNIT}/test_fold_log.py",)
     ),
-    Mutation("STATE", FOLDS, FOLD, "if log.transaction(LATE) <= progress.late:", "if True:", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PUBLISHING,
+        "self.folder.commit(kept, seen=self.seen, is_change=False) if kept else self.seen.version",
+        "self.seen.version",
+        (f"{STATE_UNIT}/test_publishing.py",),
+    ),
+    Mutation("STATE", FOLDS, UNFOLDED, "if log.transaction(LATE) <= folded:", "if True:", STATE_WRITER),
     Mutation(
         "STATE", FOLDS, FOLD, "log.transaction(LATE)} if has_late else {}", "log.transaction(LATE)}", STATE_WRITER
     ),
     Mutation(
-        "STATE", FOLDS, FOLD, "return log.files() if added is None else added", "return added or []", STATE_WRITER
+        "STATE", FOLDS, UNFOLDED, "return log.files() if added is None else added", "return added or []", STATE_WRITER
     ),
     Mutation(
         "DOOR",
@@ -1147,7 +1163,7 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         FOLD,
-        "                published.merge({at: each.folded_to for at, each in moved.items()})\n",
+        "                versions |= published.merge({at: each.folded_to for at, each in moved.items()})\n",
         "                pass\n",
         STATE_WRITER,
     ),

@@ -137,12 +137,11 @@ class LogPartition:
         return self.marker(producer_id, ABORT)
 
 
-def input_table(rows: Iterable[LogRow], *, carried: bool = False, backfill: bool = False) -> pa.Table:
+def input_table(rows: Iterable[LogRow], *, carried: bool = False) -> pa.Table:
     """Rows as the fold takes them in."""
     rows = list(rows)
     columns = [
-        *(pa.array([getattr(row, field.name) for row in rows], field.type) for field in list(INPUT_SCHEMA)[:-2]),
-        pa.array([backfill] * len(rows), pa.bool_()),
+        *(pa.array([getattr(row, field.name) for row in rows], field.type) for field in list(INPUT_SCHEMA)[:-1]),
         pa.array([0 if carried else 1] * len(rows), pa.int64()),
     ]
     return pa.Table.from_arrays(columns, schema=INPUT_SCHEMA)

@@ -168,7 +168,6 @@ class ConnectLog:
         ]
         if tables:
             rows = pa.concat_tables(tables)
-            rows = rows.append_column("backfill", pa.repeat(pa.scalar(value=False), rows.num_rows))
             rows = rows.append_column("records", pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
             compacted = compact_topic(rows.select(CONNECT_INPUT_SCHEMA.names), TopicKind.CONNECT, {})
             self._replay(compacted.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")]))

@@ -89,8 +89,7 @@ def compact_topic(table: pa.Table, kind: TopicKind, folded_to: Mapping[int, int]
     partition, offset, records = (table[name].to_numpy() for name in ("log_partition", "record_offset", "records"))
     starts = np.zeros(int(partition.max(initial=-1)) + 1, dtype=np.int64)
     starts[[at for at in folded_to if at < len(starts)]] = [to for at, to in folded_to.items() if at < len(starts)]
-    backfill = table["backfill"].to_numpy(zero_copy_only=False).astype(np.bool_)
-    counts = (records > 0) & ~backfill
+    counts = records > 0
     folded = counts & (offset < starts[partition])
     parsed = ParsedRows(table, kind)
     outcome = outcomes_within(table)

@@ -5,8 +5,7 @@ A replay of the kept records gives the same state, whatever records follow. Kept
 - the last visible record of each raw key, also an old tombstone: it may hide another raw key of its identity, even in
   another log partition;
 - of each raw key whose record does not decode or has an unknown type, the last record (R6);
-- every record of an open transaction, the markers of records that are kept, and the last record of each producer;
-- every record that was appended late (`backfill`).
+- every record of an open transaction, the markers of records that are kept, and the last record of each producer.
 """
 
 from __future__ import annotations

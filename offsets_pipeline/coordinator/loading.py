@@ -209,7 +209,6 @@ class Loading:
 def _compacted(rows: pa.Table) -> pa.Table:
     """Return the rows without commits that later commits of the same raw key supersede."""
     names = rows.schema.names
-    rows = rows.append_column("backfill", pa.repeat(pa.scalar(False), rows.num_rows))
     rows = rows.append_column("records", pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
     return compact_early(rows, {}).select(names)
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.history.of_groups import of_groups
+from offsets_pipeline.log.log_reader import as_input
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.group_rows import described
 
@@ -94,7 +95,7 @@ def state_as_of(
         if partition not in found:
             found[partition] = history.completeness(incarnation, partition)
         found[partition].add(rows)
-        replay.add(_as_input(rows if group_ids is None else of_groups(rows, group_ids)))
+        replay.add(as_input(rows if group_ids is None else of_groups(rows, group_ids), INPUT_SCHEMA))
     state = _state(replay.effects(), history, group_ids)
     cut = {at: end for at, end in log.ends.items() if at not in found or not found[at].is_complete_at(end)}
     found |= _read_on(history, cut)
@@ -112,15 +113,6 @@ def _read_on(history: LogHistory, partitions: Collection[int]) -> dict[int, Comp
         for partition, rows in history.read(history.current_log, partitions=partitions, columns=columns).runs():
             found[partition].add(rows)
     return found
-
-
-def _as_input(rows: pa.Table) -> pa.Table:
-    constants = {"backfill": pa.scalar(value=False), "records": pa.scalar(1, pa.int64())}
-    columns = [
-        pa.repeat(constants[each.name], rows.num_rows) if each.name in constants else rows[each.name].cast(each.type)
-        for each in INPUT_SCHEMA
-    ]
-    return pa.Table.from_arrays(columns, schema=INPUT_SCHEMA)
 
 
 def _state(effects: Effects, history: LogHistory, group_ids: Collection[str] | None) -> StateAsOf:

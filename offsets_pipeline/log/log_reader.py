@@ -51,21 +51,15 @@ class LogReader:
             yield compacted(self.compact, pa.concat_tables(parts))
 
     def _rows(self, files: Iterable[DataFile]) -> Iterator[pa.Table]:
-        key = self.schema.get_field_index("key")
-        schema = self.schema.set(key, KEY)
-        records = schema.get_field_index("records")
-        for rows in LogScan(self.log, schema.remove(records), self.range).rows(files):
-            ones = pa.array(np.ones(rows.num_rows, dtype=np.int64))
-            yield rows.add_column(records, schema.field(records), ones)
+        schema = self.schema.set(self.schema.get_field_index("key"), KEY)
+        scanned = schema.remove(schema.get_field_index("records"))
+        yield from (as_input(rows, schema) for rows in LogScan(self.log, scanned, self.range).rows(files))
 
 
 def as_input(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Records in columns of the log as rows of a replay's ``schema``."""
-    constants = {"backfill": False, "records": 1}
     columns = [
-        pa.repeat(pa.scalar(constants[each.name], each.type), rows.num_rows)
-        if each.name in constants
-        else rows[each.name].cast(each.type)
+        pa.array(np.ones(rows.num_rows, dtype=np.int64)) if each.name == "records" else rows[each.name].cast(each.type)
         for each in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)

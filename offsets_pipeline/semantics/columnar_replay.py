@@ -62,7 +62,6 @@ INPUT_SCHEMA = pa.schema(
         pa.field("value", pa.binary()),
         pa.field("producer_id", pa.int64()),
         pa.field("control_type", pa.string()),
-        pa.field("backfill", pa.bool_(), nullable=False),
         pa.field("records", pa.int64(), nullable=False),
     ]
 )

@@ -130,7 +130,7 @@ def compact_early(
     Under `classic` aborted commits go, and a transaction that may bring an offset back (R12) stays unchanged.
 
     All other rows stay unchanged: transactional records wait for their markers, records that do not decode for the
-    quarantine (R6), and backfilled records for the replay, which reports them. Rows below the folded position go (R15).
+    quarantine (R6). Rows below the folded position go (R15).
 
     ``key`` may be dictionary-encoded; then each distinct key is parsed once.
     """
@@ -167,7 +167,7 @@ class _Rows:
         self.records = rows["records"].to_numpy()
         values = _one_chunk(rows["value"])
         self.tombstone = values.is_null().to_numpy(zero_copy_only=False)
-        fresh = (self.records > 0) & ~_bools(rows["backfill"])
+        fresh = self.records > 0
         self.known = fresh & (self.offset < folded_to)
         decodes, self.topic_id = decodable_values(values, legacy_key)
         #: All commits and tombstones that decode, and those of them that a compaction may remove.

@@ -65,7 +65,6 @@ PROGRESS_SCHEMA = pa.schema(
         ("folded_to", pa.int64()),
         ("records", pa.int64()),
         ("unknown_records", pa.int64()),
-        ("replay_from_start", pa.bool_()),
     ]
 )
 
@@ -74,8 +73,7 @@ PROGRESS_SCHEMA = pa.schema(
 class Effects:
     """The facts of a replay of whole log partitions, a table of each kind, with the columns of its state table.
 
-    - ``progress``: end and number of records of each log partition. ``replay_from_start``: records came in behind the
-      folded position.
+    - ``progress``: end and number of records of each log partition.
     - ``quarantine``: records that do not decode (R6).
     - ``pending``: transactional commits without a marker (R11).
     - ``offsets``: the highest visible record of each identity (R10), a tombstone with a null committed_offset. Rows of

@@ -25,7 +25,6 @@ class ReplayProgress:
         self.records: dict[int, int] = {}
         self._unknown: set[tuple[int, int]] = set()
         self._quarantine: dict[tuple[int, int], dict[str, object]] = {}
-        self._replay_from_start: set[int] = set()
 
     def unfolded(self, table: pa.Table) -> pa.Table:
         """The rows of INPUT_SCHEMA that are not folded yet, and those that an earlier fold carries over."""
@@ -33,15 +32,12 @@ class ReplayProgress:
         offset = table["record_offset"].to_numpy()
         records = table["records"].to_numpy()
         carried = records == 0
-        backfill = table["backfill"].to_numpy(zero_copy_only=False).astype(np.bool_)
         keep = np.ones(len(offset), dtype=np.bool_)
         for log_partition in np.unique(partition).tolist():
             here = partition == log_partition
             start = self.folded_to.get(log_partition, 0)
             behind = here & (offset < start) & ~carried  # R15: folded before
             keep &= ~behind
-            if (behind & backfill).any():
-                self._replay_from_start.add(log_partition)
             fresh = here & ~behind & ~carried
             if fresh.any():
                 end = int(offset[fresh].max()) + 1
@@ -73,11 +69,10 @@ class ReplayProgress:
         rows = [
             {
                 "log_partition": at,
-                "folded_to": self.end.get(at, self.folded_to.get(at, 0)),
-                "records": self.records.get(at, 0),
+                "folded_to": self.end[at],
+                "records": self.records[at],
                 "unknown_records": sum(partition == at for partition, _ in self._unknown),
-                "replay_from_start": at in self._replay_from_start,
             }
-            for at in sorted(self.records.keys() | self._replay_from_start)
+            for at in sorted(self.records)
         ]
         return pa.Table.from_pylist(rows, PROGRESS_SCHEMA)

@@ -9,8 +9,7 @@ A replay of the kept records gives the same state, whatever records follow (docs
 - of each raw key that this program cannot read, unknown or corrupt, the last record (R6);
 - the last tombstone of each key until it is old enough, and as long as a record that it hides is kept;
 - the marker that ended the transaction of a record that is kept;
-- the last record of each producer id until it is old enough: its epoch fences older ones, as in a broker's memory;
-- every record that was appended late (`backfill`): a stream may not have read it yet.
+- the last record of each producer id until it is old enough: its epoch fences older ones, as in a broker's memory.
 
 A broker compares raw keys alone and keeps less (R16 lists the consequences). Here a corrupt record hides nothing, a
 simple group stays, and a tombstone stays as long as a record that it deleted.
@@ -60,7 +59,6 @@ SCHEMA = pa.schema(
         pa.field("value", pa.binary()),
         pa.field("producer_id", pa.int64()),
         pa.field("control_type", pa.string()),
-        pa.field("backfill", pa.bool_(), nullable=False),
         pa.field("aged", pa.bool_(), nullable=False),
     ]
 )
@@ -91,7 +89,7 @@ class Cleaning:
         self._in_transaction = _mask(rows["producer_id"].is_valid())
         self._data = _mask(rows["control_type"].is_null())
         self._read_transactions()
-        self._keep = _mask(rows["backfill"]) | self._open
+        self._keep = self._open.copy()
 
     def _read_transactions(self) -> None:
         """Find the marker of each record of a transaction (R11)."""

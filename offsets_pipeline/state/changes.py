@@ -42,15 +42,11 @@ _CORRUPT_FIELDS = ["log_partition", "record_offset", "reason"]
 
 @dataclass(frozen=True)
 class ReplayedPartition:
-    """End of the replay of a log partition, and its number of records.
-
-    ``replay_from_start``: new records lie before the start of the replay.
-    """
+    """End of the replay of a log partition, and its number of records."""
 
     folded_to: int
     records: int
     unknown_records: int = 0
-    replay_from_start: bool = False
     pending: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -79,11 +75,6 @@ class Changes:
     def records(self) -> int:
         """Number of records replayed."""
         return sum(each.records for each in self.partitions.values())
-
-    @property
-    def behind(self) -> list[int]:
-        """Log partitions that have to be replayed from their start."""
-        return sorted(at for at, each in self.partitions.items() if each.replay_from_start)
 
     @property
     def quarantined(self) -> int:

@@ -128,7 +128,8 @@ def current_state(table: Callable[[str], Snapshot], properties: StoreProperties,
 
     Raises NoSuchTable for a store without state tables, and as `TableFolder.open_file`.
     """
-    stored = progress_of(table(FOLD_PROGRESS.name))
+    folded = table(FOLD_PROGRESS.name)
+    stored = progress_of(folded)
     log = UnfoldedLog(table(LOG.name), table(LOG_PARTITIONS.name), properties)
     semantics = next((each.semantics for each in stored.values()), properties.coordinator_semantics)
     unstored = {
@@ -139,7 +140,7 @@ def current_state(table: Callable[[str], Snapshot], properties: StoreProperties,
         stored.keys() != unstored.keys() or any(each.log_incarnation < log.incarnation for each in stored.values())
     )
     start = unstored if is_other_log or not stored else stored
-    missing, behind = log.unfolded(start)
+    missing, behind, files = log.unfolded(start, folded if start is stored else None)
     chosen = _within(missing, at_most)
     unfolded = {at: number for at, number in missing.items() if at not in chosen}
     if is_other_log and unfolded:
@@ -150,7 +151,7 @@ def current_state(table: Callable[[str], Snapshot], properties: StoreProperties,
     # most questions have nothing to fold, and do without the replay's modules
     from offsets_pipeline.state.fold_rest import fold_rest  # noqa: PLC0415
 
-    rest = fold_rest({at: progress[at] for at in chosen}, log, table, properties, semantics)
+    rest = fold_rest({at: progress[at] for at in chosen}, log, files, table, properties, semantics)
     return CurrentState(properties, log.incarnation, semantics, stored, {**progress, **rest.progress}, unfolded, rest)
 
 

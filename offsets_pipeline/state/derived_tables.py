@@ -158,7 +158,7 @@ def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, i
     log = UnfoldedLog(store.table(LOG.name).snapshot(), store.table(LOG_PARTITIONS.name).snapshot(), store.properties)
     if log.incarnation != progress.log_incarnation:
         return {}
-    missing, behind = log.unfolded(progress.partitions)
+    missing, behind, _ = log.unfolded(progress.partitions, progress.snapshot)
     whole = progress.partitions.keys() - missing.keys() - behind
     if store.properties.kind == OWNED:
         times = dict.fromkeys(whole, now_ms * 1000)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta.data_file import FOLDED, LATE, late_in
+from offsets_pipeline.delta.data_file import FOLDED, LATE
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, STATE, TOPICS
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
@@ -36,6 +36,7 @@ from offsets_pipeline.state.merge_on_read import state_tables_of
 from offsets_pipeline.state.publishing import ReplayedRows, is_of_unnamed, merged_tables
 from offsets_pipeline.state.replay_job import replay_log
 from offsets_pipeline.state.replay_start import replay_start
+from offsets_pipeline.state.unfolded import files_after, with_late_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -123,16 +124,8 @@ def _fold_once(
             f"{changes.quarantined} of {changes.records} records went into quarantine ({changes.first_corrupt()}); see "
             "the store's table quarantine"
         )
-    late = _with_late_records(log, progress)
+    late = with_late_records(log, progress.partitions, progress.late)
     return changes.records + (reload_partitions(store, late, settings, clock) if late else 0)
-
-
-def _with_late_records(log: Snapshot, progress: FoldProgress) -> set[int]:
-    """The log partitions with late records that are not folded; all of them if the append did not name them."""
-    if log.transaction(LATE) <= progress.late:
-        return set()
-    every = set(progress.partitions)
-    return {at for at in every if log.transaction(late_in(at)) > progress.late} or every
 
 
 def _fold_rest(
@@ -148,7 +141,7 @@ def _fold_rest(
         rows = start.compact(as_input(append.rows, start.schema))
         changes, to = _added([write_changes(start.replay([rows]), folders)], settings), append.version
     else:
-        files, to = _files_after(store, progress.log_version, log), log.version
+        files, to = files_after(progress.log_version, log), log.version
         changes = _replayed_log(store, progress.partitions, progress.log_incarnation, folders, files, settings)
     if changes.records or to - progress.log_version > _UNFOLDED_COMMITS:
         versions = _append(store, changes, progress)
@@ -187,7 +180,7 @@ class _Rebuild:
         is_same = self._progress.log_incarnation == self._log_incarnation and self._found == self._semantics
         if not (is_whole and is_same):
             chosen = None
-        has_late = chosen is None or _with_late_records(log, self._progress) <= set(chosen)
+        has_late = chosen is None or with_late_records(log, every, self._progress.late) <= set(chosen)
         folded = {LATE: log.transaction(LATE)} if has_late else {}
         if chosen is None:  # lower than that of a fold of the old incarnation, which skipped records of the new one
             folded[FOLDED] = log.version
@@ -274,7 +267,7 @@ class _Rebuild:
             if not published.are_published(seen) and any(
                 at in known and known[at].folded_to > each.published_to for at, each in moved.items()
             ):
-                published.merge({at: each.folded_to for at, each in moved.items()})
+                versions |= published.merge({at: each.folded_to for at, each in moved.items()})
                 moved = {at: replace(each, published_to=each.folded_to) for at, each in moved.items()}
             try:
                 if not published.are_published(seen) and is_of_unnamed(self._progress, seen):
@@ -311,7 +304,7 @@ class _Rebuild:
         incarnations = {at: each.incarnation for at, each in moved.items()}
         names = names_of_known(self._store.properties.topic_kind, self._semantics)
         tables = (self._store.table(name).snapshot() for name in names)
-        files = _files_after(self._store, log.version, self._store.table(LOG.name).snapshot())
+        files = files_after(log.version, self._store.table(LOG.name).snapshot())
         changes = self._replay(late, KnownGroups.of(tables, incarnations, published.files), files)
         versions |= _append(self._store, changes)
         self._note(changes)
@@ -324,15 +317,6 @@ class _Rebuild:
         incarnations = {at: each.incarnation for at, each in start.items()}
         folders = _folders(self._store, self._count, self._semantics, incarnations, known)
         return _replayed_log(self._store, start, self._log_incarnation, folders, files, self._settings)
-
-
-def _files_after(store: Store, version: int, log: Snapshot) -> list[DataFile]:
-    """The files of the log that may have records which a version of it lacks.
-
-    Without the commits since then these are all: the replay selects by record offset.
-    """
-    added = store.table(LOG.name).added_after(version, log)
-    return log.files() if added is None else added
 
 
 def _replayed_log(

@@ -22,7 +22,7 @@ from offsets_pipeline.state.merge_on_read import state_tables_of
 from offsets_pipeline.state.replay_start import replay_start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from offsets_pipeline.delta.properties import StoreProperties
     from offsets_pipeline.delta.schemas import Table
@@ -70,11 +70,12 @@ class FoldedRest:
 def fold_rest(
     start: Mapping[int, PartitionProgress],
     log: UnfoldedLog,
+    files: Sequence[DataFile],
     table: Callable[[str], Snapshot],
     properties: StoreProperties,
     semantics: CoordinatorSemantics,
 ) -> FoldedRest:
-    """Fold the log from these starts.
+    """Fold files of the log from these starts.
 
     Goes on from the state in ``table``, except in log partitions whose incarnation is UNSTORED_INCARNATION: those start
     at the start of the log. Raises as `TableFolder.open_file`.
@@ -85,7 +86,7 @@ def fold_rest(
     replay = replay_start(properties, log.offsets_partitions, semantics, start)
     reader = LogReader(log.folder, log.range(start), replay.schema, replay.compact)
     changes = write_changes(
-        replay.replay(reader.read(log.files(start))),
+        replay.replay(reader.read(files)),
         StateFolders(tables, log.offsets_partitions, semantics, incarnations, known),
     )
     topics = dict(sorted(changes.topics, reverse=True))  # of an id the first of its names

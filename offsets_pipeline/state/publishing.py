@@ -1,8 +1,9 @@
 """Publishing: what is answered goes into tables with one row a key, which any reader of Delta tables may read.
 
 The published rows are those that count as of the progress of the fold, in the columns of the views. The order of the
-commits makes it safe to kill anywhere, beside folds and reloads (docs/adr/0037): first the published tables, each in
-one commit; then `fold_progress`, which names their versions; then the facts that they cover go.
+commits makes it safe to kill anywhere, beside folds and reloads (docs/adr/0037): first the facts that stay, among them
+rows that were published and are answered no longer; then the published tables, each in one commit; then
+`fold_progress`, which names their versions; then the facts that they cover go.
 
 A log partition's rows are rewritten if it was folded since the last publishing: a file has whole log partitions, about
 a million rows.
@@ -118,8 +119,11 @@ class ReplayedRows:
         """Whether the rows are in the published tables."""
         return all(self._versions.get(name) == each.version for name, each in seen.items())
 
-    def merge(self, ends: Mapping[int, int], driver_bytes: int = _DRIVER_BYTES) -> None:
-        """Take in the facts of this incarnation, which has all records before these ends."""
+    def merge(self, ends: Mapping[int, int], driver_bytes: int = _DRIVER_BYTES) -> dict[str, int]:
+        """Take in the facts of this incarnation, which has all records before these ends.
+
+        Returns the versions of the tables of facts with those that stay.
+        """
         incarnations = dict.fromkeys(self.partitions, self.incarnation)
         known = {table.name: self.store.table(table.name).snapshot() for table in _PUBLISHED}
         files = self.files | {name: named_files(each.files(), incarnations) for name, each in known.items()}
@@ -129,15 +133,11 @@ class ReplayedRows:
         self._discard()
         self.files = {name: [file for each in found for file in each.files[name]] for name in self.files}
         self._covered = [
-            Covered(
-                self.store.table(table.name),
-                known[table.name],
-                files[table.name],
-                [file for each in found for file in each.files[table.name]],
-                has_news=True,
-            )
+            Covered(self.store.table(table.name), known[table.name], files[table.name], has_news=True)
             for table in _PUBLISHED
         ]
+        kept = {table.name: [file for each in found for file in each.files[table.name]] for table in _PUBLISHED}
+        return {each.folder.table.name: each.keep(kept[each.folder.table.name]) for each in self._covered}
 
     def publish(self, progress: FoldProgress, seen: Mapping[str, Snapshot]) -> dict[str, int]:
         """Put them in place of the rows of their log partitions; returns the versions of the tables.
@@ -180,8 +180,6 @@ class ReplayedRows:
         """Remove the files that no version of a table ever had."""
         for name, files in self.files.items() if not self._versions else ():
             self.store.table(name).remove_uncommitted(files)
-        for each in self._covered:
-            each.folder.remove_uncommitted(each.kept)
 
 
 # --- facts that were folded since
@@ -281,6 +279,13 @@ def _merge_facts(
     )
     found = merge.in_shares(store, shares, driver_bytes)
     shared = {at for share in shares for at in share}
+    covered = []
+    for table in _PUBLISHED:
+        gone = [file for file in files[table.name] if log_partitions_in(file) & shared]
+        news = table is DESCRIBED and any(each.groups_changed for each in found)
+        covered.append(Covered(store.table(table.name), known[table.name], gone, news))
+        kept = [file for of_share in found for file in of_share.files[table.name]]
+        versions[table.name] = covered[-1].keep(kept + merge.others(table, gone, shared))
     for name, seen in newest.items():
         versions[name] = store.table(name).commit(
             [file for of_share in found for file in of_share.files[name]],
@@ -288,32 +293,32 @@ def _merge_facts(
             seen=seen,
             advance={INCARNATION: progress.incarnation, APPLICATION: seen.transaction(APPLICATION) + 1},
         )
-    covered = []
-    for table in _PUBLISHED:
-        gone = [file for file in files[table.name] if log_partitions_in(file) & shared]
-        kept = [file for of_share in found for file in of_share.files[table.name]]
-        kept += merge.others(table, gone, shared)
-        news = table is DESCRIBED and any(each.groups_changed for each in found)
-        covered.append(Covered(store.table(table.name), known[table.name], gone, kept, news))
     return covered
 
 
 class Covered(NamedTuple):
-    """Files of facts that are published, and files with those of their facts that stay.
+    """Files of facts that a publishing covers. ``has_news``: they say of groups what was not published before.
 
-    ``has_news``: they say of groups what was not published before.
+    A feed of facts notices none of its commits.
     """
 
     folder: TableFolder
     seen: Snapshot
     files: list[DataFile]
-    kept: list[DataFile]
     has_news: bool
 
+    def keep(self, kept: list[DataFile]) -> int:
+        """Add files with the facts that stay; returns the version of the table.
+
+        Call it before the published tables are written: rows that these lose are nowhere else. Beside the facts that
+        `drop` removes, each is there twice, which changes nothing.
+        """
+        return self.folder.commit(kept, seen=self.seen, is_change=False) if kept else self.seen.version
+
     def drop(self, number: int) -> None:
-        """Remove the facts that are published, as the progress of this number says. A feed of facts does not notice."""
+        """Remove the facts that are published, as the progress of this number says."""
         if self.files:
-            self.folder.commit(self.kept, self.files, seen=self.seen, is_change=False, advance={REMOVED_BY: number})
+            self.folder.commit(remove=self.files, seen=self.seen, is_change=False, advance={REMOVED_BY: number})
 
 
 # --- facts that are not published

@@ -97,7 +97,6 @@ def pending_rows(partitions: Mapping[int, PartitionProgress], schema: pa.Schema 
                 "value": commit["value"],
                 "producer_id": commit["producer_id"],
                 "record_timestamp": commit["commit_timestamp"],
-                "backfill": False,
                 "records": 0,
             }
             rows.append(row)

@@ -19,8 +19,6 @@ from tests.replays import Replayed, replay
 from tests.unit.fold.state_tables import StateTables, assert_same, references
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from offsets_pipeline.semantics.log_row import LogRow
 
 FIXED = examples(250)
@@ -33,16 +31,13 @@ def cleaned(
     rows: list[LogRow],
     up_to: int,
     aged_to: int,
-    late: Collection[int] = (),
     chunk_rows: int = 1000,
     semantics: CoordinatorSemantics = MODERN,
 ) -> list[LogRow]:
-    """Rows that a cleaning below ``up_to`` keeps; tombstones below ``aged_to`` are old, ``late`` are backfill."""
+    """Rows that a cleaning below ``up_to`` keeps; tombstones below ``aged_to`` are old."""
     below = [row for row in rows if row.record_offset < up_to]
     table = input_table(below)
     offsets = [row.record_offset for row in below]
-    backfill = pa.array([offset in late for offset in offsets], pa.bool_())
-    table = table.set_column(table.schema.get_field_index("backfill"), SCHEMA.field("backfill"), backfill)
     table = table.append_column(SCHEMA.field("aged"), pa.array([offset < aged_to for offset in offsets], pa.bool_()))
     if below:  # as tasks do that read parts of a log partition
         parts = [
@@ -68,8 +63,7 @@ def cleanings(draw: st.DrawFn, rows: list[LogRow], semantics: CoordinatorSemanti
     offsets = [row.record_offset for row in rows]
     up_to = draw(st.sampled_from(offsets) | st.just(offsets[-1] + 1))
     aged_to = draw(st.sampled_from(offsets) | st.just(offsets[-1] + 1))
-    late = draw(st.sets(st.sampled_from(offsets), max_size=3))
-    return cleaned(rows, up_to, aged_to, late, draw(st.sampled_from([3, 1000])), semantics)
+    return cleaned(rows, up_to, aged_to, draw(st.sampled_from([3, 1000])), semantics)
 
 
 @both
@@ -81,8 +75,7 @@ def test_cleaned_log_gives_the_same_from_where_it_was_cleaned_to_on(
     offsets = [row.record_offset for row in rows]
     up_to = data.draw(st.sampled_from(offsets) | st.just(offsets[-1] + 1))
     aged_to = data.draw(st.sampled_from(offsets) | st.just(offsets[-1] + 1))
-    late = data.draw(st.sets(st.sampled_from(offsets), max_size=3))
-    kept = cleaned(rows, up_to, aged_to, late, data.draw(st.sampled_from([3, 1000])), semantics)
+    kept = cleaned(rows, up_to, aged_to, data.draw(st.sampled_from([3, 1000])), semantics)
     assert set(kept) <= set(rows)
     for end in [up_to, *(offset + 1 for offset in offsets if offset >= up_to)]:
         whole = replay([row for row in rows if row.record_offset < end], 0, 1, semantics)

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.delta.data_file import LATE, late_in
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, TABLE_BY_NAME
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.ingest.segments.segment_ingest import IngestReport, ingest_segments
@@ -122,6 +123,12 @@ def appended(
     names = [*LogRow._fields, *constants]
     repeated = [pa.repeat(value, len(rows)) for value in constants.values()]
     write_deltalake(f"{location}/log", pa.Table.from_arrays([*columns, *repeated], names), mode="append")
+    if backfill:
+        table = TableFolder(f"{location}/log", LOG)
+        seen = table.snapshot()
+        number = seen.transaction(LATE) + 1
+        late = {late_in(row.log_partition): number for row in rows}
+        table.commit(seen=seen, advance={LATE: number, **late})
 
 
 def segments_of(capture: str) -> Path:

@@ -63,7 +63,7 @@ def in_order(offsets: Iterable[Any]) -> list[Any]:
 
 def input_rows(rows: Iterable[ConnectRow]) -> pa.Table:
     """Rows as CONNECT_INPUT_SCHEMA."""
-    dicts = [{**row._asdict(), "backfill": False, "records": 1} for row in rows]
+    dicts = [{**row._asdict(), "records": 1} for row in rows]
     return pa.Table.from_pylist(dicts, schema=CONNECT_INPUT_SCHEMA)
 
 
@@ -92,7 +92,7 @@ class Folded:
     def carried(self) -> pa.Table:
         """Pending records, as the next replay takes them in."""
         rows = [
-            {**row, "record_timestamp": row["commit_timestamp"], "backfill": False, "records": 0}
+            {**row, "record_timestamp": row["commit_timestamp"], "records": 0}
             for of_partition in self.pending.values()
             for row in of_partition
         ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,9 +11,6 @@ from offsets_pipeline.connect.topic_survivors import topic_survivors
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.survivors import SCHEMA
 from offsets_pipeline.semantics.topic_kind import TopicKind
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 KIND = TopicKind.CONNECT_OFFSETS
 A, B = b'["c",{"f":"a"}]', b'["c", {"f":"a"}]'  # one identity
@@ -31,14 +26,11 @@ _ROWS = st.lists(
 )
 
 
-def cleaned(rows: list[ConnectRow], up_to: int, aged_to: int, late: Collection[int] = ()) -> list[ConnectRow]:
+def cleaned(rows: list[ConnectRow], up_to: int, aged_to: int) -> list[ConnectRow]:
     """The rows that a cleaning below ``up_to`` keeps."""
     below = [row for row in rows if row.record_offset < up_to]
     table = pa.Table.from_pylist(
-        [
-            {**row._asdict(), "backfill": row.record_offset in late, "aged": row.record_offset < aged_to}
-            for row in below
-        ],
+        [{**row._asdict(), "aged": row.record_offset < aged_to} for row in below],
         schema=SCHEMA,
     )
     stays = topic_survivors(table, KIND).tolist()
@@ -63,13 +55,11 @@ def test_a_cleaned_log_gives_the_same_whatever_follows(
         for offset, (key, value, producer, control) in enumerate(drawn)
     ]
     up_to, aged_to = (data.draw(st.integers(0, len(rows))) for _ in range(2))
-    late = data.draw(st.sets(st.integers(0, len(rows)), max_size=2))
-    kept = cleaned(rows, up_to, aged_to, late)
+    kept = cleaned(rows, up_to, aged_to)
     for end in range(up_to, len(rows) + 1):
         assert said([row for row in kept if row.record_offset < end]) == said(rows[:end])
     again = cleaned(kept, up_to, aged_to)
     assert said(again) == said(rows)
-    assert all(any(row.record_offset == offset for row in kept) for offset in late if offset < up_to)
 
 
 def test_one_record_of_each_raw_key_stays() -> None:

@@ -157,21 +157,6 @@ def test_other_control_record_decides_nothing(log: LogPartition) -> None:  # R11
     assert committed(folded(log.rows)) == {A: 1}
 
 
-def test_backfilled_row_asks_for_a_replay_from_the_start(log: LogPartition) -> None:  # R16
-    log.commit(A, 1)
-    log.commit(B, 2)
-    replayed = Replay(1, {0: 2})
-    replayed.add(input_table(log.rows[:1], backfill=True))
-    effects = effects_of(replayed)
-    (progress,) = effects.pop("progress")
-    assert not any(effects.values())
-    assert progress["replay_from_start"]
-    assert (progress["folded_to"], progress["records"]) == (2, 0)
-    replayed = Replay(1, {0: 1})
-    replayed.add(input_table(log.rows[1:], backfill=True))
-    assert [row["replay_from_start"] for row in effects_of(replayed)["progress"]] == [False]
-
-
 def test_progress_counts_new_records_of_all_sorts(log: LogPartition) -> None:
     log.commit(A, 1)
     log.end_abort(PRODUCER)

@@ -151,13 +151,12 @@ def test_of_plain_commits_one_stays_for_each_topic_id_of_a_key() -> None:  # R35
     assert compact_early(compacted, {}) == compacted
 
 
-def test_what_is_late_or_carried_stays_and_what_is_folded_goes() -> None:
+def test_what_is_carried_stays_and_what_is_folded_goes() -> None:
     log = LogPartition(log_partition=0)
     for offset in range(4):
         log.commit(("g", "t", 0), offset)
     folded_to = {0: 3}
     assert compact_early(input_table(log.rows), folded_to)["record_offset"].to_pylist() == [3]
-    assert compact_early(input_table(log.rows, backfill=True), folded_to).num_rows == 4
     assert compact_early(input_table(log.rows, carried=True), folded_to).num_rows == 4
 
 

@@ -13,17 +13,15 @@ from tests.property.test_cleaning_keeps import cleaned, said
 from tests.replays import replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
 AT = ("g", "t", 0)
 OLD = 1_000_000  # behind all of a log: every tombstone is old
 
 
-def kept(
-    log: LogPartition, *, aged_to: int = 0, late: Collection[int] = (), semantics: CoordinatorSemantics = MODERN
-) -> list[int]:
+def kept(log: LogPartition, *, aged_to: int = 0, semantics: CoordinatorSemantics = MODERN) -> list[int]:
     """The record offsets that a cleaning of the whole log keeps; the replay of these has to be the same."""
-    rows = cleaned(log.rows, log.next_offset, aged_to, late, semantics=semantics)
+    rows = cleaned(log.rows, log.next_offset, aged_to, semantics=semantics)
     assert said(replay(rows, 0, 1, semantics)) == said(replay(log.rows, 0, 1, semantics))
     return [row.record_offset for row in rows]
 
@@ -226,15 +224,6 @@ def test_classic_cleaning_keeps_what_brings_an_offset_back_and_nothing_of_a_grou
         marker,
         left_behind,
     ]
-
-
-def test_what_came_late_stays_with_what_it_needs() -> None:
-    log = LogPartition()
-    late = log.commit(AT, 1, 7)
-    log.commit(AT, 2, 7)
-    marker = log.end_abort(7)
-    last = log.commit(AT, 3)
-    assert kept(log, late=[late]) == [late, marker, last]
 
 
 def test_nothing_at_or_above_the_end_of_the_cleaning_is_looked_at() -> None:

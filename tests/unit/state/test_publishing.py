@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,9 +67,10 @@ def rows_in(store: Store, name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def actions_of(store: Store, name: str) -> list[dict[str, Any]]:
-    """The files that the last commit to a table added and removed."""
-    commit = Path(store.location, name, "_delta_log", f"{store.version(name):020d}.json")
+def actions_of(store: Store, name: str, version: int | None = None) -> list[dict[str, Any]]:
+    """The files that a commit to a table added and removed, by default the last one."""
+    number = store.version(name) if version is None else version
+    commit = Path(store.location, name, "_delta_log", f"{number:020d}.json")
     actions = [json.loads(line) for line in commit.read_text().splitlines()]
     return [action[kind] for action in actions for kind in ("add", "remove") if kind in action]
 
@@ -111,8 +113,9 @@ def test_streams_that_read_facts_skip_a_publishing(store: Store) -> None:
     folded(store, 50, 50)
     append(store, offset("a0", 10), offset("a1", 11, is_tombstone=True))
     assert publish(store, CLOCK)
-    changes = actions_of(store, OFFSETS.name)
-    assert [each["dataChange"] for each in changes] == [False, False]
+    version = store.version(OFFSETS.name)
+    changes = [*actions_of(store, OFFSETS.name, version - 1), *actions_of(store, OFFSETS.name, version)]
+    assert [each["dataChange"] for each in changes] == [False, False]  # what stays is added before what goes
 
 
 def test_log_partitions_that_were_not_folded_since_keep_their_files(
@@ -192,6 +195,43 @@ def test_publishing_that_dies_at_any_write_hides_nothing_and_runs_again(busy: St
     assert_as_reference(busy.location, log)
     assert_published(busy.location, log, 2)
     assert read_as_of(busy.location)["current_offsets"] == progress_of(busy).folded_to
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("table", WRITTEN)
+def test_publishing_that_dies_at_any_write_loses_no_offset_of_a_group_that_is_gone(
+    store: Store, settings: Settings, table: str, when: str
+) -> None:
+    """Such an offset was published alone, and answers again once the group has a commit (R14)."""
+    log = LogPartition(partition_for("g", 2))
+    other = next(name for name in "hijkl" if partition_for(name, 2) == log.log_partition)
+    log.commit(("g", "t", 0), 7)
+    log.group(2, "g")
+    fold_rows(store, log, settings)
+    assert publish(store, CLOCK)
+    assert rows_in(store, OFFSETS.name) == []
+    log.group_tombstone(2, "g")
+    log.commit((other, "t", 0), 8)
+    fold_rows(store, log, settings)
+    with pytest.MonkeyPatch.context() as patch:
+        dying(table, when, patch)
+        with suppress(Died):
+            publish(store, CLOCK)
+    assert publish(store, CLOCK)
+    assert_as_reference(store.location, log_of(store.location))
+    assert [row["group_id"] for row in read(store.location, CURRENT_OFFSETS.name)] == [other]
+    log.commit(("g", "u", 0), 9)
+    fold_rows(store, log, settings)
+    assert publish(store, CLOCK)
+    assert_as_reference(store.location, log_of(store.location))
+    assert [row["committed_offset"] for row in read(store.location, CURRENT_OFFSETS.name)] == [7, 9, 8]
+
+
+def fold_rows(store: Store, log: LogPartition, settings: Settings) -> None:
+    """Append rows and fold them."""
+    appended(store.location, log.rows)
+    log.rows.clear()
+    fold_log(store, settings, CLOCK)
 
 
 def test_published_tables_have_what_is_specified(busy: Store) -> None:
