@@ -62,9 +62,9 @@ PUBLISHED, PUBLISHING, DERIVED, BELONGING = (
 CONNECT_TESTS = ("tests/unit/connect",)
 TARGET = "connect/target_table.py"
 EXACTLY_ONCE = "connect/exactly_once.py"
-TOPIC_ROWS, TOPIC_COLUMNS, ANSWERING, WRITER, MANAGEMENT = (
-    f"connect/{name}.py"
-    for name in ("topic_state", "topic_replay", "connector_offsets", "offset_backing_store", "offset_management")
+TOPIC_ROWS, TOPIC_COLUMNS = "semantics/topic_state.py", "semantics/topic_replay.py"
+ANSWERING, WRITER, MANAGEMENT = (
+    f"connect/{name}.py" for name in ("connector_offsets", "offset_backing_store", "offset_management")
 )
 STORAGE, PUT, DOOR_FILE = (f"delta/{name}.py" for name in ("storage", "put_if_absent", "table_folder"))
 
@@ -405,8 +405,10 @@ MUTATIONS = [
     ),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_what_hides(keep)\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_proofs(keep)\n", "", CLEANING),
-    Mutation("R23", BOTH, "connect/topic_survivors.py", "known & ~self._open & ~self._aborted", "known", CONNECT_TESTS),
-    Mutation("R23", BOTH, "connect/topic_survivors.py", "        self._keep_markers(keep)\n", "", CONNECT_TESTS),
+    Mutation(
+        "R23", BOTH, "semantics/topic_survivors.py", "known & ~self._open & ~self._aborted", "known", CONNECT_TESTS
+    ),
+    Mutation("R23", BOTH, "semantics/topic_survivors.py", "        self._keep_markers(keep)\n", "", CONNECT_TESTS),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_producers(keep)\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "        keep[self._marker[ended]] = True\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "live += [newest for", "live += [] and [newest for", CLEANING),
@@ -483,7 +485,7 @@ MUTATIONS = [
     ),
     Mutation("R30", COLUMNS, TOPIC_COLUMNS, "(plain | (outcome != OPEN))", "(plain | ~plain)", CONNECT_TESTS),
     Mutation("R30", COLUMNS, TOPIC_COLUMNS, "is_known[self.key_code] & decodes", "decodes", CONNECT_TESTS),
-    Mutation("R30", BOTH, "connect/connect_keys.py", "sort_keys=True", "sort_keys=False", CONNECT_TESTS),
+    Mutation("R30", BOTH, "semantics/connect_keys.py", "sort_keys=True", "sort_keys=False", CONNECT_TESTS),
     Mutation(
         "R30",
         BOTH,

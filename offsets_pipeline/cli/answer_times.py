@@ -6,7 +6,6 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.output import show_status
-from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.query.answer_time import (
     HELD_BACK,
     MIRROR_BEHIND,
@@ -17,6 +16,7 @@ from offsets_pipeline.query.answer_time import (
     log_answer_at,
     log_answer_time,
 )
+from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from offsets_pipeline.cli.answer_times import answer_time_of, time_fields
 from offsets_pipeline.cli.opened import open_beside, open_reader, open_readers
 from offsets_pipeline.cli.output import write_json, write_rows
-from offsets_pipeline.connect.connect_keys import canonical_json
 from offsets_pipeline.query.connectors import ConnectorInfo, describe_connector, list_connectors
+from offsets_pipeline.semantics.connect_keys import canonical_json
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:

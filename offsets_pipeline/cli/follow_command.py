@@ -16,9 +16,9 @@ from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease
+from offsets_pipeline.metrics.metric_registry import Metrics
 from offsets_pipeline.observability.collectors import StateMetrics, TopicMetrics, Watched, batches_counted
 from offsets_pipeline.observability.group_metrics import GroupMetrics
-from offsets_pipeline.observability.metrics import Metrics
 from offsets_pipeline.observability.operator_log import OperatorLog, TopicLog
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.stream.follow import follow

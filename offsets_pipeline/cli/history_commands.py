@@ -15,10 +15,10 @@ from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.history.deletion_causes import Retention
 from offsets_pipeline.history.group_timeline import TimelineEvent, WhyAnswer, group_timeline
 from offsets_pipeline.history.group_timeline import why as why_of
-from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.printable import printable
 from offsets_pipeline.query.as_of import offsets_as_of
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE
+from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

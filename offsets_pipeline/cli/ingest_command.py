@@ -9,7 +9,7 @@ from offsets_pipeline.cli.opened import spark_when_needed
 from offsets_pipeline.cli.progress_bar import progress_bar, tasks_of
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.ingest.segments import segment_ingest as segments
-from offsets_pipeline.observability.warnings import warn
+from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.lag.position_sources import SampledPositions
-from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.topic_positions.position_samples import PositionSamples
 from offsets_pipeline.topic_positions.sample_table import read_samples, samples_of, table_of
+from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import due
 from offsets_pipeline.foreign_errors import in_one_line, may_pass
-from offsets_pipeline.observability.warnings import warn
+from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

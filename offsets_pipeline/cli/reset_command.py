@@ -14,7 +14,6 @@ from offsets_pipeline.clock import SystemClock, time_before_ms
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import NonEmptyGroup, NotCoordinator, OffsetsError
-from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.offset_reset.group_offsets import owned_group_offsets
 from offsets_pipeline.offset_reset.mirrored_group_offsets import mirrored_group_offsets
 from offsets_pipeline.offset_reset.plan import (
@@ -34,6 +33,7 @@ from offsets_pipeline.printable import printable
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.topic_positions.broker_positions import ask_broker, read_client_properties
 from offsets_pipeline.topic_positions.positions import read_positions
+from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

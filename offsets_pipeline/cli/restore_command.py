@@ -19,7 +19,6 @@ from offsets_pipeline.cli.reset_command import raise_errors
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.delta.schemas import TOPICS
 from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError
-from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.offset_reset.group_offsets import PROTOCOL_TYPES
 from offsets_pipeline.offset_reset.plan import GroupOffsets
 from offsets_pipeline.offset_reset.restore_plan import PastOffset, SameOffsets, plan_restore
@@ -28,6 +27,7 @@ from offsets_pipeline.query.as_of import offsets_as_of
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.topic_positions.broker_positions import positions_of, read_client_properties
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
+from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.group_snapshots.group_snapshot import take_snapshot
 from offsets_pipeline.group_snapshots.snapshot_log import SnapshotLog
 from offsets_pipeline.lease import END, SNAPSHOT, WAIT, Lease
-from offsets_pipeline.observability.metrics import Metrics
+from offsets_pipeline.metrics.metric_registry import Metrics
 from offsets_pipeline.observability.operator_log import OperatorLog
 from offsets_pipeline.topic_positions.position_sampler import PositionSampler
 from offsets_pipeline.topic_positions.sample_table import table_of

@@ -13,11 +13,11 @@ from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.errors import StateDiffers
 from offsets_pipeline.lease import END, FOLD, WAIT, Lease
-from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.state.verify import verify_store
 from offsets_pipeline.stream.fold_stream import start_fold
 from offsets_pipeline.stream.publisher import Publisher
+from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,9 +13,9 @@ from offsets_pipeline.config.sections import HOURS_MAX, ZooKeeperSettings
 from offsets_pipeline.errors import InvalidTime, OffsetsError
 from offsets_pipeline.input_text import INT32_MAX, shown, whole_number
 from offsets_pipeline.lag.starting_offset import parse_reset
-from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.topic_names import validated_topic
+from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable

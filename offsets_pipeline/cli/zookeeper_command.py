@@ -11,7 +11,7 @@ from offsets_pipeline.cli.opened import open_or_create_owned
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.ingest.zookeeper_import import import_offsets
-from offsets_pipeline.observability.warnings import warn
+from offsets_pipeline.warnings import warn
 from offsets_pipeline.zookeeper.client import ZooKeeperClient
 from offsets_pipeline.zookeeper.consumer_nodes import group_ids, read_groups
 from offsets_pipeline.zookeeper.dump import read_dump

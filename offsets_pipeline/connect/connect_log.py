@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import pyarrow as pa
 
 from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.connect.connect_keys import ConnectRecordType
 from offsets_pipeline.connect.connector_offsets import ConnectorOffset, OffsetRecord, answering_offsets
-from offsets_pipeline.connect.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, connect_rows
-from offsets_pipeline.connect.topic_state import TopicPartitionState
 from offsets_pipeline.coordinator.appender import Appender, Request
 from offsets_pipeline.coordinator.owned_log import OwnedLog
 from offsets_pipeline.coordinator.owned_store import OwnedStore
@@ -25,7 +22,10 @@ from offsets_pipeline.coordinator.registry import Instance
 from offsets_pipeline.delta.damage import reading
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import LogMovedOn, RequestTimedOut
+from offsets_pipeline.semantics.connect_keys import ConnectRecordType
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, connect_rows
+from offsets_pipeline.semantics.topic_state import TopicPartitionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.connect.topic_state import ConnectRecord
     from offsets_pipeline.coordinator.appender import Handler
+    from offsets_pipeline.semantics.topic_state import ConnectRecord
 
 Answer = TypeVar("Answer")
 

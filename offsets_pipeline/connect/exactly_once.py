@@ -11,7 +11,6 @@ import logging
 import threading
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from offsets_pipeline.connect.connect_keys import ConnectRecordType, canonical_json, offset_key, offset_value
 from offsets_pipeline.connect.target_states import STOPPED, claim_of, target_state_of
 from offsets_pipeline.connect.target_table import FlushedOffsets
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED
@@ -25,6 +24,7 @@ from offsets_pipeline.errors import (
     OffsetsLost,
     TaskFenced,
 )
+from offsets_pipeline.semantics.connect_keys import ConnectRecordType, canonical_json, offset_key, offset_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

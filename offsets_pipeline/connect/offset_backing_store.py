@@ -7,19 +7,19 @@ import threading
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Self
 
-from offsets_pipeline.connect.connect_keys import (
-    canonical_json,
-    offset_key,
-    offset_value,
-    parse_connect_key,
-    parse_connect_value,
-)
 from offsets_pipeline.connect.connect_log import TIMEOUT_MS, ConnectLog
 from offsets_pipeline.connect.target_states import STOPPED, claim_of, target_state_of
 from offsets_pipeline.coordinator.appender import SHARED
 from offsets_pipeline.coordinator.owned_log import Record
 from offsets_pipeline.coordinator.requests import Outcome
 from offsets_pipeline.errors import ConnectorStopped, FlushInProgress, InvalidRequest, OffsetsError
+from offsets_pipeline.semantics.connect_keys import (
+    canonical_json,
+    offset_key,
+    offset_value,
+    parse_connect_key,
+    parse_connect_value,
+)
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:

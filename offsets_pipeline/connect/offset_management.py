@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.connect.connect_keys import canonical_json, offset_key, offset_value
 from offsets_pipeline.connect.connect_log import TIMEOUT_MS
 from offsets_pipeline.connect.connector_config import SOURCE, config_of, config_record, validated_config
 from offsets_pipeline.connect.connector_offsets import source_answer
@@ -14,6 +13,7 @@ from offsets_pipeline.coordinator.appender import EXCLUSIVE
 from offsets_pipeline.coordinator.owned_log import Record
 from offsets_pipeline.coordinator.requests import Outcome
 from offsets_pipeline.errors import BadConnectRequest, NoSuchConnector, StoreMismatch
+from offsets_pipeline.semantics.connect_keys import canonical_json, offset_key, offset_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.connect.connect_keys import canonical_json
 from offsets_pipeline.delta.protocol import delta_type
 from offsets_pipeline.delta.schemas import Column, Table
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import InvalidRequest, OffsetsLost, StoreReplaced, TaskFenced, WriteConflict
 from offsets_pipeline.foreign_errors import first_line
+from offsets_pipeline.semantics.connect_keys import canonical_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

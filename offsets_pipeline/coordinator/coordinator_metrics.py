@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.observability.metrics import Metrics
+from offsets_pipeline.metrics.metric_registry import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -109,7 +109,7 @@ class CoordinatorCore:
         coordinator = cls(opened, settings or Settings(), clock or SystemClock())
         if metrics_port is not None:
             # imported for a port alone: the HTTP server takes 7 MiB
-            from offsets_pipeline.observability.metrics_server import serve_metrics  # noqa: PLC0415
+            from offsets_pipeline.metrics.metrics_server import serve_metrics  # noqa: PLC0415
 
             host, port = ("127.0.0.1", metrics_port) if isinstance(metrics_port, int) else metrics_port
             coordinator._metrics_server = serve_metrics(coordinator_metrics(coordinator.gauges), host, port)

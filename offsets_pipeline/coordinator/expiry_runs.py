@@ -14,7 +14,7 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.delta.reader import UNREADABLE
 from offsets_pipeline.errors import OffsetsError, UndecodableRecord, UnsafeStorage
 from offsets_pipeline.foreign_errors import in_one_line
-from offsets_pipeline.observability.warnings import warn
+from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable

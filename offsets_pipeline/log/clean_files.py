@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.connect.topic_survivors import topic_survivors
 from offsets_pipeline.delta.schemas import LOG_INCARNATION
 from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.file_compaction import SORT_BYTES, write_in_order
@@ -26,6 +25,7 @@ from offsets_pipeline.semantics import survivors
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.semantics.topic_survivors import topic_survivors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -16,7 +16,7 @@ from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.log.log_range import PLACE
 from offsets_pipeline.log.log_scan import LogScan
-from offsets_pipeline.observability.metrics_server import serve_metrics
+from offsets_pipeline.metrics.metrics_server import serve_metrics
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta import DataFile, Snapshot
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
-    from offsets_pipeline.observability.metrics import Metrics
+    from offsets_pipeline.metrics.metric_registry import Metrics
     from offsets_pipeline.query.state_reader import StateReader
 
 _PLACE = pa.schema([LOG.arrow_schema().field(name) for name in PLACE])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.config.sections import LagSettings
     from offsets_pipeline.delta import TableFolder
     from offsets_pipeline.lag.lag_rows import LagRow
-    from offsets_pipeline.observability.metrics import Labels, Metrics
+    from offsets_pipeline.metrics.metric_registry import Labels, Metrics
     from offsets_pipeline.query.answer_time import AnswerTime
     from offsets_pipeline.query.describe import GroupAnswer
     from offsets_pipeline.query.state_reader import StateReader

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
     from offsets_pipeline.maintenance import Upkeep
-    from offsets_pipeline.observability.metrics import Metrics
+    from offsets_pipeline.metrics.metric_registry import Metrics
 
 _LATE_MS = 60_000  # since the log last held all records: then it has fallen behind
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from offsets_pipeline.connect.connect_keys import ConnectRecordType
 from offsets_pipeline.connect.connector_offsets import (
     OffsetRecord,
     answering_offsets,
@@ -20,6 +19,7 @@ from offsets_pipeline.connect.connector_offsets import (
 from offsets_pipeline.delta.reader import names_in_order
 from offsets_pipeline.errors import NoSuchConnector, StoreMismatch
 from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.semantics.connect_keys import ConnectRecordType
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import CONNECT
 from offsets_pipeline.state.published_rows import connect_rows

@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.foreign_errors import in_one_line
-from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.spark_query.kafka_source_offsets import commits_of
+from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
     from offsets_pipeline.spark_query.commit_targets import CommitTarget

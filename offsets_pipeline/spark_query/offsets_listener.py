@@ -26,7 +26,6 @@ from offsets_pipeline.broker.kafka_options import KafkaOptions, are_bootstrap_se
 from offsets_pipeline.coordinator.requests import validated_group_id
 from offsets_pipeline.errors import ConfigError
 from offsets_pipeline.foreign_errors import in_one_line
-from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.spark_query.commit_targets import BrokerTarget, StoreTarget
 from offsets_pipeline.spark_query.kafka_source_offsets import (
     CompletedBatch,
@@ -34,6 +33,7 @@ from offsets_pipeline.spark_query.kafka_source_offsets import (
     refuse_shared_topics,
 )
 from offsets_pipeline.spark_query.newest_commits import NewestCommits
+from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from offsets_pipeline.connect.connect_keys import state_value
-from offsets_pipeline.connect.topic_replay import connect_rows
-from offsets_pipeline.connect.topic_state import TopicPartitionState
 from offsets_pipeline.semantics import partition_state
+from offsets_pipeline.semantics.connect_keys import state_value
 from offsets_pipeline.semantics.effects import within_bounds
 from offsets_pipeline.semantics.group_rows import described_columns
 from offsets_pipeline.semantics.table_replay import log_rows
+from offsets_pipeline.semantics.topic_replay import connect_rows
+from offsets_pipeline.semantics.topic_state import TopicPartitionState
 from offsets_pipeline.state.changes import ReplayedPartition
 from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS
 

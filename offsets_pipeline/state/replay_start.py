@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.connect.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, replay_topic
 from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import compact_early, gathered
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.log_row import place_of
+from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, replay_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

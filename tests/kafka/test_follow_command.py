@@ -24,8 +24,8 @@ from offsets_pipeline.config import Settings
 from offsets_pipeline.delta.schemas import LEASES
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.lease import END, FOLD, INGEST_TOPIC, Lease
+from offsets_pipeline.metrics.metric_registry import HELP
 from offsets_pipeline.observability.group_metrics import OF_PARTITIONS
-from offsets_pipeline.observability.metrics import HELP
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of

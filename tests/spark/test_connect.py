@@ -12,7 +12,6 @@ import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.config.sections import FoldSettings
-from offsets_pipeline.connect.connect_keys import offset_key
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore
 from offsets_pipeline.connect.offset_management import OffsetManagement
@@ -22,6 +21,7 @@ from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.query.connectors import describe_connector, list_connectors
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.write import encode_batch
+from offsets_pipeline.semantics.connect_keys import offset_key
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 from tests.spark.both_engines import assert_as_spark, documented_queries

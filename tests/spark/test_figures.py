@@ -8,8 +8,8 @@ import pytest
 
 from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.log.metadata import LogMetadata
+from offsets_pipeline.metrics.metric_registry import Metrics
 from offsets_pipeline.observability.collectors import StateMetrics
-from offsets_pipeline.observability.metrics import Metrics
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.segment import Damage
 from tests.figures import by_partition, extents, figures_of

@@ -17,8 +17,8 @@ from offsets_pipeline.coordinator.requests import NO_MEMBER
 from offsets_pipeline.delta.schemas import TABLES
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
+from offsets_pipeline.metrics.metric_registry import Metrics
 from offsets_pipeline.observability.collectors import StateMetrics
-from offsets_pipeline.observability.metrics import Metrics
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.retention_inputs import retention_inputs
 from offsets_pipeline.query.sql import run_query

@@ -16,9 +16,9 @@ from offsets_pipeline.errors import BrokerUnreachable, MetricsUnavailable
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+from offsets_pipeline.metrics.metric_registry import HELP, Metrics
 from offsets_pipeline.observability import collectors as figures
 from offsets_pipeline.observability.collectors import LogExtent, TopicMetrics, Watched
-from offsets_pipeline.observability.metrics import HELP, Metrics
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

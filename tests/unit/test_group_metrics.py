@@ -11,8 +11,8 @@ import pytest
 
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.config.sections import LagSettings
+from offsets_pipeline.metrics.metric_registry import HELP, Metrics
 from offsets_pipeline.observability.group_metrics import GroupMetrics
-from offsets_pipeline.observability.metrics import HELP, Metrics
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.topic_positions.sample_table import SampleWriter, table_of
 from tests.figures import figures_of

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import MetricsUnavailable
-from offsets_pipeline.observability.metrics import HELP, Metrics
-from offsets_pipeline.observability.metrics_server import serve_metrics
+from offsets_pipeline.metrics.metric_registry import HELP, Metrics
+from offsets_pipeline.metrics.metrics_server import serve_metrics
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 from offsets_pipeline.maintenance import Upkeep
-from offsets_pipeline.observability.metrics import Metrics
+from offsets_pipeline.metrics.metric_registry import Metrics
 from offsets_pipeline.observability.operator_log import OperatorLog, TopicLog
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from offsets_pipeline.connect.connect_keys import (
+from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.semantics.connect_keys import (
     ConnectKey,
     ConnectRecordType,
     offset_key,
@@ -12,7 +13,6 @@ from offsets_pipeline.connect.connect_keys import (
     parse_connect_value,
     state_value,
 )
-from offsets_pipeline.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 OFFSETS, STATUS, CONFIGS, ALL = (

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.connect.connect_keys import offset_key
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageReader, OffsetStorageWriter
 from offsets_pipeline.connect.offset_committer import FlushSettings, OffsetCommitter, initialize_offsets
@@ -33,6 +32,7 @@ from offsets_pipeline.errors import (
     StoreMismatch,
 )
 from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.semantics.connect_keys import offset_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

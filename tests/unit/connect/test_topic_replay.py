@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offsets_pipeline.connect.connector_offsets import answering_offsets, source_answer
-from offsets_pipeline.connect.topic_replay import compact_topic, replay_topic
-from offsets_pipeline.connect.topic_state import ConnectRow, TopicPartitionState
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.semantics.topic_replay import compact_topic, replay_topic
+from offsets_pipeline.semantics.topic_state import ConnectRow, TopicPartitionState
 from tests.unit.connect.connect_logs import (
     TOPICS,
     WITH_ANSWERS,

@@ -22,7 +22,7 @@ from offsets_pipeline.errors import (
     NotCoordinator,
     OffsetMetadataTooLarge,
 )
-from offsets_pipeline.observability.metrics import HELP
+from offsets_pipeline.metrics.metric_registry import HELP
 from tests.unit.coordinator.stores import NOW_MS
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.connect.connect_keys import offset_key
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore
 from offsets_pipeline.connect.offset_management import OffsetManagement
@@ -16,6 +15,7 @@ from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.export.segment_export import export_segments
 from offsets_pipeline.export.target import MANIFEST
 from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.semantics.connect_keys import offset_key
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.log_tables import capture_log, capture_records, log_store, segment_records
 

@@ -7,8 +7,8 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.observability.metrics import Metrics
-from offsets_pipeline.observability.metrics_server import serve_metrics
+from offsets_pipeline.metrics.metric_registry import Metrics
+from offsets_pipeline.metrics.metrics_server import serve_metrics
 from offsets_pipeline.rest.limits import Limits
 from offsets_pipeline.rest.server import Access, RestServer
 from tests.kafka.certificates import Authority

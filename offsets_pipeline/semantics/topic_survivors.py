@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from offsets_pipeline.connect.topic_replay import ParsedRows
 from offsets_pipeline.semantics.compaction import last_of_each
 from offsets_pipeline.semantics.survivors import SCHEMA, Cleaning
+from offsets_pipeline.semantics.topic_replay import ParsedRows
 
 if TYPE_CHECKING:
     import pyarrow as pa

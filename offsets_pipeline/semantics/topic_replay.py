@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.connect.connect_keys import ConnectKey, parse_connect_key, parse_connect_value, state_value
-from offsets_pipeline.connect.topic_state import ConnectRow
 from offsets_pipeline.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import codes_of, last_of_each, paired
+from offsets_pipeline.semantics.connect_keys import ConnectKey, parse_connect_key, parse_connect_value, state_value
 from offsets_pipeline.semantics.effects import Effects
 from offsets_pipeline.semantics.replay_progress import ReplayProgress
+from offsets_pipeline.semantics.topic_state import ConnectRow
 from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, outcomes, outcomes_within
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.connect.connect_keys import ConnectKey, parse_connect_key, parse_connect_value
 from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.semantics.connect_keys import ConnectKey, parse_connect_key, parse_connect_value
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 
 if TYPE_CHECKING:

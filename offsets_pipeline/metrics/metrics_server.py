@@ -13,7 +13,7 @@ from offsets_pipeline.rest.server import Access, RestServer
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from offsets_pipeline.observability.metrics import Metrics
+    from offsets_pipeline.metrics.metric_registry import Metrics
 
 _TEXT = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 _MAX_REQUEST_BYTES = 4_096  # requests have no body

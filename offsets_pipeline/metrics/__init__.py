@@ -1,0 +1,1 @@
+"""Metrics: their registry, and the server that answers Prometheus."""
