@@ -920,7 +920,7 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         FOLD,
-        "progress.log_incarnation < log_incarnation or ",
+        "progress.log_incarnation < current.number or ",
         "",
         STATE_WRITER,
     ),

@@ -138,14 +138,6 @@ class Snapshot:
                     found = conformed(rows, self.table, columns)
                 yield found
 
-    def query(self, sql: str) -> pa.RecordBatchReader:
-        """Return the answer to a query in DuckDB's SQL, in which a small table has its name. Raises as `rows`."""
-        import duckdb  # noqa: PLC0415 - it takes a tenth of a second
-
-        connection = duckdb.connect()
-        connection.register(self.table.name, self.rows())
-        return connection.sql(sql).to_arrow_reader()
-
     def damage(self) -> DamagedTable | None:
         """Return what is wrong with the files of this version; None if nothing is. Reads all of them."""
         return damage_of(self.folder, self.stored())

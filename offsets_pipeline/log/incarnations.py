@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from offsets_pipeline.store import Store
 
 
-def current_log_incarnation(store: Store) -> int:
+def current_log(store: Store) -> LogIncarnation:
     """The newest complete incarnation of the log."""
-    return _incarnations(store)[-1].number
+    return _incarnations(store)[-1]
 
 
 def log_incarnation(store: Store, number: int) -> LogIncarnation:

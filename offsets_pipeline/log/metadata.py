@@ -15,7 +15,6 @@ from offsets_pipeline.clock import EPOCH
 from offsets_pipeline.delta import APPLICATION
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, QUARANTINE, TOPICS
-from offsets_pipeline.log.incarnations import log_incarnation
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
@@ -50,16 +49,6 @@ def partition_rows(store: Store, log_incarnation: int) -> list[dict[str, Any]]:
     """The rows of `log_partitions` of one incarnation of the log; None in columns that an older store lacks."""
     rows: list[dict[str, Any]] = store.table(LOG_PARTITIONS.name).snapshot().rows().to_pylist()
     return [row for row in rows if row["log_incarnation"] == log_incarnation]
-
-
-def partition_count(store: Store, number: int) -> int:
-    """The number of log partitions of a log incarnation, R1's n."""
-    return log_incarnation(store, number).offsets_partitions
-
-
-def cleaned_to(store: Store, number: int) -> Mapping[int, int]:
-    """By log partition, the record offset before which a cleaning removed records; omits uncleaned log partitions."""
-    return log_incarnation(store, number).cleaned_to
 
 
 def note_topics(store: Store, names: Iterable[tuple[str, str]], settings: Settings) -> None:
@@ -108,9 +97,8 @@ def note_quarantine(
     def write() -> None:
         table = store.table(QUARANTINE.name)
         seen = table.snapshot()
-        of_log = f"log_incarnation = {log_incarnation} AND source IS NULL"
-        sql = f"SELECT log_partition, record_offset FROM quarantine WHERE {of_log}"
-        known = set(zip(*(column.to_pylist() for column in seen.query(sql).read_all().columns), strict=True))
+        held = seen.rows([*place, "source"], {"log_incarnation": [log_incarnation]}).to_pylist()
+        known = {(row["log_partition"], row["record_offset"]) for row in held if row["source"] is None}
         rows = [row for each in found for row in each.to_pylist()]
         places = {(row["log_partition"], row["record_offset"]) for row in rows}
         gone = {at for at in known - places if at[1] < replayed_to.get(at[0], 0)}
@@ -228,8 +216,8 @@ class LogMetadata:
     def _damage_once(self, damage: Sequence[tuple[int, str, Damage]]) -> None:
         table = self._store.table(QUARANTINE.name)
         seen = table.snapshot()
-        held = seen.query("SELECT log_partition, log_incarnation, source, position, reason FROM quarantine").read_all()
-        known = {tuple(row.values()) for row in held.to_pylist()}
+        held = seen.rows(["log_partition", "log_incarnation", "source", "position", "reason"]).to_pylist()
+        known = {tuple(row.values()) for row in held}
         found = {
             (partition, self._log_incarnation, source, each.position, each.reason): each
             for partition, source, each in damage

@@ -24,10 +24,10 @@ from offsets_pipeline.delta.data_file import FOLDED, LATE
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, STATE, TOPICS
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
-from offsets_pipeline.log.incarnations import current_log_incarnation
+from offsets_pipeline.log.incarnations import current_log
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader, as_input
-from offsets_pipeline.log.metadata import note_quarantine, note_topics, partition_count
+from offsets_pipeline.log.metadata import note_quarantine, note_topics
 from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging, with_older_noted
 from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
 from offsets_pipeline.state.fold_progress import NO_INCARNATION, FoldProgress, PartitionProgress, progressed
@@ -93,7 +93,7 @@ def reload_partitions(
     if semantics is not None:
         store = store.with_semantics(semantics, settings.fold)
     chosen = None if partitions is None else sorted(set(partitions))
-    count = partition_count(store, current_log_incarnation(store))
+    count = current_log(store).offsets_partitions
     for partition in chosen or []:
         if not 0 <= partition < count:
             raise InvalidPartitionCount(
@@ -113,9 +113,9 @@ def _fold_once(
     store.require_format()
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     log = store.table(LOG.name).snapshot()
-    log_incarnation = current_log_incarnation(store)
-    every = set(range(partition_count(store, log_incarnation)))
-    if progress.log_incarnation < log_incarnation or progress.partitions.keys() != every:  # the first fold, too
+    current = current_log(store)
+    every = set(range(current.offsets_partitions))
+    if progress.log_incarnation < current.number or progress.partitions.keys() != every:  # the first fold, too
         changes = _Rebuild(store, settings, clock).run(None)
     else:
         changes = _fold_rest(store, progress, log, append, settings, clock)
@@ -164,8 +164,8 @@ class _Rebuild:
         self._progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))  # before the log is read
         self._found = self._progress.semantics
         self._semantics = semantics or self._found or store.properties.coordinator_semantics
-        self._log_incarnation = current_log_incarnation(store)
-        self._count = partition_count(store, self._log_incarnation)
+        current = current_log(store)
+        self._log_incarnation, self._count = current.number, current.offsets_partitions
 
     def run(self, chosen: list[int] | None) -> Changes:
         """Replay these log partitions, None: all.

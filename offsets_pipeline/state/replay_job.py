@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.log.log_reader import shared_out
+from offsets_pipeline.log.task_results import task_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -65,14 +66,12 @@ def _in_ranges(rows: DataFrame, partitions: Collection[int], tasks: int) -> Data
 def _replay_in_tasks(of_partitions: DataFrame, replay: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
     """Replay rows, those of each log partition in one task."""
 
-    def replayed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def replayed(batches: Iterable[pa.RecordBatch]) -> Iterator[Result]:
         first = next(iter(batches), None)
         if first is not None:  # a task without rows has no result
-            tables = map(_as_table, chain([first], batches))
-            yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(replay(tables))]})
+            yield replay(map(_as_table, chain([first], batches)))
 
-    rows = of_partitions.mapInArrow(replayed, "result binary").collect()
-    return [pickle.loads(row["result"]) for row in rows]  # noqa: S301 - the program's own
+    return task_results(of_partitions, replayed)
 
 
 def _as_table(batch: pa.RecordBatch) -> pa.Table:

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
+from offsets_pipeline.log.incarnations import log_incarnation
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
-from offsets_pipeline.log.metadata import cleaned_to, partition_count
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.state.belonging import belonging
@@ -199,15 +199,15 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     starts = {at: replace(each, folded_to=0, pending=[]) for at, each in progress.partitions.items()}
     kind, semantics = store.properties.topic_kind, progress.semantics or store.properties.coordinator_semantics
     log_range = LogRange(dict.fromkeys(starts, 0), progress.folded_to, progress.log_incarnation)
-    count = partition_count(store, progress.log_incarnation)
+    of_state = log_incarnation(store, progress.log_incarnation)
+    count = of_state.offsets_partitions
     start = replay_start(store.properties, count, semantics, starts)
     reader = LogReader(log, log_range, start.schema, None if independent else start.compact)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
     names = [name for each in state_tables_of(kind) for name in each.names]
     known = {name: belonging(store.table(name), progress) for name in dict.fromkeys([*names, *progress.versions])}
     tables = {name: (store.table(name), known[name].version) for name in names}
-    cleaned = cleaned_to(store, progress.log_incarnation)
-    comparison = _Comparison(kind, tables, progress.partitions, cleaned, independent)
+    comparison = _Comparison(kind, tables, progress.partitions, of_state.cleaned_to, independent)
 
     def compared(rows: Iterable[pa.Table]) -> tuple[set[int], Verification]:
         if not independent:

@@ -18,7 +18,7 @@ import pytest
 
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.delta.schemas import LOG_INCARNATION
-from offsets_pipeline.log.metadata import cleaned_to
+from offsets_pipeline.log.incarnations import log_incarnation
 from offsets_pipeline.record.decode import decode_key, decode_value
 from tests.coordinator.test_kill import Writer
 from tests.unit.coordinator.stores import log_of, opened
@@ -146,7 +146,9 @@ def test_acknowledged_commits_survive_concurrent_upkeep_folds_and_reloads(
     with timed("reading the log"):
         log = log_of(store)
     assert max(Counter((row.log_partition, row.record_offset) for rows in log.values() for row in rows).values()) == 1
-    assert_only_cleaned_records_are_gone(log, cleaned_to(workbench.open(store), LOG_INCARNATION), writer.acknowledged)
+    assert_only_cleaned_records_are_gone(
+        log, log_incarnation(workbench.open(store), LOG_INCARNATION).cleaned_to, writer.acknowledged
+    )
     with timed("loading a coordinator"), opened(store) as coordinator:
         for group_id, offset in last.items():
             answers = {where: each.offset for where, each in coordinator.fetch_offsets(group_id).items()}

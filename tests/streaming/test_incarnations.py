@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.errors import StreamFailed
 from offsets_pipeline.log.clean import clean_log
-from offsets_pipeline.log.incarnations import current_log_incarnation
+from offsets_pipeline.log.incarnations import current_log, log_incarnation
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.query.retention_inputs import retention_inputs
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.log_row import LogRow
     from offsets_pipeline.state.fold_progress import PartitionProgress
     from offsets_pipeline.store import Store
+    from offsets_pipeline.store_snapshot import LogIncarnation
     from tests.spark.stores import Workbench
 
     Partitions = dict[int, PartitionProgress]
@@ -210,18 +211,18 @@ def test_batch_during_the_switch_of_another_process_is_folded(
         assert go_on.wait(60)
         replace(self, *more)
 
-    def taken_over_since(of: Store) -> int:
+    def taken_over_since(of: Store) -> LogIncarnation:
         monkeypatch.undo()
         go_on.set()
         other.join()
-        return current_log_incarnation(of)
+        return current_log(of)
 
     monkeypatch.setattr(FoldProgress, "replace", wait_and_replace)
     other = threading.Thread(target=workbench.reload, args=[store])
     other.start()
     assert log_is_read.wait(60)
     appended(store, new_log(0.5), log_incarnation=1)
-    monkeypatch.setattr(fold, "current_log_incarnation", taken_over_since)  # the batch has read the progress by then
+    monkeypatch.setattr(fold, "current_log", taken_over_since)  # the batch has read the progress by then
     workbench.fold(store)
     assert_state_is_of(store, new_log())
 
@@ -248,13 +249,13 @@ def test_log_incarnation_takes_over_also_after_a_concurrent_reload(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, log_partitions: list[int]
 ) -> None:
     a_new_log_incarnation_counts(workbench, store)
-    older = current_log_incarnation(workbench.open(store)) - 1
+    older = log_incarnation(workbench.open(store), current_log(workbench.open(store)).number - 1)
     replace = FoldProgress.replace
 
     def after_a_reload(self: FoldProgress, *more: Any) -> None:  # noqa: ANN401
         monkeypatch.undo()
         with pytest.MonkeyPatch.context() as patch:  # a reload that looked before the log incarnation counted
-            patch.setattr(fold, "current_log_incarnation", lambda _: older)
+            patch.setattr(fold, "current_log", lambda _: older)
             workbench.reload(store, *log_partitions)
         replace(self, *more)
 

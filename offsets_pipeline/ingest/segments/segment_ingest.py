@@ -23,7 +23,7 @@ from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, FirstRecord, topic
 from offsets_pipeline.ingest.segments.segment_files import FoundLog, LogFolder, find_log
 from offsets_pipeline.ingest.segments.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments
 from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.log.incarnations import current_log_incarnation, log_incarnation
+from offsets_pipeline.log.incarnations import current_log
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
@@ -132,7 +132,7 @@ def ingest_segments(
             report.added += added
             report.left_out += left_out
             report.files += files
-        _note(LogMetadata(store, settings, clock, current_log_incarnation(store)), report, found)
+        _note(LogMetadata(store, settings, clock, current_log(store).number), report, found)
     except BaseException as error:
         store.discard(appends)
         if isinstance(error, (PySparkException, Py4JJavaError)) and (ours := raised_on_executor(error)) is not None:
@@ -187,7 +187,7 @@ def _groups(first: Iterable[FirstRecord]) -> dict[int, set[str]]:
 def _check_store(store: Store, found: FoundLog, offsets_partitions: int | None) -> None:
     store.require(MIRRORED)
     # `follow` resumes at the log's end: segments would move that end
-    if log_incarnation(store, current_log_incarnation(store)).is_followed:
+    if current_log(store).is_followed:
         raise StoreMismatch(
             f"cannot ingest segments into {store.location}: it follows a broker's topic; ingest them into another store"
         )
@@ -254,7 +254,7 @@ def _ingest(
     the tombstone that would delete them (R23).
     """
     spark = store.spark
-    current = current_log_incarnation(store)
+    current = current_log(store).number
     appender = LogAppender(store, settings.log.codec(COMPRESSION))
     # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
     place = appender.place(clock, current)

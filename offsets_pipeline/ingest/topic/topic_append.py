@@ -7,7 +7,6 @@ Spark delivers again after a crash adds nothing. The Delta transaction version r
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,11 +22,12 @@ from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import LogFileWriter, log_partitions_of
 from offsets_pipeline.log.metadata import LogMetadata
+from offsets_pipeline.log.task_results import task_results
 from offsets_pipeline.record.segment import Damage
 from offsets_pipeline.semantics.log_row import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import DataFrame
 
@@ -114,12 +114,7 @@ class TopicAppender:
             tasks = store.spark.sparkContext.defaultParallelism  # one file per task, not one per partition of the topic
             write = _writer(place, self._ends, self._few_rows)
             read = self._read
-
-            def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-                yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(write(read(batches)))]})
-
-            found = rows.coalesce(tasks).mapInArrow(run, "written binary").collect()
-            written = [pickle.loads(row["written"]) for row in found]  # noqa: S301 - the program's own
+            written = task_results(rows.coalesce(tasks), lambda batches: [write(read(batches))])
         else:
             written = [_writer(place, self._ends, self._few_rows)(records())]
         files = [file for each in written for file in each.files]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.clock import ms_of
 from offsets_pipeline.ingest.topic.topic_append import ends_by_incarnation
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
-from offsets_pipeline.log.incarnations import current_log_incarnation
-from offsets_pipeline.log.metadata import LogMetadata, TopicRead, partition_count, partition_rows
+from offsets_pipeline.log.incarnations import current_log
+from offsets_pipeline.log.metadata import LogMetadata, TopicRead, partition_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,17 +41,16 @@ class TopicMetadata:
 
     def known(self) -> KnownLog:
         """The store's metadata of the topic, and the ends of its log."""
-        log_incarnation = current_log_incarnation(self.store)
+        current = current_log(self.store)
         ends = ends_by_incarnation(self.store)
-        rows = partition_rows(self.store, log_incarnation)
+        rows = partition_rows(self.store, current.number)
         followed = [row for row in rows if row["complete_since"] is not None]
-        partitions = partition_count(self.store, log_incarnation)
         if not followed:
-            return KnownLog(partitions, log_incarnation, ends)
+            return KnownLog(current.offsets_partitions, current.number, ends)
         last = [ms_of(row["read_at"]) for row in followed if row["read_at"] is not None]
         return KnownLog(
-            partitions,
-            log_incarnation,
+            current.offsets_partitions,
+            current.number,
             ends,
             {row["log_partition"]: row["end_offset"] for row in followed},
             {row["log_partition"]: row["leader_epoch"] for row in followed if row["leader_epoch"] is not None},
@@ -63,7 +62,7 @@ class TopicMetadata:
 
     def is_superseded(self, log_incarnation: int) -> bool:
         """Whether a later log incarnation counts: another process has read the topic again from its start."""
-        return current_log_incarnation(self.store) > log_incarnation
+        return current_log(self.store).number > log_incarnation
 
     def note(self, progress: TopicProgress) -> None:
         """Write the topic's offsets and the reading's progress; the first write makes its log incarnation count."""

@@ -17,7 +17,7 @@ from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.state.current import CurrentState
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import OFFSETS, StateTable, named_rows
-from offsets_pipeline.state.published_rows import merged, write_facts, write_published
+from offsets_pipeline.state.published_rows import merged, rows_by_sql, write_facts, write_published
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,7 +56,7 @@ def of_a_publishing(
 ) -> pa.Table:
     """The rows that count, by DuckDB as a publishing asks it."""
     named = named_rows({at: each.incarnation for at, each in progress.items()})
-    of_facts = facts.snapshot().query(f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE {named}").read_all()
+    of_facts = rows_by_sql(f"SELECT {', '.join(table.columns)} FROM facts WHERE {named}", facts=facts.snapshot().rows())
     return merged(table, of_facts.cast(table.row_schema()), None if published is None else published.snapshot().rows())
 
 
@@ -64,7 +64,7 @@ def in_spark(
     table: StateTable, facts: TableFolder, published: TableFolder | None, progress: Mapping[int, PartitionProgress]
 ) -> pa.Table:
     """The rows that count and are answered, by the query for Spark."""
-    of_facts = facts.snapshot().query(f"SELECT * FROM {table.name}").read_all()
+    of_facts = facts.snapshot().rows()
     return answered_in_spark(table, of_facts, None if published is None else published.snapshot().rows(), progress)
 
 

@@ -16,6 +16,7 @@ from offsets_pipeline.state.changes import StateFolders, write_changes
 from offsets_pipeline.state.fold_progress import PartitionProgress
 from offsets_pipeline.state.known import KnownGroups, names_of_known
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
+from offsets_pipeline.state.published_rows import rows_by_sql
 from offsets_pipeline.state.replay_start import ReplayStart, pending_rows
 
 if TYPE_CHECKING:
@@ -94,6 +95,6 @@ class StoredState:
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         table = next(each for each in STATE_TABLES if each.name == name)
-        query = table.newest(f"(SELECT * FROM {name} WHERE incarnation = {_INCARNATION})", None)
-        rows: list[dict[str, Any]] = self.tables[name].snapshot().query(query).read_all().to_pylist()
-        return rows
+        facts = self.tables[name].snapshot().rows(None, {"incarnation": [_INCARNATION]})
+        found: list[dict[str, Any]] = rows_by_sql(table.newest("facts", None), facts=facts).to_pylist()
+        return found

@@ -126,7 +126,7 @@ class Run:
         progress = progress_of(store).partitions
         facts, published = (store.table(name).snapshot() for name in OFFSETS.names)
         with unscheduled():
-            of_facts = facts.query(f"SELECT * FROM {OFFSETS.name}").read_all()
+            of_facts = facts.rows()
             rows = answered_in_spark(OFFSETS, of_facts, published.rows(), progress)
         found = offsets_in(rows.to_pylist())
         assert len(found) == rows.num_rows, "a key is there twice"
