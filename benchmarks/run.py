@@ -38,7 +38,7 @@ from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.delta.schemas import CURRENT_OFFSETS, LOG, OFFSET_FACTS, STATE
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
-from offsets_pipeline.log.incarnations import current_log_incarnation
+from offsets_pipeline.log.incarnations import current_log
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.record.compression import Codec
@@ -219,7 +219,7 @@ class Bench:
 
 def _fold_alone(store: Store) -> None:
     count = store.properties.offsets_partitions
-    log_range = LogRange(dict.fromkeys(range(count), 0), log_incarnation=current_log_incarnation(store))
+    log_range = LogRange(dict.fromkeys(range(count), 0), log_incarnation=current_log(store).number)
     begin = ReplayStart(count)
     reader = LogReader(store.table(LOG.name), log_range, begin.schema, begin.compact)
     files = store.table(LOG.name).snapshot().files()

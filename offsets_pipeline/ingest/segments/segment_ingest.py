@@ -264,7 +264,7 @@ def _ingest(
     known = [folder for folder in folders if folder.log_partition in ends]
     kind = store.properties.topic_kind
     overlap = parsed_segments(spark, known, kind, up_to=ends) if known else None
-    cleaned = dict(log_incarnation(store, current).cleaned_to) if known else {}
+    cleaned = dict(current_log(store).cleaned_to) if known else {}
     missing, left_out = _missing(overlap, log, cleaned, store.location) if overlap is not None else (0, 0)
     # `append_late` writes rows that a join selects; without such rows the tasks write their files directly
     written = write_segments(spark, folders, ends, None if missing else place, kind)
