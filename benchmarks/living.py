@@ -28,6 +28,7 @@ from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 from offsets_pipeline.stream.fold_stream import start_fold
+from offsets_pipeline.stream.folding import Folding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,7 +117,7 @@ class LivingStore:
             done.release()
 
         quick = replace(self._settings, fold=replace(self._settings.fold, trigger_interval_ms=10))
-        stream = start_fold(self.store, quick, self._clock, available_now=False, on_fold=on_fold)
+        stream = start_fold(Folding(self.store, quick, self._clock, on_fold=on_fold))
         stream.query.processAllAvailable()  # the log that was there, which a reload has folded
         folded.clear()
         while done.acquire(blocking=False):
@@ -140,7 +141,7 @@ class LivingStore:
         def on_fold(records: int) -> None:
             visible.append((time.perf_counter(), records))
 
-        stream = start_fold(self.store, self._settings, self._clock, available_now=False, on_fold=on_fold)
+        stream = start_fold(Folding(self.store, self._settings, self._clock, on_fold=on_fold))
         stream.query.processAllAvailable()
         visible.clear()
         start = time.perf_counter()

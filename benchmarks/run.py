@@ -48,7 +48,7 @@ from offsets_pipeline.state.merge_on_read import OFFSETS
 from offsets_pipeline.state.replay_job import replay_log
 from offsets_pipeline.state.replay_start import ReplayStart
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
-from offsets_pipeline.stream.fold_stream import start_fold
+from offsets_pipeline.stream.folding import Folding
 
 if TYPE_CHECKING:
     from benchmarks.living import Size
@@ -204,7 +204,7 @@ class Bench:
         return Store.open(self._spark, str(folder))
 
     def _fold(self, store: Store) -> None:
-        start_fold(store, self._settings, self._clock, available_now=True).await_end()
+        Folding(store, self._settings, self._clock).fold_to_end()
 
     def _sizes(self, table: Table, log: GeneratedLog, store: Store) -> None:
         log_bytes = _table_bytes(store, LOG.name)

@@ -16,6 +16,7 @@ from offsets_pipeline.lease import END, FOLD, WAIT, Lease
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.state.verify import verify_store
 from offsets_pipeline.stream.fold_stream import start_fold
+from offsets_pipeline.stream.folding import Folding
 from offsets_pipeline.stream.publisher import Publisher
 from offsets_pipeline.warnings import warn
 
@@ -49,26 +50,20 @@ def fold(location: str, settings: Settings, if_held: str | None, *, available_no
     store, clock = open_store(location, settings), SystemClock()
     lease = Lease(arrow_folder(store.folder()), "fold", (FOLD,), settings, clock, warn)
     with lease.held(if_held or (END if available_now else WAIT)):
-        stream = start_fold(
-            store,
-            settings,
-            clock,
-            available_now=available_now,
-            on_fold=on_fold,
-            on_expiry=on_expiry,
-            on_upkeep=on_upkeep,
-            warn=warn,
-        )
-        stopping = Stopping(stream.stop, store.spark)
-        lease.when_lost(stream.stop)
+        folding = Folding(store, settings, clock, on_fold=on_fold, on_expiry=on_expiry, on_upkeep=on_upkeep, warn=warn)
+        status = 0
         if available_now:
             with progress_bar("folding", tasks_of(lambda: store.spark)):
-                stream.await_end()
+                folding.fold_to_end()
         else:
+            stream = start_fold(folding)
+            stopping = Stopping(stream.stop, store.spark)
+            lease.when_lost(stream.stop)
             stream.await_end()
+            status = stopping.status(has_an_end=False)
     expired = f"; {expired_offsets} offsets and {expired_groups} groups expired"
     sys.stdout.write(f"{total} records folded in {location}{expired if expired_offsets or expired_groups else ''}\n")
-    return stopping.status(has_an_end=available_now)
+    return status
 
 
 def reload(location: str, settings: Settings, partitions: Sequence[int], semantics: CoordinatorSemantics | None) -> int:

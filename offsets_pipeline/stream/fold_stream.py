@@ -11,19 +11,13 @@ from pyspark.errors import StreamingQueryException
 from offsets_pipeline.batch_barrier import BarrierClosedError, BatchBarrier
 from offsets_pipeline.errors import OffsetsError, StreamFailed
 from offsets_pipeline.foreign_errors import first_line, raised_on_executor
-from offsets_pipeline.stream.folding import Folding, nothing
 from offsets_pipeline.stream.log_version_source import FORMAT, LogVersionSource, log_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.maintenance import Upkeep
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.stream.folding import Folding
 
 
 class FoldStream:
@@ -76,30 +70,14 @@ class FoldStream:
         self._checkpoint.cleanup()
 
 
-def start_fold(
-    store: Store,
-    settings: Settings,
-    clock: Clock,
-    *,
-    available_now: bool,
-    on_fold: Callable[[int], object] = nothing,
-    on_expiry: Callable[[int, int], None] | None = None,
-    on_upkeep: Callable[[Sequence[Upkeep]], object] = nothing,
-    warn: Callable[[str], None] = nothing,
-) -> FoldStream:
-    """Start a streaming fold of the log; with ``available_now`` up to its present end.
+def start_fold(folding: Folding) -> FoldStream:
+    """Start a streaming fold of the log, and the work beside it.
 
-    The stream over an owned store also expires offsets (R18-R22), unless `expire_in_stream` is false. With
-    ``available_now`` it expires once, before the query starts, so that the query folds the tombstones too. Otherwise it
-    expires at its start and then every `offsets_retention_check_interval_ms`.
-
-    Without ``available_now`` it also compacts small files and removes old ones, every `upkeep_interval_ms`. The
-    callbacks are those of `Folding`.
+    The stream over an owned store also expires offsets (R18-R22), unless `expire_in_stream` is false: at its start and
+    then every `offsets_retention_check_interval_ms`. It compacts small files and removes old ones, every
+    `upkeep_interval_ms`.
     """
-    failures: list[OffsetsError] = []
-    folding = Folding(store, settings, clock, on_fold=on_fold, on_expiry=on_expiry, on_upkeep=on_upkeep, warn=warn)
-    if available_now:
-        folding.expire()
+    store, failures = folding.store, list[OffsetsError]()
     gate = BatchBarrier()
 
     def fold(rows: DataFrame, _: int) -> None:
@@ -123,10 +101,9 @@ def start_fold(
         .option("checkpointLocation", Path(checkpoint.name).as_uri())
         .foreachBatch(fold)
     )
-    interval = f"{settings.fold.trigger_interval_ms} milliseconds"
-    query = (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=interval)).start()
-    if not available_now:
-        folding.start()
+    interval = f"{folding.settings.fold.trigger_interval_ms} milliseconds"
+    query = writer.trigger(processingTime=interval).start()
+    folding.start()
     return FoldStream(query, failures, gate, folding, checkpoint)
 
 

@@ -30,6 +30,8 @@ def nothing(*_: object) -> None:
 class Folding:
     """Folds a store's log: call `fold` after each append, `finish` when the last fold has ended well, `close` always.
 
+    Or call `fold_to_end` alone.
+
     Args:
         store: The store.
         settings: All settings.
@@ -51,8 +53,8 @@ class Folding:
         on_upkeep: Callable[[Sequence[Upkeep]], object] = nothing,
         warn: Callable[[str], None] = nothing,
     ) -> None:
-        self._store = store
-        self._settings = settings
+        self.store = store
+        self.settings = settings
         self._clock = clock
         self._on_fold = on_fold
         self._warn = warn
@@ -69,10 +71,18 @@ class Folding:
             if each is not None:
                 each.start()
 
-    def expire(self) -> None:
-        """Expire offsets once, if the store is an owned one."""
-        if self._expiry is not None:
-            self._expiry.run_once()
+    def fold_to_end(self) -> None:
+        """Fold the log up to its present end, and publish it; an owned store first expires offsets.
+
+        Raises as `fold` and `finish`.
+        """
+        try:
+            if self._expiry is not None:
+                self._expiry.run_once()  # then the fold has the tombstones
+            self.fold(self.store)
+            self.finish()
+        finally:
+            self.close()
 
     def fold(self, store: Store, append: Append | None = None) -> None:
         """Fold the log, or the rows of an append; does nothing if the log is as it was at the last fold.
@@ -84,7 +94,7 @@ class Folding:
             versions = tuple(store.version(table.name) for table in (LOG, LOG_PARTITIONS))
             if versions == self._versions:
                 return
-            folded = fold_log(store, self._settings, self._clock, self._warn, append)
+            folded = fold_log(store, self.settings, self._clock, self._warn, append)
             self._versions = versions
             self._publisher.after_fold(folded)
         if folded:

@@ -22,6 +22,7 @@ from offsets_pipeline.session import build_session
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.store import Store
 from offsets_pipeline.stream.fold_stream import start_fold
+from offsets_pipeline.stream.folding import Folding
 
 RELOAD_EVERY_SECONDS = 5.0
 FOLD = FoldSettings(trigger_interval_ms=500, max_retries=100, max_backoff_ms=500, compact_files=5)
@@ -46,7 +47,7 @@ def folds(store: Store, settings: Settings, ended: threading.Event) -> None:
         say(f"folded {records}")
         folded.set()
 
-    stream = start_fold(store, replace(settings, fold=FOLD), SystemClock(), available_now=False, on_fold=after_fold)
+    stream = start_fold(Folding(store, replace(settings, fold=FOLD), SystemClock(), on_fold=after_fold))
     while not ended.wait(RELOAD_EVERY_SECONDS):
         if folded.is_set():  # a reload overtakes the batch that the stream folds meanwhile
             folded.clear()

@@ -31,7 +31,7 @@ from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import CONNECT, STATE_TABLES
 from offsets_pipeline.state.verify import Verification, verify_store
 from offsets_pipeline.store import Store
-from offsets_pipeline.stream.fold_stream import start_fold
+from offsets_pipeline.stream.folding import Folding
 from tests.compare import compare
 from tests.logs import CAPTURES, NO_TOPIC_ID
 from tests.unit.fold.state_tables import StateTables, assert_same, references
@@ -75,15 +75,9 @@ class Workbench:
         return Store.open(self.spark, str(location))
 
     def fold(self, location: Path | str) -> int:
-        """Fold the log with a stream that ends at its end; returns the number of records."""
+        """Fold the log up to its end; returns the number of records."""
         folded: list[int] = []
-        start_fold(
-            self.open(location),
-            self.settings,
-            CLOCK,
-            available_now=True,
-            on_fold=folded.append,
-        ).await_end()
+        Folding(self.open(location), self.settings, CLOCK, on_fold=folded.append).fold_to_end()
         return sum(folded)
 
     def reload(self, location: Path | str, *partitions: int, semantics: CoordinatorSemantics | None = None) -> int:

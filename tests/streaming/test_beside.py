@@ -17,6 +17,7 @@ from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.state.fold import fold_log
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 from offsets_pipeline.stream.fold_stream import FoldStream, start_fold
+from offsets_pipeline.stream.folding import Folding
 from tests.logs import capture_rows
 from tests.spark.segments import write_prefix
 from tests.spark.stores import CLOCK, assert_as_reference, copied, log_of, segments_of, table
@@ -50,7 +51,7 @@ def test_reload_beside_a_running_stream_loses_nothing(
         if records:
             folded.set()
 
-    stream = start_fold(bench.open(store), bench.settings, CLOCK, available_now=False, on_fold=on_fold)
+    stream = start_fold(Folding(bench.open(store), bench.settings, CLOCK, on_fold=on_fold))
     try:
         for step, share in enumerate((0.3, 0.6, 0.9)):
             bench.ingest(store, write_prefix(segments_of("4.2.0-txn-open"), tmp_path / f"{step}", share, chosen))
@@ -157,7 +158,7 @@ def test_stopped_stream_completes_its_running_batch(
         return fold_log(of, *more)
 
     monkeypatch.setattr("offsets_pipeline.stream.folding.fold_log", fold_slowly)
-    stream = start_fold(workbench.open(store), workbench.settings, CLOCK, available_now=False)
+    stream = start_fold(Folding(workbench.open(store), workbench.settings, CLOCK))
     assert begun.wait(DEADLINE_SECONDS)
     told.set()
     stream.stop()

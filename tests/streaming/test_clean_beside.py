@@ -18,6 +18,7 @@ from offsets_pipeline.log.append import Append, LogAppender
 from offsets_pipeline.log.clean import Cleaned, clean_log
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.stream.fold_stream import start_fold
+from offsets_pipeline.stream.folding import Folding
 from tests.logs import LogPartition
 from tests.random_logs import IN_SEGMENTS, random_log
 from tests.spark.segments import batches_of, write_log, write_prefix, write_segment
@@ -59,13 +60,7 @@ def test_stream_that_runs_and_restarts_over_a_log_that_is_cleaned_gives_the_whol
     bench.reload(store)  # further than the stream has read
     assert cleaned(bench, store).removed > 0
     folded, removed = Event(), 0
-    stream = start_fold(
-        bench.open(store),
-        bench.settings,
-        CLOCK,
-        available_now=False,
-        on_fold=lambda records: folded.set() if records else None,
-    )
+    stream = start_fold(Folding(bench.open(store), bench.settings, CLOCK, on_fold=lambda _: folded.set()))
     try:
         for step, share in enumerate((0.6, 0.8), 2):
             folded.clear()

@@ -18,7 +18,7 @@ from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.store import OWNED, Store, StoreProperties
 from offsets_pipeline.stream.fold_stream import FoldStream, start_fold
-from offsets_pipeline.stream.folding import _expiry
+from offsets_pipeline.stream.folding import Folding, _expiry
 from tests.logs import LogPartition, commit_key, group_key
 from tests.spark.stores import appended, assert_as_reference, copied, log_of, rows_of
 
@@ -60,13 +60,12 @@ def coordinator_of(location: Path, clock: FixedClock) -> Coordinator:
 def fold(bench: Workbench, location: Path, at_ms: int, settings: Settings | None = None) -> list[tuple[int, int]]:
     """Fold the log at this time; returns the expired offsets."""
     expired: list[tuple[int, int]] = []
-    start_fold(
+    Folding(
         bench.open(location),
         settings or bench.settings,
         FixedClock(at_ms),
-        available_now=True,
         on_expiry=lambda *counts: expired.append(counts),
-    ).await_end()
+    ).fold_to_end()
     return expired
 
 
@@ -143,9 +142,7 @@ def test_running_stream_expires_beside_a_coordinator(workbench: Workbench, store
         expired[0] += offsets
 
     def started() -> FoldStream:
-        return start_fold(
-            workbench.open(store), settings, clock, available_now=False, on_fold=on_fold, on_expiry=on_expiry
-        )
+        return start_fold(Folding(workbench.open(store), settings, clock, on_fold=on_fold, on_expiry=on_expiry))
 
     with coordinator_of(store, clock) as coordinator:
         stream = started()

@@ -12,7 +12,7 @@ import pytest
 
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.retry import with_retries
-from offsets_pipeline.errors import StreamFailed, WriteConflict
+from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.state.fold import fold_log, reload_partitions
 from tests.spark.stores import CLOCK, alter, appended, assert_as_reference, copied, log_of, rows_of
 from tests.unit.state.dying import TABLES, Died, busy_log, dying
@@ -113,7 +113,7 @@ def spoil(location: Path) -> None:
     alter(location, "group_records", {"value": "NULL"}, "record_type = 3")
 
 
-def test_stream_resumes_after_a_crash(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
+def test_fold_resumes_after_a_crash(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
     location = copied(empty(1), tmp_path / "store")
     first, second = busy_log(2)
     appended(location, first.rows)
@@ -121,9 +121,8 @@ def test_stream_resumes_after_a_crash(workbench: Workbench, empty: Callable[[int
     appended(location, second.rows)
     with pytest.MonkeyPatch.context() as patch:
         dying("fold_progress", "before", patch)
-        with pytest.raises(StreamFailed) as failed:
+        with pytest.raises(Died):
             workbench.fold(location)
-    assert "\n" not in str(failed.value)
     assert rows_of(location, "fold_progress")[0]["folded_to"] == first.next_offset
     assert workbench.fold(location) == len(second.rows)
     assert_as_reference(location, log_of(location))

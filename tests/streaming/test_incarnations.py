@@ -22,6 +22,7 @@ from offsets_pipeline.state.merge_on_read import STATE_TABLES
 from offsets_pipeline.stream import folding
 from offsets_pipeline.stream import publisher as publisher_module
 from offsets_pipeline.stream.fold_stream import start_fold
+from offsets_pipeline.stream.folding import Folding
 from offsets_pipeline.stream.publisher import Publisher
 from tests.kafka.live import wait_until
 from tests.logs import capture_rows
@@ -137,7 +138,7 @@ def test_readers_see_the_old_state_until_all_of_the_new_one_is_there(
         replace(self, *more)
 
     monkeypatch.setattr(FoldProgress, "replace", look_and_replace)
-    with pytest.raises(StreamFailed):
+    with pytest.raises(Died):
         workbench.fold(store)
     workbench.fold(store)
     assert seen == [before] * 2
@@ -174,7 +175,7 @@ def _groups_of(workbench: Workbench, store: Path) -> set[str]:
 def test_running_stream_notices_a_new_log_incarnation_without_an_append(workbench: Workbench, store: Path) -> None:
     before = export_of(store)
     appended(store, new_log(), log_incarnation=1)
-    stream = start_fold(workbench.open(store), workbench.settings, CLOCK, available_now=False)
+    stream = start_fold(Folding(workbench.open(store), workbench.settings, CLOCK))
     try:
         wait_until(lambda: stream.query.lastProgress is not None, "the stream does not run")
         assert export_of(store) == before
@@ -193,7 +194,7 @@ def test_stream_ends_with_the_error_of_a_fold(
         raise RuntimeError("the disk is gone\nand a stack with it")
 
     monkeypatch.setattr(folding, "fold_log", broken)
-    running = start_fold(workbench.open(store), workbench.settings, CLOCK, available_now=False)
+    running = start_fold(Folding(workbench.open(store), workbench.settings, CLOCK))
     with pytest.raises(StreamFailed, match=r"^the fold of the log stopped: the disk is gone$"):
         running.await_end()
 
