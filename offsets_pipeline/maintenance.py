@@ -82,16 +82,15 @@ def maintain_beside_fold(
     store: Store,
     clock: Clock,
     is_stopping: Callable[[], bool],
-    settings: Settings | None = None,
-    sample_retention_hours: int = 0,
-    compression: str = COMPRESSION,
+    settings: Settings,
+    *,
+    cleans: bool = True,
     dropped_since_ms: dict[str, dict[str, int]] | None = None,
 ) -> list[Upkeep]:
     """Do `maintain_store` without publishing, which the stream does; returns the upkeep.
 
-    Ends early if ``is_stopping``. With ``settings`` it cleans the log if `history_hours` is set. Only that starts Spark
-    jobs. Keeps samples of positions for ``sample_retention_hours``; 0: all. ``compression``: Parquet's codec of the
-    log's files. ``dropped_since_ms`` is for `vacuum`, by table.
+    Ends early if ``is_stopping``. If it ``cleans``, it cleans the log if `history_hours` is set. Only that starts Spark
+    jobs. ``dropped_since_ms`` is for `vacuum`, by table.
 
     Raises the errors of the storage and of damaged tables, NotAStore if the store has got another format; of a cleaning
     CannotClean and WriteConflict. A conflict of a compaction with another writer is no error.
@@ -103,10 +102,10 @@ def maintain_beside_fold(
             break
         folder = store.table(table.name)
         before = live(folder)
-        cleaned = (table is LOG and _clean(store, clock, settings)) or (
-            table is TOPIC_OFFSETS and _expire_samples(folder, clock, sample_retention_hours)
+        cleaned = (table is LOG and cleans and _clean(store, clock, settings)) or (
+            table is TOPIC_OFFSETS and _expire_samples(folder, clock, settings.lag.sample_retention_hours)
         )
-        replaced = 0 if table.name in STATE else _compact(folder, compression, is_stopping)
+        replaced = 0 if table.name in STATE else _compact(folder, settings.log.codec(COMPRESSION), is_stopping)
         after = live(folder) if replaced or cleaned else before  # else other writers alone made the difference
         since_ms = None if dropped_since_ms is None else dropped_since_ms.setdefault(table.name, {})
         vacuumed = vacuum(folder, is_stopping, since_ms, clock.now_ms())

@@ -40,10 +40,6 @@ class Group:
         topics = self._subscribed_topics()
         return topics is None or topic in topics
 
-    def knows_its_topics(self) -> bool:
-        """Whether the subscriptions of all members are known (R18)."""
-        return self._subscribed_topics() is not None
-
     def put(self, name: tuple[int, str], value: bytes) -> None:
         """Set the value of a record."""
         self.records[name] = value

@@ -6,7 +6,6 @@ import threading
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
-from offsets_pipeline.delta import COMPRESSION
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS
 from offsets_pipeline.state.fold import fold_log
@@ -60,7 +59,8 @@ class Folding:
         self._warn = warn
         self._publisher = Publisher(store, settings.fold, clock, warn)
         self._expiry = _expiry(store, settings, clock, on_expiry, warn)
-        self._upkeep = _upkeep(store, settings, clock, on_upkeep, warn)
+        has_upkeep = settings.fold.upkeep_interval_ms > 0
+        self._upkeep = StreamUpkeep(store, clock, settings, on_upkeep, warn) if has_upkeep else None
         self._lock = threading.Lock()
         self._versions: tuple[int, ...] = ()
 
@@ -131,25 +131,3 @@ def _expiry(
         return None
     location = store.arrow_folder(LOG.name).removesuffix(f"/{LOG.name}")
     return StreamExpiry(location, settings, clock, on_expiry)
-
-
-def _upkeep(
-    store: Store,
-    settings: Settings,
-    clock: Clock,
-    on_upkeep: Callable[[Sequence[Upkeep]], object],
-    warn: Callable[[str], object],
-) -> StreamUpkeep | None:
-    """Return the upkeep beside the stream; None if the settings disable it."""
-    interval_ms = settings.fold.upkeep_interval_ms
-    cleaning = settings if settings.fold.clean_in_stream else None
-    return (
-        StreamUpkeep(
-            *(store, clock, interval_ms, on_upkeep, warn),
-            settings=cleaning,
-            sample_retention_hours=settings.lag.sample_retention_hours,
-            compression=settings.log.codec(COMPRESSION),
-        )
-        if interval_ms
-        else None
-    )

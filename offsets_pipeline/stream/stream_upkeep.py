@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pyspark import inheritable_thread_target
 
 from offsets_pipeline.clock import MS_OF_HOUR, due
-from offsets_pipeline.delta import COMPRESSION
 from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.maintenance import maintain_beside_fold
 
@@ -24,39 +23,28 @@ _CLOSE_SECONDS = 10.0
 
 
 class StreamUpkeep:
-    """Compacts small files of a store and removes old ones, in a thread, at an interval; with settings cleans the log.
+    """Compacts small files of a store, removes old ones and cleans the log, in a thread, every `upkeep_interval_ms`.
 
-    It cleans once per `history_hours`, so the log has between one and two times as much history. A run that fails only
-    calls ``warn``, and the next run tries again.
+    It cleans once per `history_hours`, so the log has between one and two times as much history, unless
+    `clean_in_stream` is false. A run that fails only calls ``warn``, and the next run tries again. ``on_upkeep`` is
+    called after each run that changed anything. ``close`` sets ``stopped``.
     """
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
-        interval_ms: int,
+        settings: Settings,
         on_upkeep: Callable[[Sequence[Upkeep]], object],
         warn: Callable[[str], object],
         stopped: threading.Event | None = None,
-        settings: Settings | None = None,
-        sample_retention_hours: int = 0,
-        compression: str = COMPRESSION,
     ) -> None:
-        """``on_upkeep`` is called after each run that changed anything. ``settings`` are those of the cleanings.
-
-        ``sample_retention_hours`` and ``compression`` are as for `maintain_beside_fold`.
-
-        ``close`` sets ``stopped``.
-        """
         self._store = store
         self._clock = clock
-        self._interval_ms = interval_ms
+        self._settings = settings
         self._on_upkeep = on_upkeep
         self._warn = warn
         self._stopped = stopped or threading.Event()
-        self._settings = settings
-        self._sample_retention_hours = sample_retention_hours
-        self._compression = compression
         self._cleaned_at_ms: int | None = None
         self._dropped_since_ms: dict[str, dict[str, int]] = {}
         self._warning = ""
@@ -79,13 +67,14 @@ class StreamUpkeep:
 
     def run(self) -> None:
         """Run every interval until `close`, in this thread."""
-        for _ in due(self._interval_ms, self._clock, self._stopped, at_once=False):
+        for _ in due(self._settings.fold.upkeep_interval_ms, self._clock, self._stopped, at_once=False):
             now_ms = self._clock.now_ms()
-            settings = self._settings if self._must_clean(now_ms) else None
+            cleans = self._must_clean(now_ms)
             try:
                 done = maintain_beside_fold(
-                    *(self._store, self._clock, self._stopped.is_set, settings),
-                    *(self._sample_retention_hours, self._compression, self._dropped_since_ms),
+                    *(self._store, self._clock, self._stopped.is_set, self._settings),
+                    cleans=cleans,
+                    dropped_since_ms=self._dropped_since_ms,
                 )
             except Exception as error:  # noqa: BLE001 - the stream goes on, whatever it is
                 if self._stopped.is_set():  # Spark ends under a cleaning
@@ -95,13 +84,13 @@ class StreamUpkeep:
                 )
                 continue
             self._warning = ""
-            if settings is not None:
+            if cleans:
                 self._cleaned_at_ms = now_ms
             if any((each.files_before, each.bytes_before) != (each.files, each.bytes) or each.removed for each in done):
                 self._on_upkeep(done)
 
     def _must_clean(self, now_ms: int) -> bool:
-        if self._settings is None or not self._settings.log.history_hours:
+        if not self._settings.fold.clean_in_stream or not self._settings.log.history_hours:
             return False
         history_ms = self._settings.log.history_hours * MS_OF_HOUR
         return self._cleaned_at_ms is None or now_ms - self._cleaned_at_ms >= history_ms

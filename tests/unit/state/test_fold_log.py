@@ -81,7 +81,7 @@ def test_a_running_program_notices_a_newer_format_of_the_store(behind: Store, se
     before = versions(Path(behind.location))
     for write in (
         lambda: fold_log(behind, settings, CLOCK),
-        lambda: maintain_beside_fold(behind, CLOCK, lambda: False),
+        lambda: maintain_beside_fold(behind, CLOCK, lambda: False, settings),
         lambda: ingest.append_files([file]),
         lambda: LogAppender(behind),
     ):

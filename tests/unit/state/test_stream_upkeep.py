@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline import maintenance
 from offsets_pipeline.clock import FixedClock, SystemClock
 from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import LogSettings
+from offsets_pipeline.config.sections import FoldSettings, LogSettings
 from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.delta.upkeep import Vacuumed, compact, never, vacuum
 from offsets_pipeline.errors import StorageFailed, WriteConflict
@@ -42,7 +43,8 @@ class Running:
         self.done_at: list[int] = []
         self.warnings: list[str] = []
         self._end_ms = BEGIN_MS + runs * HOUR_MS
-        upkeep = StreamUpkeep(store, self, HOUR_MS, self.on_upkeep, self.warnings.append, self.stopped, settings)
+        hourly = replace(settings or Settings(), fold=FoldSettings(upkeep_interval_ms=HOUR_MS))
+        upkeep = StreamUpkeep(store, self, hourly, self.on_upkeep, self.warnings.append, self.stopped)
         upkeep.run()
 
     def now_ms(self) -> int:
@@ -124,10 +126,10 @@ def test_failure_is_reported_once_and_the_next_run_tries_again(store: Store, mon
     append_batches(store, 2)
     failures: list[Exception] = [WriteConflict("overtaken"), WriteConflict("overtaken"), OSError("disk full\nand more")]
 
-    def maintain(*arguments: object) -> list[Upkeep]:
+    def maintain(*arguments: object, **more: object) -> list[Upkeep]:
         if failures:
             raise failures.pop(0)
-        return maintain_beside_fold(*arguments)  # type: ignore[arg-type]
+        return maintain_beside_fold(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stream_upkeep, "maintain_beside_fold", maintain)
     running = Running(store, 4)
@@ -164,9 +166,9 @@ def test_the_log_is_cleaned_once_per_history_hours(store: Store, monkeypatch: py
 def test_stop_ends_a_run_before_its_next_table_or_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     append_batches(keeps_nothing(store), 3)
     clock = SystemClock()
-    assert maintain_beside_fold(store, clock, lambda: True) == []
+    assert maintain_beside_fold(store, clock, lambda: True, Settings()) == []
     monkeypatch.setattr("offsets_pipeline.maintenance.vacuum", lambda *_: Vacuumed(0, 0))
-    maintain_beside_fold(store, clock, lambda: False)
+    maintain_beside_fold(store, clock, lambda: False, Settings())
     assert stored_files(store) == 4
     asked = iter([False, True])
     assert vacuum(store.table(LOG.name), lambda: next(asked)).removed == 1

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.clock import MS_OF_HOUR, FixedClock, SystemClock
-from offsets_pipeline.config.sections import FoldSettings
+from offsets_pipeline.config import Settings
+from offsets_pipeline.config.sections import FoldSettings, LagSettings
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.delta.store_folder import create_tables
@@ -85,17 +86,23 @@ def test_upkeep_compacts_the_files_of_samples(tmp_path: Path) -> None:
     properties = StoreProperties(MIRRORED, 1)
     create_tables(str(tmp_path / "store"), properties)
     store = Store(cast("SparkSession", None), str(tmp_path / "store"), properties)
-    assert TOPIC_OFFSETS.name not in {each.table for each in maintain_beside_fold(store, CLOCK, lambda: False)}
+    assert TOPIC_OFFSETS.name not in {
+        each.table for each in maintain_beside_fold(store, CLOCK, lambda: False, kept_for(0))
+    }
     table = table_of(store.location)
     writer = SampleWriter(table, "a test")
     for number in range(5):
         writer.write({("t", 0): (0, number)}, number)
-    done = {each.table: each for each in maintain_beside_fold(store, CLOCK, lambda: False)}
-    assert (done[TOPIC_OFFSETS.name].files_before, done[TOPIC_OFFSETS.name].files) == (5, 1)
+    by_table = {each.table: each for each in maintain_beside_fold(store, CLOCK, lambda: False, kept_for(0))}
+    assert (by_table[TOPIC_OFFSETS.name].files_before, by_table[TOPIC_OFFSETS.name].files) == (5, 1)
     assert read_samples(table).series(("t", 0)).log_end_offset.tolist() == [0, 1, 2, 3, 4]
     assert FoldSettings().upkeep_interval_ms > 0  # `follow` does this by default
     long_after = FixedClock(2 * MS_OF_HOUR)
-    maintain_beside_fold(store, long_after, lambda: False, None, 2)
+    maintain_beside_fold(store, long_after, lambda: False, kept_for(2))
     assert read_samples(table).series(("t", 0)).sampled_ms.tolist() == [0, 1, 2, 3, 4]
-    maintain_beside_fold(store, long_after, lambda: False, None, 1)
+    maintain_beside_fold(store, long_after, lambda: False, kept_for(1))
     assert read_samples(table).series(("t", 0)).sampled_ms.tolist() == [4]
+
+
+def kept_for(hours: int) -> Settings:
+    return Settings(lag=LagSettings(sample_retention_hours=hours))
