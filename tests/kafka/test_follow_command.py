@@ -112,7 +112,7 @@ def test_available_records_are_followed_to_the_end_and_the_metrics_show_it(
         assert {name: figures[name] for name in OFFSET_NAMES} == {name: by_partition({}) for name in OFFSET_NAMES}
         assert_counts_are_the_brokers(figures, broker)
         assert (figures["offsets_log_incarnation"], figures["offsets_warnings_total"]) == ({"": 0}, {"": 0})
-        assert figures["offsets_batches_total"].keys() == {"ingest-topic", "fold"}
+        assert figures["offsets_batches_total"].keys() == {"ingest-topic"}
         assert (
             min(figures["offsets_batches_total"].values()) >= 1
         )  # also the last batch, whose progress event comes late

@@ -151,7 +151,7 @@ def test_service_that_is_killed_restarted_and_stopped_has_appended_and_folded_ea
         told = [re.sub(rf"^{TIME} ", "", line) for line in lines(2)]
         others = {
             "offsets: caught up with topic __consumer_offsets",
-            "offsets: upkeep done: N files before, N after; N old files removed",
+            "offsets: upkeep done: N files before, N after; N old files removed, N files on disk",
         }
         connected, reading = (line for line in told if re.sub(r"\d+", "N", line) not in others)
         assert re.fullmatch(rf"offsets: connected to {broker.address}, cluster [\w-]+", connected)
