@@ -95,7 +95,8 @@ class Folding:
             if versions == self._versions:
                 return
             folded = fold_log(store, self.settings, self._clock, self._warn, append)
-            self._versions = versions
+            # a fold of one append leaves later ones of other processes to the next call
+            self._versions = versions if append is None or versions[0] == append.version else ()
             self._publisher.after_fold(folded)
         if folded:
             self._on_fold(folded)

@@ -19,6 +19,7 @@ from offsets_pipeline.state import fold as fold_module
 from offsets_pipeline.state import replay_job
 from offsets_pipeline.state.fold import fold_log, reload_partitions
 from offsets_pipeline.state.fold_progress import FoldProgress
+from offsets_pipeline.stream.folding import Folding
 from tests.folded_stores import opened
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of, versions
@@ -286,3 +287,17 @@ def test_a_replay_from_the_start_names_the_version_of_the_log_that_it_read(
     before_swap(monkeypatch, fold_further)
     reload_partitions(behind, None, settings, CLOCK)
     assert progress_of(behind).log_version == read
+
+
+def test_an_append_of_another_process_behind_ours_is_folded_by_the_next_call(store: Store, settings: Settings) -> None:
+    folding = Folding(store, settings, CLOCK)
+    folding.fold(store)
+    log, other = LogPartition(0), LogPartition(1)
+    log.commit(("g", "a", 0), 1)
+    other.commit(("h", "a", 0), 2)
+    append = appended_at_once(store, log)
+    appended(store.location, other.rows)
+    folding.fold(store, append)
+    assert progress_of(store).log_version == append.version
+    folding.fold(store)
+    assert_as_reference(store.location, log_of(store.location))
