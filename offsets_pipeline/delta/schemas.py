@@ -86,7 +86,7 @@ class Table:
 _RETENTION = {
     # for VACUUM of other engines; a checkpoint lists the removed files of this time. Upkeep keeps them for less.
     "delta.deletedFileRetentionDuration": "interval 1 hours",
-    "delta.logRetentionDuration": "interval 10 minutes",
+    "delta.logRetentionDuration": "interval 1 hours",  # Delta takes no less
 }
 
 _STATE_PROPERTIES = _RETENTION | {

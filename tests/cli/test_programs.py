@@ -67,7 +67,7 @@ def test_each_job_does_what_its_command_does(
     assert_said(job("reload", "--partition", "0"), f"{len(capture_rows(CAPTURE)[0])} records replayed in {store}")
     maintained = job("maintain")
     assert (maintained.returncode, maintained.stderr) == (0, "")
-    assert re.search(r"^log +\d+ +\d+ +1 +\d+ +0$", maintained.stdout, re.MULTILINE)
+    assert re.search(r"^log +\d+ +\d+ +1 +\d+ +0 +\d+$", maintained.stdout, re.MULTILINE)
     assert_describes(root, store)
     cleaned = job("clean_log")
     assert (cleaned.returncode, cleaned.stderr) == (0, "")

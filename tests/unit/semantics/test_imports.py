@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ALLOWED = (
     *("offsets_pipeline.semantics", "offsets_pipeline.record", "offsets_pipeline.errors"),
-    *("offsets_pipeline.foreign_errors", "numpy", "pyarrow"),
+    *("offsets_pipeline.foreign_errors", "offsets_pipeline.input_text", "numpy", "pyarrow"),  # Connect's keys are JSON
 )
 
 

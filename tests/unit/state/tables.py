@@ -95,6 +95,6 @@ class StoredState:
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         table = next(each for each in STATE_TABLES if each.name == name)
-        facts = self.tables[name].snapshot().rows(None, {"incarnation": [_INCARNATION]})
-        found: list[dict[str, Any]] = rows_by_sql(table.newest("facts", None), facts=facts).to_pylist()
+        newest = table.newest(f"(FROM facts WHERE incarnation = {_INCARNATION})", None)
+        found: list[dict[str, Any]] = rows_by_sql(newest, facts=self.tables[name].snapshot().rows()).to_pylist()
         return found
