@@ -42,7 +42,7 @@ class StateReader(StoreSnapshot):
 
     @cached_property
     def relations(self) -> Relations:
-        """The tables of the store for queries in DuckDB's SQL, none of which a user wrote."""
+        """The tables of the store for the program's own queries in DuckDB's SQL."""
         from offsets_pipeline.query.relations import Relations  # noqa: PLC0415 - importing DuckDB takes 0.1 s
 
         return Relations(self)

@@ -42,7 +42,7 @@ OF_FACT = ("folded_to", "incarnation")
 class StateTable:
     """A table of facts with its key. Rows of one key compare by the highest of some columns, nulls left out.
 
-    ``has_tie``: rows of which that is equal compare by the record offset; a tombstone has none (R10c). ``published`` is
+    ``has_tie``: where these are equal, rows compare by the record offset; a tombstone has none (R10c). ``published`` is
     the table with the facts that are answered. ``answered`` is SQL for these. ``as_published`` names the columns that
     stand for those which the published table lacks; None: they are false.
     """
