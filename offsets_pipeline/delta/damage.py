@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
-_LAST_CHECKPOINT = "_last_checkpoint"
+LAST_CHECKPOINT = "_last_checkpoint"
 
 
 @contextmanager
@@ -85,20 +85,18 @@ def _damaged_log(folder: str) -> str | None:
     for name in sorted(filter(_CHECKPOINT.fullmatch, names), reverse=True):
         reason, version = _unreadable_parquet(f"{folder}/{DELTA_LOG}/{name}"), int(name.partition(".")[0])
         if reason is not None:
-            lost = _lost_without_checkpoint(folder, version, commits, f"it and {DELTA_LOG}/{_LAST_CHECKPOINT}")
+            lost = _lost_without_checkpoint(folder, version, commits, f"it and {DELTA_LOG}/{LAST_CHECKPOINT}")
             return (
                 f"the checkpoint file {DELTA_LOG}/{name} (version {version}) of {folder} is corrupt ({reason}); {lost}"
             )
-    pointed = storage.read(f"{DELTA_LOG}/{_LAST_CHECKPOINT}")
+    pointed = storage.read(f"{DELTA_LOG}/{LAST_CHECKPOINT}")
     try:
         latest = -1 if pointed is None else int(json.loads(pointed)["version"])
     except (ValueError, KeyError, TypeError):
-        return f"the file {DELTA_LOG}/{_LAST_CHECKPOINT} of {folder} is corrupt; nothing is lost: delete it"
+        return f"the file {DELTA_LOG}/{LAST_CHECKPOINT} of {folder} is corrupt; nothing is lost: delete it"
     if latest >= 0 and latest not in checkpoints:
-        lost = _lost_without_checkpoint(folder, latest, commits, f"{DELTA_LOG}/{_LAST_CHECKPOINT}")
-        return (
-            f"the checkpoint file of version {latest} of {folder} is missing, but {_LAST_CHECKPOINT} names it; {lost}"
-        )
+        lost = _lost_without_checkpoint(folder, latest, commits, f"{DELTA_LOG}/{LAST_CHECKPOINT}")
+        return f"the checkpoint file of version {latest} of {folder} is missing, but {LAST_CHECKPOINT} names it; {lost}"
     first = max(checkpoints, default=-1) + 1
     for version in range(first, max(commits, default=-1) + 1):
         text = storage.read(commit_path(version))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,8 +11,9 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
-from offsets_pipeline.delta.damage import explained
+from offsets_pipeline.delta.damage import LAST_CHECKPOINT, explained
 from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.protocol import DELTA_LOG, commit_path
 from offsets_pipeline.delta.snapshot import conformed
 from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.foreign_errors import first_line
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 _ABANDONED_HOURS = 24
 _READERS_MS = 600_000  # of a version that is no longer the newest
+_VERSION = re.compile(DELTA_LOG + r"/(\d{20})\.")
 #: Larger files are left alone, so that a long log is not rewritten again and again.
 SMALL_BYTES = 16 * 1024 * 1024
 #: A file with more rows than this times the rows of all smaller files stays as it is.
@@ -129,8 +133,9 @@ def vacuum(
     Args:
         folder: The table.
         is_stopping: Whether to end early.
-        dropped_since_ms: By file, the time of the first run that found it dropped; each run adds to it. Such a file
-            goes ten minutes later: readers of an older version have ended by then.
+        dropped_since_ms: By file, the time of the first run that found it dropped, or found it a commit before the last
+            checkpoint; each run adds to it. Such a file goes ten minutes later: readers of an older version have ended
+            by then.
         now_ms: The present time.
 
     Raises as `TableFolder.snapshot`.
@@ -143,12 +148,12 @@ def vacuum(
         stored = {each.path.removeprefix(f"{path}/") for each in found if each.type == fs.FileType.File}
         unused = {*table.vacuum(**unchecked | {"full": True, "retention_hours": _ABANDONED_HOURS}), *table.vacuum()}
         if dropped_since_ms is not None:
-            dropped = stored.intersection(table.vacuum(retention_hours=0, **unchecked))
+            dropped = stored.intersection(table.vacuum(retention_hours=0, **unchecked)) | _in_checkpoint(folder, stored)
             known = {name: dropped_since_ms.get(name, now_ms) for name in dropped}
             dropped_since_ms.clear()
             dropped_since_ms.update(known)
             unused |= {name for name, since_ms in known.items() if now_ms - since_ms >= _READERS_MS}
-    except (DeltaError, OSError) as error:
+    except (DeltaError, OSError, ValueError) as error:
         raise explained(folder.folder, error) from error
     removed = 0
     for name in sorted(unused & stored):
@@ -162,6 +167,15 @@ def vacuum(
             raise StorageFailed(f"cannot remove {name} of {folder.folder}: {first_line(error)}") from error
         removed += 1
     return Vacuumed(removed, len(stored) - removed)
+
+
+def _in_checkpoint(folder: TableFolder, stored: set[str]) -> set[str]:
+    """The commits and checkpoints before the last checkpoint that is whole: it has what they say."""
+    last = folder.storage.read(f"{DELTA_LOG}/{LAST_CHECKPOINT}")  # written when its checkpoint is whole
+    version = -1 if last is None else json.loads(last)["version"]
+    if commit_path(version).replace(".json", ".checkpoint.parquet") not in stored:
+        return set()
+    return {name for name in stored if (found := _VERSION.match(name)) is not None and int(found[1]) < version}
 
 
 def live(folder: TableFolder) -> tuple[int, int]:

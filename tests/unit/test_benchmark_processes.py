@@ -9,6 +9,8 @@ import sys
 from benchmarks.processes import ProcessTree
 
 BUSY = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\nsys.stdin.read()"
+HOLDS = "import os, sys\nheld = b'x' * 2**26\nprint(os.getpid(), flush=True)\nsys.stdin.read()"
+PARENT = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {HOLDS!r}])"
 
 
 def test_time_of_a_child_counts_once_also_after_its_end() -> None:
@@ -44,13 +46,12 @@ def test_time_of_a_child_counts_in_a_watched_block_and_later_time_does_not() -> 
 
 
 def test_memory_of_a_process_includes_its_children() -> None:
-    memory = ProcessTree(os.getpid()).memory_mib()
-    with subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"done\n"
-        assert ProcessTree(os.getpid()).memory_mib() > memory + 1
-        child.stdin.close()
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        of_child = ProcessTree(int(parent.stdout.readline())).memory_mib()
+        assert 64 < of_child < ProcessTree(parent.pid).memory_mib() < of_child + 64
+        parent.stdin.close()
 
 
 def test_process_that_has_ended_and_is_not_waited_for_takes_no_memory() -> None:

@@ -6,11 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from deltalake import DeltaTable
+
 from offsets_pipeline import maintenance
 from offsets_pipeline.clock import FixedClock, SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.config.sections import FoldSettings, LogSettings
 from offsets_pipeline.delta.schemas import LOG, TABLES
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.delta.upkeep import Vacuumed, compact, never, vacuum
 from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.log.clean import Cleaned
@@ -24,10 +28,7 @@ from tests.unit.cli.test_repeating import HOUR_MS, Waits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pytest
-
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.store import Store
 
 BEGIN_MS = SystemClock().now_ms()  # the commits of the tables have the machine's time
@@ -196,6 +197,33 @@ def test_files_that_a_table_dropped_go_ten_minutes_after_a_run_found_them(store:
     assert vacuum(folder, never, since_ms, 9_000_000).removed == 0
     assert stored_files(store) == 2
     assert Path(folder.folder, uncommitted.name).exists()  # a task wrote it for a commit to come
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_commits_before_the_last_checkpoint_go_ten_minutes_after_a_run_found_it(store: Store, is_whole: bool) -> None:
+    append_batches(store, 3)
+    folder, since_ms = store.table(LOG.name), dict[str, int]()
+    before, version = len(commits_of(folder)), folder.snapshot().version
+    commits = Path(folder.folder, "_delta_log")
+    DeltaTable(folder.folder).create_checkpoint()
+    append_batches(store, 2)
+    held = rows_by_deltalake(folder)
+    if not is_whole:  # a writer that was killed has not named it yet
+        (commits / "_last_checkpoint").unlink()
+    assert vacuum(folder, never, since_ms, 0).removed == 0
+    assert vacuum(folder, never, since_ms, 599_999).removed == 0
+    assert vacuum(folder, never, since_ms, 600_000).removed == (before - 1 if is_whole else 0)
+    first = version if is_whole else 0
+    assert sorted(int(each.stem) for each in commits.glob("*.json")) == list(range(first, version + 3))
+    assert rows_by_deltalake(folder) == held
+    append_batches(store, 1)
+    rows = [each.snapshot().rows().num_rows for each in (folder, TableFolder(folder.folder, folder.table))]
+    assert rows == [len(held) + 1] * 2  # of an object that has read the commits, and of a new one
+
+
+def rows_by_deltalake(folder: TableFolder) -> list[str]:
+    rows = DeltaTable(folder.folder).to_pyarrow_table().to_pylist()
+    return sorted(map(repr, rows))
 
 
 def commits_of(folder: TableFolder) -> list[Path]:
