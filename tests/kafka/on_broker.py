@@ -205,7 +205,9 @@ class OnBroker:
         }
         return self._errors([self._wire.ask("SYNC_GROUP", 1, request)])
 
-    def start(self, producer: str, transactional_id: str, *, timeout_ms: int = 600_000, by_hand: bool = False) -> Errors:
+    def start(
+        self, producer: str, transactional_id: str, *, timeout_ms: int = 600_000, by_hand: bool = False
+    ) -> Errors:
         made: Producer = (
             ProducerByHand(self._wire, transactional_id, timeout_ms)
             if by_hand

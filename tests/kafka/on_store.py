@@ -107,7 +107,9 @@ class OnStore:
         del consumer
         return self._store(group_id)
 
-    def start(self, producer: str, transactional_id: str, *, timeout_ms: int = 600_000, by_hand: bool = False) -> Errors:
+    def start(
+        self, producer: str, transactional_id: str, *, timeout_ms: int = 600_000, by_hand: bool = False
+    ) -> Errors:
         del by_hand
         epoch = self._epochs[transactional_id] = self._epochs.get(transactional_id, -1) + 1
         self._producers[producer] = list(self._epochs).index(transactional_id), epoch, timeout_ms

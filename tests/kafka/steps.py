@@ -105,7 +105,9 @@ class Side(Protocol):
     def sync(self, group_id: str, consumer: str) -> Errors:
         """Let that member send its assignment."""
 
-    def start(self, producer: str, transactional_id: str, *, timeout_ms: int = 600_000, by_hand: bool = False) -> Errors:
+    def start(
+        self, producer: str, transactional_id: str, *, timeout_ms: int = 600_000, by_hand: bool = False
+    ) -> Errors:
         """Start a producer, in place of the one before of that id, and its first transaction."""
 
     def begin(self, producer: str) -> Errors:
