@@ -1,19 +1,21 @@
 """Measures the delay from a consumer's commit until `offsets follow` shows it, and the idle cost of `offsets follow`.
 
-    .venv/bin/python -m benchmarks.follow [--groups 1000] [--partitions 200] [--probes 60] [--rate 1000] [--idle 600]
-        [--state-tables]
+    .venv/bin/python -m benchmarks.follow [--groups 1000] [--partitions 200] [--probes 60] [--rate 1000] [--busy 60]
+        [--idle 600] [--state-tables]
 
 A real broker on this machine holds `groups` times `partitions` committed offsets. Groups commit all the time, and so
 does a probe: the delay is the time from the answer to the probe's commit until a question answers it. A question folds
 the end of the log in memory; with `--state-tables` the delay ends when the state tables have the commit, for readers
 such as Spark.
-Then the commits end, and `offsets follow` runs in its own processes: the cost is their processor time and memory.
+Then `offsets follow` runs in its own processes: the cost is their processor time, their memory and the files of the
+store, while groups commit and when they have ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import statistics
 import subprocess
 import sys
@@ -63,6 +65,7 @@ class Committer:
         )
         self._send(CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False))
         self._partitions = range(partitions)
+        self.committed = 0
 
     def commit_all(self, group_id: str, offset: int) -> None:
         """Commit this offset for each partition, and wait for the answer."""
@@ -91,6 +94,7 @@ class Committer:
         codes = {each.error_code for topic in answer.topics for each in topic.partitions}
         if codes != {0}:
             sys.exit(f"follow: error: a commit was refused with the error codes {sorted(codes)}")
+        self.committed += len(offsets)
 
     def _send(self, request: Any, max_version: int | None = None) -> Any:  # noqa: ANN401 - kafka-python has no types
         (node_id,) = self._cluster.brokers()
@@ -146,23 +150,55 @@ def followed(address: str, store: str, folder: Path) -> Iterator[subprocess.Pope
         process.wait()
 
 
-def measure_idle(prober: Committer, address: str, store: str, folder: Path, options: argparse.Namespace) -> None:
-    """Print the cost of `offsets follow` for this many seconds without a commit."""
+def files_in(store: str) -> int:
+    """Return how many files the store has on disk."""
+    return sum(len(files) for _, _, files in os.walk(store))
+
+
+def measure_cost(
+    committer: Committer, prober: Committer, address: str, store: str, folder: Path, options: argparse.Namespace
+) -> None:
+    """Print the cost of `offsets follow` for some seconds with commits, and for some without."""
     with followed(address, store, folder) as process:
         prober.commit_one(_PROBE, options.probes + 1)
         await_offset(store, options.probes + 1, threading.Event(), at_most=0)
         time.sleep(_SETTLE_SECONDS)
-        tree = ProcessTree(process.pid)
-        cores = tree.cpu_seconds(time.sleep, options.idle) / options.idle
+        tree, ended, files = ProcessTree(process.pid), threading.Event(), [files_in(store)]
+
+        def wait(seconds: float) -> None:
+            time.sleep(seconds)
+            files.append(files_in(store))
+
+        if options.busy:
+            before = committer.committed
+            with beside(lambda: go_on(committer, ended, options), ended.set):
+                taken, memory = tree.cpu_seconds(wait, options.busy), tree.memory_mib()
+            commits = committer.committed - before
+            print(
+                f"{commits / options.busy:,.1f} commits a second for {options.busy} s: {taken / options.busy:.3f} of a "
+                f"core, {taken / commits * 1000:.2f} s for each 1,000 commits, {memory:,.0f} MiB; "
+                f"at most {max(files):,} files on disk",
+                flush=True,
+            )
+            time.sleep(_SETTLE_SECONDS)
+        if options.idle:
+            cores, memory = tree.cpu_seconds(wait, options.idle) / options.idle, tree.memory_mib()
+            print(f"idle for {options.idle} s: {cores:.3f} of a core, {memory:,.0f} MiB; {files[-1]:,} files on disk")
         if process.poll() is not None:
             sys.exit("follow: error: `offsets follow` ended")
-        print(
-            f"idle for {options.idle} s, `offsets follow` takes {cores:.3f} of a core and {tree.memory_mib():,.0f} MiB"
-        )
+
+
+def go_on(committer: Committer, ended: threading.Event, options: argparse.Namespace) -> None:
+    """Let the groups commit in turn, at the rate of the options."""
+    begun = time.monotonic()
+    for turn in itertools.count():
+        if ended.wait(max(0.0, begun + turn * options.partitions / options.rate - time.monotonic())):
+            return
+        committer.commit_all(f"group-{turn % options.groups}", turn)
 
 
 def measure(options: argparse.Namespace, folder: Path) -> list[float]:
-    """Return the seconds of each probe; prints the cost while idle."""
+    """Return the seconds of each probe; prints the cost of `offsets follow`."""
     settings, store = load_settings(), str(folder / "store")
     broker = Broker(folder, _LOG_PARTITIONS)
     broker.format()
@@ -179,23 +215,17 @@ def measure(options: argparse.Namespace, folder: Path) -> list[float]:
         ingest = TopicIngest(spark, store, kafka, settings, SystemClock(), observer)
         ingest.prepare()
 
-        def go_on() -> None:
-            for number in itertools.cycle(range(options.groups)):
-                if ended.wait(options.partitions / options.rate):
-                    return
-                committer.commit_all(f"group-{number}", 1)
-
         def run() -> None:
             follow(ingest, settings, SystemClock(), on_fold=lambda _: happened.set())
 
         with beside(run, ingest.stop):
             took = await_offset(store, 0, happened, at_most=0)
             print(f"{options.groups * options.partitions:,} offsets read and folded in {took:.1f} s", flush=True)
-            with beside(go_on, ended.set):
+            with beside(lambda: go_on(committer, ended, options), ended.set):
                 seconds = [_probe(prober, store, number, happened, at_most) for number in range(1, options.probes + 1)]
         spark.stop()
-        if options.idle:
-            measure_idle(prober, broker.address, store, folder, options)
+        if options.idle or options.busy:
+            measure_cost(committer, prober, broker.address, store, folder, options)
         return seconds[options.warm_up :]
 
 
@@ -215,9 +245,12 @@ def main() -> None:
     )
     parser.add_argument("--groups", type=int, default=1_000, metavar="N", help="groups that hold offsets")
     parser.add_argument("--partitions", type=int, default=200, metavar="N", help="offsets of each")
-    parser.add_argument("--rate", type=int, default=1_000, metavar="N", help="commits a second beside the probe")
+    parser.add_argument("--rate", type=float, default=1_000, metavar="N", help="commits a second beside the probe")
     parser.add_argument("--probes", type=int, default=60, metavar="N", help="commits that are measured")
     parser.add_argument("--warm-up", type=int, default=5, metavar="N", help="probes of these that do not count")
+    parser.add_argument(
+        "--busy", type=int, default=60, metavar="SECONDS", help="time of the cost with commits; 0: none"
+    )
     parser.add_argument("--idle", type=int, default=600, metavar="SECONDS", help="time without a commit; 0: none")
     parser.add_argument("--state-tables", action="store_true", help="wait until the state tables have the commit")
     options = parser.parse_args()
@@ -230,7 +263,7 @@ def main() -> None:
     p50, p95 = (statistics.quantiles(seconds, n=100, method="inclusive")[at - 1] for at in (50, 95))
     print(
         f"a commit is seen after {seconds[0]:.2f} s at best, {p50:.2f} s (p50), {p95:.2f} s (p95), {seconds[-1]:.2f} s "
-        f"at worst; {len(seconds)} probes, {options.rate:,} commits a second beside them"
+        f"at worst; {len(seconds)} probes, {options.rate:,g} commits a second beside them"
     )
 
 

@@ -223,7 +223,7 @@ def _fold_alone(store: Store) -> None:
     begin = ReplayStart(count)
     reader = LogReader(store.table(LOG.name), log_range, begin.schema, begin.compact)
     files = store.table(LOG.name).snapshot().files()
-    replay_log(store.spark, reader, files, 0, lambda tables: begin.replay(tables).offsets.num_rows)
+    replay_log(store, reader, files, 0, lambda tables: begin.replay(tables).offsets.num_rows)
 
 
 def _offsets(store: Store) -> pa.Table:

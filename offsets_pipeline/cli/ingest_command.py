@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.opened import spark_when_needed
-from offsets_pipeline.cli.progress_bar import progress_bar, tasks_of
+from offsets_pipeline.cli.progress_bar import progress_bar, tasks
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.ingest.segments import segment_ingest as segments
 from offsets_pipeline.warnings import warn
@@ -28,7 +28,7 @@ def ingest_segments(
 ) -> int:
     """Append segment files to the log, and warn about bytes that were left out; returns the exit status."""
     spark = spark_when_needed(settings, store)
-    with progress_bar("reading segments", tasks_of(spark)):
+    with progress_bar("reading segments", tasks):
         report = segments.ingest_segments(
             spark, store, paths, settings, SystemClock(), offsets_partitions, semantics, topic
         )

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark.sql import SparkSession
-
 _QUIET_SECONDS = 2.0
 _REFRESH_SECONDS = 0.25
 
@@ -65,19 +63,17 @@ def _draw(work: str, progress: Callable[[], Progress], after_seconds: float, end
             bar.update(task, completed=done, total=total, amount=amount)
 
 
-def tasks_of(spark: Callable[[], SparkSession]) -> Callable[[], Progress]:
+def tasks() -> Progress:
     """The tasks of the jobs that Spark runs at the moment: how many there are, and how many are done."""
+    from pyspark import SparkContext
 
-    def tasks() -> Progress:
-        tracker: Any = spark().sparkContext.statusTracker()
-        done = total = 0
-        for job_id in tracker.getActiveJobsIds():
-            job = tracker.getJobInfo(job_id)
-            for stage_id in job.stageIds if job is not None else ():
-                stage = tracker.getStageInfo(stage_id)
-                if stage is not None:
-                    done += stage.numCompletedTasks
-                    total += stage.numTasks
-        return Progress(done, total or None, "tasks")
-
-    return tasks
+    context, done, total = SparkContext._active_spark_context, 0, 0  # noqa: SLF001 - None: nothing has needed Spark yet
+    tracker: Any = None if context is None else context.statusTracker()
+    for job_id in () if tracker is None else tracker.getActiveJobsIds():
+        job = tracker.getJobInfo(job_id)
+        for stage_id in job.stageIds if job is not None else ():
+            stage = tracker.getStageInfo(stage_id)
+            if stage is not None:
+                done += stage.numCompletedTasks
+                total += stage.numTasks
+    return Progress(done, total or None, "tasks")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.opened import open_store
 from offsets_pipeline.cli.output import show_status
-from offsets_pipeline.cli.progress_bar import progress_bar, tasks_of
+from offsets_pipeline.cli.progress_bar import progress_bar, tasks
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.delta.filesystems import arrow_folder
@@ -53,7 +53,7 @@ def fold(location: str, settings: Settings, if_held: str | None, *, available_no
         folding = Folding(store, settings, clock, on_fold=on_fold, on_expiry=on_expiry, on_upkeep=on_upkeep, warn=warn)
         status = 0
         if available_now:
-            with progress_bar("folding", tasks_of(lambda: store.spark)):
+            with progress_bar("folding", tasks):
                 folding.fold_to_end()
         else:
             stream = start_fold(folding)
@@ -69,7 +69,7 @@ def fold(location: str, settings: Settings, if_held: str | None, *, available_no
 def reload(location: str, settings: Settings, partitions: Sequence[int], semantics: CoordinatorSemantics | None) -> int:
     """Rebuild the state of these log partitions, or of all; returns the exit status."""
     store = open_store(location, settings)
-    with progress_bar("replaying", tasks_of(lambda: store.spark)):
+    with progress_bar("replaying", tasks):
         records = reload_partitions(store, list(partitions) or None, settings, SystemClock(), semantics)
         Publisher(store, settings.fold, SystemClock(), warn).finish()
     sys.stdout.write(f"{records} records replayed in {location}\n")
@@ -79,7 +79,7 @@ def reload(location: str, settings: Settings, partitions: Sequence[int], semanti
 def verify(location: str, settings: Settings, *, independent: bool) -> int:
     """Compare the state with a replay of the log; returns the exit status. Raises StateDiffers."""
     store = open_store(location, settings)
-    with progress_bar("comparing", tasks_of(lambda: store.spark)):
+    with progress_bar("comparing", tasks):
         result = verify_store(store, settings.fold, independent=independent)
     if not result.equal:
         counts = ", ".join(f"{count} in {table}" for table, count in result.differences.items())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline import maintenance as upkeep
 from offsets_pipeline.cli.opened import open_store
 from offsets_pipeline.cli.output import write_rows
-from offsets_pipeline.cli.progress_bar import progress_bar, tasks_of
+from offsets_pipeline.cli.progress_bar import progress_bar, tasks
 from offsets_pipeline.cli.repeating import repeated
 from offsets_pipeline.clock import MS_OF_HOUR, SystemClock
 from offsets_pipeline.log import clean
@@ -24,7 +24,7 @@ def maintain(location: str, settings: Settings, every_ms: int | None) -> int:
     store, clock = open_store(location, settings), SystemClock()
 
     def run() -> list[Upkeep]:
-        with progress_bar("compacting", tasks_of(lambda: store.spark)):
+        with progress_bar("compacting", tasks):
             return upkeep.maintain_store(store, clock, settings=settings)
 
     for done in repeated(run, every_ms, clock, spark=lambda: store.spark):
@@ -37,7 +37,7 @@ def clean_log(location: str, settings: Settings, older_than_hours: int, every_ms
     store, clock, older_than_ms = open_store(location, settings), SystemClock(), older_than_hours * MS_OF_HOUR
 
     def run() -> Cleaned:
-        with progress_bar("cleaning", tasks_of(lambda: store.spark)):
+        with progress_bar("cleaning", tasks):
             return clean.clean_log(store, settings, clock, older_than_ms=older_than_ms, dry_run=dry_run)
 
     for done in repeated(run, every_ms, clock, spark=lambda: store.spark):

@@ -333,9 +333,7 @@ def _replayed_log(
     reader = LogReader(store.table(LOG.name), log_range, start.schema, start.compact)
     wanted = [file for file in files if log_range.may_hold(file)]
     at_most = settings.fold.driver_rows - start.pending.num_rows
-    found = replay_log(
-        store.spark, reader, wanted, at_most, lambda tables: write_changes(start.replay(tables), folders)
-    )
+    found = replay_log(store, reader, wanted, at_most, lambda tables: write_changes(start.replay(tables), folders))
     return _added(found, settings)
 
 

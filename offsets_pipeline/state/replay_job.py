@@ -21,10 +21,11 @@ from offsets_pipeline.log.task_results import task_results
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.log.log_reader import LogReader
+    from offsets_pipeline.store import Store
 
 Result = TypeVar("Result")
 
@@ -33,16 +34,17 @@ _FEW_STORED_BYTES = 16 * 1024 * 1024  # of files that may be read in the driver
 
 
 def replay_log(
-    spark: SparkSession,
+    store: Store,
     reader: LogReader,
     files: Sequence[DataFile],
     at_most: int,
     replay: Callable[[Iterable[pa.Table]], Result],
 ) -> list[Result]:
-    """Replay files of the log; in the driver if these hold no more than ``at_most`` rows."""
+    """Replay files of the log; in the driver, and without Spark, if these hold no more than ``at_most`` rows."""
     rows, size = sum(file.rows for file in files), sum(file.size for file in files)
     if rows <= at_most and size <= _FEW_STORED_BYTES:
         return [replay(reader.read(files))]
+    spark = store.spark
     cores = spark.sparkContext.defaultParallelism
     in_order = sorted(files, key=lambda file: (file.lowest.get("log_partition", 0), file.name))
     tasks = shared_out(in_order, _TASKS_PER_CORE * cores)

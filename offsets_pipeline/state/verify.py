@@ -215,7 +215,7 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
         return comparison(specified_topic(rows, kind) if kind.is_connect else specified_groups(rows, count, semantics))
 
     whole, replayed = Verification(), set()
-    for partitions, each in replay_log(store.spark, reader, files, (settings or FoldSettings()).driver_rows, compared):
+    for partitions, each in replay_log(store, reader, files, (settings or FoldSettings()).driver_rows, compared):
         replayed |= partitions
         whole.add(each)
     # log partitions without records should have no rows

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import SparkContext
 
-from offsets_pipeline.cli.progress_bar import Progress, progress_bar, tasks_of
+from offsets_pipeline.cli.progress_bar import Progress, progress_bar, tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,9 +82,11 @@ def tracker(stages: dict[int, tuple[int, int]], jobs: dict[int, list[int]]) -> S
     )
 
 
-def test_tasks_are_those_of_all_stages_of_active_jobs() -> None:
+def test_tasks_are_those_of_all_stages_of_active_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tracker({1: (3, 4), 2: (0, 5), 4: (1, 1)}, {0: [1, 2], 2: [3, 4]})  # job 1 and stage 3 have just ended
-    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: found))
-    assert tasks_of(lambda: spark)() == Progress(4, 10, "tasks")
-    idle: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker({}, {})))
-    assert tasks_of(lambda: idle)() == Progress(0, None, "tasks")
+    monkeypatch.setattr(SparkContext, "_active_spark_context", SimpleNamespace(statusTracker=lambda: found))
+    assert tasks() == Progress(4, 10, "tasks")
+    monkeypatch.setattr(SparkContext, "_active_spark_context", SimpleNamespace(statusTracker=lambda: tracker({}, {})))
+    assert tasks() == Progress(0, None, "tasks")
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # nothing has needed Spark yet
+    assert tasks() == Progress(0, None, "tasks")
