@@ -21,7 +21,7 @@ from offsets_pipeline.config import load_settings
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LEASES, LOG
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.log.append import LogAppender
+from offsets_pipeline.log.append import Append, LogAppender
 from offsets_pipeline.log.file_writer import LogFileWriter
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.maintenance import maintain_beside_fold
@@ -69,7 +69,8 @@ class Day:
     def step(self, second: int) -> None:
         """Do what is due at a second."""
         self.clock.advance_ms(_BATCH_SECONDS * 1000)
-        self._append_and_fold(int(self._commits * second) - self._made)
+        added = self.append(int(self._commits * second) - self._made)
+        fold_log(self.store, self._settings, self.clock, append=added)
         if second % _PUBLISH_SECONDS == 0:
             publish(self.store, self.clock)
             progress = FoldProgress.read(self.store.table(FOLD_PROGRESS.name))
@@ -89,7 +90,8 @@ class Day:
                 *(self.store, self.clock, lambda: False, self._settings), dropped_since_ms=self._dropped_since_ms
             )
 
-    def _append_and_fold(self, commits: int) -> None:
+    def append(self, commits: int) -> Append:
+        """Append so many commits to the log."""
         appender = LogAppender(self.store)
         writer = LogFileWriter(appender.place(self.clock))
         now_ms = self.clock.now_ms()
@@ -109,7 +111,7 @@ class Day:
             self._ends[at] += 1
             writer.write(pa.RecordBatch.from_pylist([row], schema=_COLUMNS))
         self._made += commits
-        fold_log(self.store, self._settings, self.clock, append=appender.append_files(writer.close()))
+        return appender.append_files(writer.close())
 
 
 def main() -> None:
