@@ -1,12 +1,13 @@
 """Processes that read and fold a topic, as users start them, are killed while clients go on.
 
-`make test` kills one process with both queries (test_follow_service.py); `make test-long` kills processes of either
-query again and again.
+`make test` kills one `follow` (test_follow_service.py); `make test-long` kills `follow`, or `ingest-topic` and `fold`,
+again and again. OFFSETS_TEST_KILLS: how often.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -15,6 +16,9 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from offsets_pipeline.delta.data_file import FOLDED
+from offsets_pipeline.query.log_info import log_info
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.semantics.log_row import COMMIT
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.kafka.following import log_records
@@ -122,3 +126,112 @@ def test_killed_again_and_again_ingest_topic_and_fold_append_and_fold_each_recor
     assert workbench.verify(store).equal
     for name in ("ingest-topic", "fold"):
         assert "Traceback" not in (tmp_path / f"{name}.err").read_text()
+
+
+class Follow:
+    """`offsets follow` on a store of its own, and how far it was whenever it was killed."""
+
+    def __init__(self, root: Path, folder: Path, broker: LiveBroker) -> None:
+        folder.mkdir()
+        (folder / "offsets.toml").write_text(CONFIG)
+        self.store = folder / "store"
+        self.errors = folder / "follow.err"
+        self.appended = 0  # kills after an append of this process
+        self.unfolded = 0  # of these, kills before its fold
+        self._run = (root, self.store, folder, "follow", "--bootstrap-server", broker.address)
+        self.start()
+
+    def start(self) -> None:
+        self._began_at = version(self.store, "log")
+        self.process = start(*self._run)
+
+    def has_appended(self) -> bool:
+        assert self.process.poll() is None, self.errors.read_text()[-2000:]
+        return version(self.store, "log") > self._began_at
+
+    def kill(self) -> None:
+        kill(self.process)
+        newest = version(self.store, "log")
+        self.appended += newest > self._began_at
+        progress = self.store / "fold_progress"
+        folded = DeltaTable(progress).transaction_version(FOLDED) if progress.exists() else None
+        self.unfolded += newest > (-1 if folded is None else folded)
+
+
+def killed_and_equal(broker: LiveBroker, follows: list[Follow], workbench: Workbench) -> None:
+    """Each answers as the broker, and has each record once, when it has caught up."""
+    try:
+        for each in follows:
+            each.start()
+        for each in follows:
+            wait_until(
+                lambda: differences(each.store, broker.answers.groups()) == [],  # noqa: B023
+                "we answer otherwise than the broker",
+                say=lambda: str(differences(each.store, broker.answers.groups())),  # noqa: B023
+            )
+        for each in follows:
+            each.process.terminate()
+        assert [each.process.wait(60) for each in follows] == [0] * len(follows)
+    finally:
+        for each in follows:
+            if each.process.poll() is None:
+                kill(each.process)
+    for each in follows:
+        (log_incarnation,) = {row.log_incarnation for row in log_info(StateReader(str(each.store)))}
+        assert log_records(each.store, log_incarnation) == broker.log_records()  # neither missing nor twice
+        assert workbench.verify(each.store, independent=True).equal
+        assert "Traceback" not in each.errors.read_text()
+
+
+@pytest.mark.long
+def test_follow_killed_again_and_again_appends_and_folds_each_record_once(
+    kafka: KafkaJvm, workbench: Workbench, chance: random.Random, root: Path, tmp_path: Path
+) -> None:
+    kills = int(os.environ.get("OFFSETS_TEST_KILLS", "20"))
+    with live_broker(kafka, tmp_path / "broker") as broker:
+        broker.create_topic("t", 2)
+        clients_commit(broker, 0)
+        follows = [Follow(root, tmp_path / f"{number}", broker) for number in range(4)]
+        for round_ in range(1, kills // len(follows) + 1):
+            clients_commit(broker, round_ % 30)
+            for each in chance.sample(follows, len(follows)):
+                if chance.random() < 0.8:  # else it may still be starting
+                    wait_until(each.has_appended, "nothing landed")
+                    clients_commit(broker, round_ % 30)
+                time.sleep(chance.uniform(0, 1))
+                each.kill()
+                if round_ < kills // len(follows):
+                    each.start()
+        clients_commit(broker, 1)
+        killed_and_equal(broker, follows, workbench)
+    appended, unfolded = sum(each.appended for each in follows), sum(each.unfolded for each in follows)
+    print(f"{kills} kills: {appended} after an append, {unfolded} of these before its fold")  # noqa: T201
+    assert appended >= kills // 2
+
+
+@pytest.mark.long
+def test_follow_killed_beside_an_ingest_of_older_segments_appends_and_folds_each_record_once(
+    kafka: KafkaJvm, workbench: Workbench, chance: random.Random, root: Path, tmp_path: Path
+) -> None:
+    kills = 20
+    segments = tmp_path / "segments"
+    with live_broker(kafka, tmp_path / "broker") as broker:
+        broker.create_topic("t", 2)
+        clients_commit(broker, 0)
+        for folder in broker.folder.glob("__consumer_offsets-*"):
+            shutil.copytree(folder, segments / folder.name)
+        follows = []
+        for round_ in range(1, kills + 1):
+            clients_commit(broker, round_)
+            folder = tmp_path / f"{round_}"
+            each = Follow(root, folder, broker)
+            follows.append(each)
+            ingest = start(root, each.store, folder, "ingest-segments", str(segments))
+            if chance.random() < 0.7:
+                wait_until(lambda: version(each.store, "log") > 0, "nothing landed")  # noqa: B023
+            time.sleep(chance.uniform(0, 1))
+            each.kill()
+            assert ingest.wait(240) in (0, 1)  # a store that follows a topic takes no segments
+            assert "Traceback" not in (folder / "ingest-segments.err").read_text()
+        for first in range(0, kills, 4):
+            killed_and_equal(broker, follows[first : first + 4], workbench)
