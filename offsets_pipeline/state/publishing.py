@@ -154,12 +154,14 @@ class ReplayedRows:
         added: list[DataFile] = []
         removed: list[DataFile] = []
         if progress is not None:
-            there = seen.files()
+            own, there = self.files[folder.table.name], seen.files()
             others = progress.partitions.keys() - self.partitions
             known = belonging(folder, progress).files() if others else []
             stay = [file for file in known if file in there and not log_partitions_in(file) & self.partitions]
-            removed = [file for file in there if file not in stay]
-            added = [*self.files[folder.table.name]]
+            # own files are there if a conflict came behind their commit, over another table
+            names = {file.name for file in there} & {file.name for file in own}
+            removed = [file for file in there if file not in stay and file.name not in names]
+            added = [file for file in own if file.name not in names]
             for file in known:
                 added += [] if file in stay else write_published(folder, rows_of(folder, [file], others))
         return folder.commit(

@@ -13,7 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.delta.schemas import CURRENT_OFFSETS, TABLES
+from offsets_pipeline.delta.data_file import APPLICATION
+from offsets_pipeline.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS, TABLES
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.semantics.partitioning import partition_for
@@ -304,6 +305,21 @@ def test_reload_beside_a_publishing_loses_nothing(
     before_swap(monkeypatch, lambda: publish(busy, CLOCK))
     reload_partitions(busy, None, settings, CLOCK)
     assert progress_of(busy).incarnations == {0: 2, 1: 2}
+    assert_published(busy.location, log_of(busy.location), 2)
+    assert_as_reference(busy.location, log_of(busy.location))
+
+
+def test_reload_that_loses_a_race_between_its_published_tables_keeps_the_rows_of_the_first(
+    busy: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def publishes() -> None:
+        groups = busy.table(CONSUMER_GROUPS.name)
+        seen = groups.snapshot()
+        groups.commit(seen=seen, advance={APPLICATION: seen.transaction(APPLICATION) + 1})
+
+    acts_before(monkeypatch, CONSUMER_GROUPS.name, publishes)
+    reload_partitions(busy, None, settings, CLOCK)
+    assert publish(busy, CLOCK)
     assert_published(busy.location, log_of(busy.location), 2)
     assert_as_reference(busy.location, log_of(busy.location))
 
