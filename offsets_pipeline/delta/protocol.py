@@ -155,7 +155,10 @@ def write_actions(
     metadata: Mapping[str, Any] | None = None,
     user_metadata: str | None = None,
 ) -> list[Action]:
-    """The actions of a commit."""
+    """The actions of a commit. Raises ValueError if it adds and removes one file: readers differ on what is left."""
+    both = {file.name for file in add} & {file.name for file in remove}
+    if both:
+        raise ValueError(f"a commit would add and remove {', '.join(sorted(both))}")
     now_ms = time.time_ns() // 1_000_000
     metrics = {
         "numFiles": len(add),

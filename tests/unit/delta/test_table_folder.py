@@ -691,6 +691,15 @@ def test_small_files_become_one_and_their_rows_stay(folder: TableFolder) -> None
     assert compact(folder) == 0
 
 
+def test_a_commit_that_adds_and_removes_a_file_is_refused(folder: TableFolder) -> None:
+    append(folder, 1)
+    seen = folder.snapshot()
+    with pytest.raises(ValueError, match="would add and remove"):
+        folder.commit(seen.files(), seen.files(), seen=seen)
+    assert all_rows(again(folder)) == all_rows(folder)
+    assert again(folder).snapshot().version == seen.version
+
+
 def test_vacuum_removes_what_the_retention_allows(tmp_path: Path) -> None:
     folder = TableFolder(str(tmp_path / LOG_PARTITIONS.name), LOG_PARTITIONS)
     folder.create()  # which keeps files for a day
