@@ -55,7 +55,7 @@ COLUMNS, ROWS, BOTH, COORDINATES, FOLDS, TABLES = "columns", "rows", "both", "co
 STATE = "semantics/partition_state.py"
 REPLAY = "semantics/columnar_replay.py"
 MERGE, CHANGES, FOLD, PROGRESS = (f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress"))
-UNFOLDED = "state/unfolded.py"
+UNFOLDED, STORED = "state/unfolded.py", "state/stored_rows.py"
 PUBLISHED, PUBLISHING, DERIVED, BELONGING = (
     f"state/{name}.py" for name in ("published_rows", "publishing", "derived_tables", "belonging")
 )
@@ -711,7 +711,7 @@ MUTATIONS = [
         "R38",
         FOLDS,
         PUBLISHED,
-        "is_answered = pc.and_not(is_answered, _of_groups(rows, hidden))",
+        "is_answered = pc.and_not(is_answered, are_of_groups(rows, hidden))",
         "pass",
         STATE_WRITER,
     ),
@@ -807,9 +807,9 @@ MUTATIONS = [
     Mutation(
         "STATE",
         FOLDS,
-        "state/known.py",
-        " - set(self.partitions.get(UNSTORED_INCARNATION, ()))",
-        "",
+        STORED,
+        " if each != UNSTORED_INCARNATION]",
+        "]",
         QUESTIONS,
     ),
     Mutation(
@@ -852,7 +852,7 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         CHANGES,
-        "named | (_groups(holding) - existing)",
+        "named | (groups_in(holding) - existing)",
         "named",
         STATE_WRITER,
     ),
@@ -882,8 +882,8 @@ MUTATIONS = [
     Mutation(
         "STATE", FOLDS, "state/fold_rest.py", "self._tables.append(conformed(rows, self._table))", "pass", QUESTIONS
     ),
-    Mutation("STATE", FOLDS, "state/current.py", "pc.less_equal(facts", "pc.greater_equal(facts", STATE_WRITER),
-    Mutation("STATE", FOLDS, "state/current.py", "if len(counting) < len(self.progress):", "if False:", QUESTIONS),
+    Mutation("STATE", FOLDS, STORED, "pc.less_equal(facts", "pc.greater_equal(facts", STATE_WRITER),
+    Mutation("STATE", FOLDS, STORED, "if not log_partitions_in(file).issubset(partitions):", "if False:", STATE_WRITER),
     Mutation(
         "STATE", FOLDS, MERGE, "[published.filter(may_be), facts]", "[facts, published.filter(may_be)]", STATE_WRITER
     ),
@@ -1177,7 +1177,7 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         PUBLISHED,
-        "    if hidden:\n        is_answered = pc.and_not(is_answered, _of_groups(rows, hidden))\n",
+        "    if hidden:\n        is_answered = pc.and_not(is_answered, are_of_groups(rows, hidden))\n",
         "",
         STATE_WRITER,
     ),

@@ -181,8 +181,8 @@ def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
     return [each.name for each in schema if not pa.types.is_primitive(each.type)]
 
 
-def rows_with(parquet: pq.ParquetFile, columns: Sequence[str] | None, only: Only) -> pa.Table:
-    """Return columns, by default all, of the rows of a file that have one of the values of each column of ``only``.
+def rows_with(parquet: pq.ParquetFile, columns: Sequence[str], only: Only) -> pa.Table:
+    """Return columns of the rows of a file that have one of the values of each column of ``only``.
 
     Reads only row groups that may have such rows by their statistics.
     """
@@ -197,7 +197,7 @@ def with_values(rows: pa.Table, only: Only) -> pa.Table:
     return rows.filter(_have_values(rows, only)) if only else rows
 
 
-def _groups_with(parquet: pq.ParquetFile, columns: Sequence[str] | None, only: Only) -> Iterator[pa.Table]:
+def _groups_with(parquet: pq.ParquetFile, columns: Sequence[str], only: Only) -> Iterator[pa.Table]:
     for number in range(parquet.num_row_groups):
         group = parquet.metadata.row_group(number)
         chunks = {each.path_in_schema: each for each in map(group.column, range(group.num_columns))}
@@ -210,10 +210,7 @@ def _groups_with(parquet: pq.ParquetFile, columns: Sequence[str] | None, only: O
             yield from _rows_of_group(parquet, number, columns, only)
 
 
-def _rows_of_group(
-    parquet: pq.ParquetFile, number: int, columns: Sequence[str] | None, only: Only
-) -> Iterator[pa.Table]:
-    names = parquet.schema_arrow.names if columns is None else columns
+def _rows_of_group(parquet: pq.ParquetFile, number: int, names: Sequence[str], only: Only) -> Iterator[pa.Table]:
     keys = parquet.read_row_group(number, list(only), use_threads=False)
     wanted = _have_values(keys, only).combine_chunks()
     keys = keys.select([name for name in only if name in names])

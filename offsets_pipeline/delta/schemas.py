@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql.types import StructType
 
     from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -60,9 +62,10 @@ class Table:
     properties: dict[str, str] = field(default_factory=dict)
     partitioned_by: tuple[str, ...] = ()
 
-    def arrow_schema(self) -> pa.Schema:
-        """The table's schema for Arrow, and so for a Parquet file of it."""
-        return pa.schema([pa.field(column.name, column.type, column.nullable) for column in self.columns])
+    def arrow_schema(self, names: Sequence[str] | None = None) -> pa.Schema:
+        """The schema of columns, by default all, for Arrow, and so for a Parquet file of the table."""
+        schema = pa.schema([pa.field(column.name, column.type, column.nullable) for column in self.columns])
+        return schema if names is None else pa.schema([schema.field(name) for name in names])
 
     def schema(self) -> StructType:
         """The table's schema for Spark."""

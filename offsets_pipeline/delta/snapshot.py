@@ -10,7 +10,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from offsets_pipeline.arrow_values import repeated
 from offsets_pipeline.delta.damage import damage_of, reading
 from offsets_pipeline.delta.data_file import ALL_ROWS, DataFile
 from offsets_pipeline.delta.protocol import UNDO, unreadable, unwritable
@@ -44,6 +43,7 @@ class Snapshot:
     """
 
     def __init__(self, table_folder: TableFolder, loaded: DeltaTable, text: bytes | None) -> None:
+        self.table_folder = table_folder
         self.folder = table_folder.folder
         self.table = table_folder.table
         self.version = loaded.version()
@@ -51,7 +51,6 @@ class Snapshot:
         self.text = text
         self.metadata = metadata_of(loaded)
         self.protocol = protocol_of(loaded)
-        self._table_folder = table_folder
         self._loaded = loaded
         self._transactions: dict[str, int] = {}
         self._changed: dict[str, DataFile | None] = {}  # since the version that was loaded; None: removed
@@ -123,7 +122,7 @@ class Snapshot:
         missing or corrupt.
         """
         names = self.table.names() if columns is None else columns
-        return pa.concat_tables([pa.Table.from_batches([], _schema(self.table, names)), *self.tables(names, only)])
+        return pa.concat_tables([pa.Table.from_batches([], self.table.arrow_schema(names)), *self.tables(names, only)])
 
     def tables(
         self, columns: Sequence[str], only: Only = ALL_ROWS, files: Iterable[DataFile] | None = None
@@ -131,12 +130,7 @@ class Snapshot:
         """Yield `rows`, file by file; by default of all files."""
         for file in self.files() if files is None else files:
             if file.may_hold(only):
-                with reading(self.folder, [file]):
-                    rows = self._table_folder.read_file(file, columns, only)
-                    for name, value in file.partition.items():
-                        rows = rows.append_column(name, repeated(value, rows.num_rows))
-                    found = conformed(rows, self.table, columns)
-                yield found
+                yield self.table_folder.read_file(file, columns, only)
 
     def damage(self) -> DamagedTable | None:
         """Return what is wrong with the files of this version; None if nothing is. Reads all of them."""
@@ -182,14 +176,9 @@ class Snapshot:
 
 def conformed(rows: pa.Table, table: Table, names: Sequence[str] | None = None) -> pa.Table:
     """Return the rows with columns of the table's schema, by default all; columns that are missing are null."""
-    schema = _schema(table, table.names() if names is None else names)
+    schema = table.arrow_schema(names)
     columns = [
         rows[each.name].cast(each.type) if each.name in rows.column_names else pa.nulls(rows.num_rows, each.type)
         for each in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _schema(table: Table, names: Sequence[str]) -> pa.Schema:
-    schema = table.arrow_schema()
-    return pa.schema([schema.field(name) for name in names])

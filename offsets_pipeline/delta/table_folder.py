@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
+from offsets_pipeline.arrow_values import repeated
 from offsets_pipeline.delta.damage import explained, reading
 from offsets_pipeline.delta.data_file import ALL_ROWS, APPLICATION, COMPRESSION, DataFile, rows_with, written_file
 from offsets_pipeline.delta.filesystems import open_path
@@ -167,10 +168,14 @@ class TableFolder:
     def read_file(self, file: DataFile, columns: Sequence[str] | None = None, only: Only = ALL_ROWS) -> pa.Table:
         """Return columns, by default all, of a file of the table: of the rows with values of ``only`` (`rows_with`).
 
-        Raises as `open_file`.
+        They have the types of the table's schema; columns that an older file lacks are null. Raises as `open_file`.
         """
+        names = self.table.names() if columns is None else columns
         with self.open_file(file) as parquet:
-            return rows_with(parquet, columns, only)
+            rows = rows_with(parquet, names, only)
+            for name in file.partition.keys() & names:
+                rows = rows.append_column(name, repeated(file.partition[name], rows.num_rows))
+            return conformed(rows, self.table, names)
 
     @contextmanager
     def open_file(self, file: DataFile, **options: Any) -> Iterator[pq.ParquetFile]:  # noqa: ANN401 - of pyarrow

@@ -14,7 +14,6 @@ from pyarrow import fs
 from offsets_pipeline.delta.damage import LAST_CHECKPOINT, explained
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.protocol import DELTA_LOG, commit_path
-from offsets_pipeline.delta.snapshot import conformed
 from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.foreign_errors import first_line
 
@@ -74,9 +73,8 @@ def compact(
 
 
 def _as_one(folder: TableFolder, files: list[DataFile]) -> list[DataFile]:
-    rows = pa.concat_tables(conformed(folder.read_file(file), folder.table) for file in files)
-    together = rows.drop_columns(list(folder.table.partitioned_by))
-    return [folder.write_file(together, files[0].partition)]
+    rows = pa.concat_tables(map(folder.read_file, files)).drop_columns(list(folder.table.partitioned_by))
+    return [folder.write_file(rows, files[0].partition)]
 
 
 def _bins(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:

@@ -20,7 +20,7 @@ from offsets_pipeline.delta.data_file import COMPLETE
 from offsets_pipeline.delta.properties import OWNED, SNAPSHOT
 from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS
 from offsets_pipeline.semantics.effects import in_milliseconds
-from offsets_pipeline.state.merge_on_read import last_of_each
+from offsets_pipeline.state.merge_on_read import ended, last_of_each
 from offsets_pipeline.topic_positions.sample_table import newest_sample_ms, table_of
 
 if TYPE_CHECKING:
@@ -173,8 +173,7 @@ def _newest_records(
             appended_us = rows["appended_at"].cast(pa.int64())
             rows = rows.filter(pc.greater(appended_us, array_of([appended_ms * 1000])[0]))
         if ends is not None:
-            place = pc.index_in(rows["log_partition"].cast(pa.int64()), array_of(list(ends)))
-            rows = rows.filter(pc.less(rows["record_offset"], array_of(list(ends.values())).take(place)))
+            rows = rows.filter(pc.less(rows["record_offset"], ended(rows, ends)))
         rows = in_milliseconds(last_of_each(rows, ["log_partition"], [rows["record_timestamp"]]))
         for at, at_ms in zip(rows["log_partition"].to_pylist(), rows["record_timestamp"].to_pylist(), strict=True):
             newest[at] = max(newest.get(at, at_ms), at_ms)

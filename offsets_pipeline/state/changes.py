@@ -11,21 +11,26 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
 from offsets_pipeline.semantics.group_description import GroupRecordRow, existence
 from offsets_pipeline.semantics.group_rows import described
-from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, StateTable
-from offsets_pipeline.state.published_rows import Groups, divided, ended, hiding, write_facts, write_published
+from offsets_pipeline.state.known import groups_in
+from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, StateTable, ended
+from offsets_pipeline.state.published_rows import (
+    Groups,
+    are_of_groups,
+    divided,
+    hiding,
+    in_key_order,
+    write_facts,
+    write_published,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    import numpy.typing as npt
 
     from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
@@ -141,12 +146,6 @@ def groups_of(records: pa.Table, offsets_partitions: int, semantics: Coordinator
     return described(in_key_order(RECORDS, records), offsets_partitions, semantics)
 
 
-def in_key_order(table: StateTable, rows: pa.Table) -> pa.Table:
-    """The rows sorted by their key."""
-    ranks = [_ranks(rows[name].combine_chunks()) for name in reversed(table.key)]
-    return rows.take(pa.array(np.lexsort(ranks)))
-
-
 # --- groups
 
 
@@ -163,9 +162,9 @@ def _group_records(effects: Effects, known: KnownGroups | None) -> tuple[pa.Tabl
         whole = pa.concat_tables([records, holding])
         return whole, whole
     bare = commits.filter(commits["value_offset"].is_null())
-    named = _groups(records)
-    existing = known.existing(_groups(commits) - named)
-    changed = named | (_groups(holding) - existing) | (_groups(bare) & existing)
+    named = groups_in(records)
+    existing = known.existing(groups_in(commits) - named)
+    changed = named | (groups_in(holding) - existing) | (groups_in(bare) & existing)
     of_records = records.to_pylist()
     of_state = _of_groups(known.records(changed), changed).to_pylist()
     of_commits = _of_groups(holding, changed).to_pylist()
@@ -184,7 +183,7 @@ def _told_by_state(
 
     Groups that exist by records of their own are left out.
     """
-    by_group: dict[Group, list[GroupRecordRow]] = {group: [] for group in _groups(bare)}
+    by_group: dict[Group, list[GroupRecordRow]] = {group: [] for group in groups_in(bare)}
     for row in _newest_of_each(records).values():
         group = row["log_partition"], row["group_id"]
         if group in by_group and row["record_type"] != COMMIT_RECORD_TYPE:
@@ -224,13 +223,8 @@ def _offset(offset: int | None) -> int:
     return -1 if offset is None else offset
 
 
-def _groups(rows: pa.Table) -> set[Group]:
-    return set(zip(rows["log_partition"].to_pylist(), rows["group_id"].to_pylist(), strict=True))
-
-
 def _of_groups(rows: pa.Table, groups: set[Group]) -> pa.Table:
-    names = zip(rows["log_partition"].to_pylist(), rows["group_id"].to_pylist(), strict=True)
-    return rows.filter(pa.array([group in groups for group in names], pa.bool_()))
+    return rows.filter(are_of_groups(rows, groups))
 
 
 # --- from effects
@@ -244,14 +238,3 @@ def partitions_of(effects: Effects) -> dict[int, ReplayedPartition]:
         pending[commit.pop("log_partition")].append(commit)
     progress = {row.pop("log_partition"): row for row in effects.progress.to_pylist()}
     return {at: ReplayedPartition(**row, pending=pending[at]) for at, row in progress.items()}
-
-
-def _ranks(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Integers that sort as the values do: sorting on several columns of strings takes ten times as long."""
-    if not pa.types.is_string(column.type):
-        return np.asarray(column.to_numpy(), dtype=np.int64)
-    encoded = column.dictionary_encode()
-    order = pc.sort_indices(encoded.dictionary).to_numpy()
-    ranks = np.empty(len(order), dtype=np.int64)
-    ranks[order] = np.arange(len(order))
-    return np.asarray(ranks[encoded.indices.to_numpy()])

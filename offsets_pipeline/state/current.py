@@ -13,18 +13,16 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from offsets_pipeline.arrow_values import array_of
-from offsets_pipeline.delta.data_file import with_values
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS
 from offsets_pipeline.state.fold_progress import UNSTORED_INCARNATION, PartitionProgress, progress_of
-from offsets_pipeline.state.merge_on_read import OF_FACT, named_rows
+from offsets_pipeline.state.merge_on_read import named_rows
+from offsets_pipeline.state.stored_rows import StoredRows
 from offsets_pipeline.state.unfolded import UnfoldedLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
 
     from offsets_pipeline.delta.data_file import Only
     from offsets_pipeline.delta.properties import StoreProperties
@@ -91,31 +89,11 @@ class CurrentState:
 
         ``only`` restricts the key. ``stored`` returns the tables of the store.
         """
-        names = [*dict.fromkeys([*columns, *only, *table.key, *table.compared, *table.of_tie])]
-        facts = stored(table.name).rows([*names, *OF_FACT], only)
-        if table.name in self.folded:
-            folded = self.folded[table.name].select(facts.column_names)
-            facts = pa.concat_tables([facts, with_values(folded, only)])
-        facts = self._counting(table, facts).select(names)
-        published = None
-        if table.published is not None:
-            sources = (table.as_published.get(name, name) for name in names)
-            rows = stored(table.published.name).rows([*dict.fromkeys(filter(None, sources))], only)
-            counting = self.published()
-            if len(counting) < len(self.progress):
-                rows = with_values(rows, {"log_partition": sorted(counting)})
-            published = table.as_facts(rows, names)
-        return table.newest_rows(facts, published).select(columns)
-
-    def _counting(self, table: StateTable, facts: pa.Table) -> pa.Table:
-        """The facts that count, as `facts` says it in SQL."""
-        place = pc.index_in(facts["log_partition"].cast(pa.int64()), array_of(list(self.progress)))
-        named = array_of([each.incarnation for each in self.progress.values()])
-        counts = pc.equal(facts["incarnation"].cast(pa.int64()), named.take(place))
-        if table.published is not None:
-            ends = array_of([each.folded_to for each in self.progress.values()])
-            counts = pc.and_(counts, pc.less_equal(facts["folded_to"], ends.take(place)))
-        return facts.filter(counts)
+        rows = StoredRows.of(map(stored, table.names), {at: each.incarnation for at, each in self.progress.items()})
+        ends = {at: each.folded_to for at, each in self.progress.items()}  # as `facts` says it in SQL
+        return rows.newest(
+            table, columns, only, ends=ends if table.published else None, more=self.folded.get(table.name)
+        )
 
 
 def current_state(table: Callable[[str], Snapshot], properties: StoreProperties, at_most: int) -> CurrentState:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from offsets_pipeline.delta.properties import OWNED, beside
 from offsets_pipeline.delta.schemas import (
@@ -26,7 +25,8 @@ from offsets_pipeline.sql_dialects import DUCKDB
 from offsets_pipeline.state.belonging import INCARNATION, belonging
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import CONNECT
-from offsets_pipeline.state.published_rows import connect_rows, ended, facts_of, merged, named_files, rows_by_sql
+from offsets_pipeline.state.published_rows import connect_rows, rows_by_sql
+from offsets_pipeline.state.stored_rows import StoredRows
 from offsets_pipeline.state.unfolded import UnfoldedLog
 from offsets_pipeline.state.view_queries import VIEWS
 from offsets_pipeline.store import Store
@@ -117,10 +117,8 @@ def _write_connectors(store: Store, progress: FoldProgress, seen: Mapping[str, S
 
 def _connect_rows(store: Store, progress: FoldProgress) -> pa.Table:
     """The rows of `connect_records` that count as of a progress."""
-    folder = store.table(CONNECT.name)
-    files = named_files(belonging(folder, progress).files(), progress.incarnations)
-    facts = facts_of(CONNECT, folder, files, progress.incarnations, progress.partitions.keys())
-    return merged(CONNECT, facts.filter(pc.less_equal(facts["folded_to"], ended(facts, progress.folded_to))), None)
+    rows = StoredRows.of([belonging(store.table(CONNECT.name), progress)], progress.incarnations)
+    return rows.newest(CONNECT, CONNECT.columns, ends=progress.folded_to)
 
 
 # --- how far they reach

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: What a fact has beside the columns of its row; a commit assigns the second.
-OF_FACT = ("folded_to", "incarnation")
+_OF_FACT = ("folded_to", "incarnation")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class StateTable:
     @property
     def columns(self) -> list[str]:
         """All columns of a row."""
-        return [name for name in self.table.names() if name not in OF_FACT]
+        return [name for name in self.table.names() if name not in _OF_FACT]
 
     @property
     def of_tie(self) -> tuple[str, ...]:
@@ -77,8 +77,7 @@ class StateTable:
 
     def row_schema(self) -> pa.Schema:
         """The Arrow schema of `columns`."""
-        schema = self.table.arrow_schema()
-        return pa.schema([schema.field(name) for name in self.columns])
+        return self.table.arrow_schema(self.columns)
 
     def newest_rows(self, facts: pa.Table, published: pa.Table | None) -> pa.Table:
         """The rows that count, in no order, of rows with the same columns: `key` and `compared` among them.
@@ -100,12 +99,11 @@ class StateTable:
 
     def as_facts(self, published: pa.Table, columns: Sequence[str]) -> pa.Table:
         """Columns of facts, of rows of the published table."""
-        schema = self.row_schema()
         found = []
         for name in columns:
             source = self.as_published.get(name, name)
             found.append(all_false(published.num_rows) if source is None else published[source])
-        return pa.Table.from_arrays(found, schema=pa.schema([schema.field(name) for name in columns]))
+        return pa.Table.from_arrays(found, schema=self.table.arrow_schema(columns))
 
     def newest(self, facts: str, published: str | None) -> str:
         """SQL of DuckDB for the rows that count, with `columns`; arguments as of `newest_rows`."""
@@ -252,6 +250,12 @@ def are_answered(offsets: pa.Table) -> pa.ChunkedArray:
     committed = offsets["committed_offset"]
     has_offset = pc.and_kleene(committed.is_valid(), pc.greater_equal(committed, array_of([0])[0]))
     return pc.and_not(has_offset, offsets["misplaced"])
+
+
+def ended(rows: pa.Table, ends: Mapping[int, int]) -> pa.Array:
+    """The ends of the log partitions of rows; null for a log partition without one."""
+    place = pc.index_in(rows["log_partition"].cast(pa.int64()), array_of(list(ends)))
+    return array_of(list(ends.values())).take(place)
 
 
 def last_of_each(rows: pa.Table, key: Sequence[str], order: Sequence[pa.ChunkedArray]) -> pa.Table:

@@ -12,7 +12,7 @@ a million rows.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -24,19 +24,9 @@ from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging
 from offsets_pipeline.state.derived_tables import data_times, note_as_of, write_derived
 from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, StateTable, state_tables_of
-from offsets_pipeline.state.published_rows import (
-    divided,
-    ended,
-    facts_of,
-    hiding,
-    log_partitions_in,
-    merged,
-    named_files,
-    rows_of,
-    write_facts,
-    write_published,
-)
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, StateTable, ended, state_tables_of
+from offsets_pipeline.state.published_rows import divided, hiding, in_key_order, write_facts, write_published
+from offsets_pipeline.state.stored_rows import StoredRows, log_partitions_in, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -125,15 +115,14 @@ class ReplayedRows:
         Returns the versions of the tables of facts with those that stay.
         """
         incarnations = dict.fromkeys(self.partitions, self.incarnation)
-        known = {table.name: self.store.table(table.name).snapshot() for table in _PUBLISHED}
-        files = self.files | {name: named_files(each.files(), incarnations) for name, each in known.items()}
-        merge = _Merge({name: self.store.table(name) for name in files}, files, ends, ends, incarnations)
+        known = {name: self.store.table(name).snapshot() for table in _PUBLISHED for name in table.names}
+        rows = StoredRows.of(known.values(), incarnations, self.files)
         shares = _shares([file for each in self.files.values() for file in each], self.partitions, self.partitions)
-        found = merge.in_shares(self.store, shares, driver_bytes)
+        found = _Merge(rows, ends, ends).in_shares(self.store, shares, driver_bytes)
         self._discard()
         self.files = {name: [file for each in found for file in each.files[name]] for name in self.files}
         self._covered = [
-            Covered(self.store.table(table.name), known[table.name], files[table.name], has_news=True)
+            Covered(self.store.table(table.name), known[table.name], [*rows.files[table.name]], has_news=True)
             for table in _PUBLISHED
         ]
         kept = {table.name: [file for each in found for file in each.files[table.name]] for table in _PUBLISHED}
@@ -198,59 +187,48 @@ class _MergedShare(NamedTuple):
 class _Merge:
     """Merges the facts of some log partitions with their published rows; picklable.
 
-    ``files`` are those to read, by table. ``ends`` are those of the folded log: later facts stay as they are.
-    ``published_to`` are the ends of the last publishing.
+    ``ends`` are those of the folded log: later facts stay as they are. ``published_to`` are the ends of the last
+    publishing.
     """
 
-    tables: Mapping[str, TableFolder]
-    files: Mapping[str, Sequence[DataFile]]
+    rows: StoredRows
     ends: Mapping[int, int]
     published_to: Mapping[int, int]
-    incarnations: Mapping[int, int]
 
     def __call__(self, share: Collection[int]) -> _MergedShare:
         """Write the files of these log partitions: of published tables, and of facts that stay."""
         files: dict[str, list[DataFile]] = {}
         hidden: Groups = frozenset()
         groups_changed = False
+        stored = self.rows.of_partitions(share)
         for table in _PUBLISHED:
-            target = table.names[1]
-            facts = self._facts(table, share)
+            facts = stored.facts(table, [*table.columns, "folded_to"])
             is_folded = pc.less_equal(facts["folded_to"], ended(facts, self.ends))
-            published = rows_of(self.tables[target], self.files[target], share)
-            rows = merged(table, facts.filter(is_folded), published)
+            folded = facts.filter(is_folded).select(table.columns)
+            rows = in_key_order(table, table.newest_rows(folded, stored.published(table, table.columns)))
             answered, kept = divided(table, rows, hidden)
             if table is DESCRIBED:
                 hidden = hiding(rows)
                 is_new = pc.greater(facts["folded_to"], ended(facts, self.published_to))
                 groups_changed = pc.any(is_new).as_py() is True
-            files[target] = write_published(self.tables[target], answered)
+            target = stored.tables[table.names[1]]
+            files[target.table.name] = write_published(target, answered)
             later = facts.filter(pc.invert(is_folded))
             kept = pa.concat_tables([kept.append_column("folded_to", ended(kept, self.ends)).cast(later.schema), later])
-            files[table.name] = write_facts(self.tables[table.name], kept, self.incarnations)
+            files[table.name] = write_facts(stored.tables[table.name], kept, stored.incarnations)
         return _MergedShare(files, groups_changed)
 
     def in_shares(self, store: Store, shares: Sequence[Collection[int]], driver_bytes: int) -> list[_MergedShare]:
         """Write the files of all shares: in the driver up to this size, else in Spark tasks."""
-        if len(shares) < 2 or sum(file.size for each in self.files.values() for file in each) <= driver_bytes:
+        if len(shares) < 2 or sum(file.size for each in self.rows.files.values() for file in each) <= driver_bytes:
             return list(map(self, shares))
         found: list[_MergedShare] = store.spark.sparkContext.parallelize(shares, len(shares)).map(self).collect()
         return found
 
     def others(self, table: StateTable, files: Sequence[DataFile], shared: Collection[int]) -> list[DataFile]:
         """Write those facts of these files anew that are of no log partition of ``shared``."""
-        rest = self.incarnations.keys() - shared
-        facts = facts_of(table, self.tables[table.name], files, self.incarnations, rest)
-        return write_facts(self.tables[table.name], facts, self.incarnations)
-
-    def newest_facts(self, table: StateTable, share: Collection[int]) -> list[DataFile]:
-        """Write the facts of these log partitions that count."""
-        facts = merged(table, self._facts(table, share), None)
-        facts = facts.append_column("folded_to", ended(facts, self.ends))
-        return write_facts(self.tables[table.name], facts, self.incarnations)
-
-    def _facts(self, table: StateTable, partitions: Collection[int]) -> pa.Table:
-        return facts_of(table, self.tables[table.name], self.files[table.name], self.incarnations, partitions)
+        rest = replace(self.rows, files={table.name: files}).of_partitions(self.rows.incarnations.keys() - shared)
+        return write_facts(rest.tables[table.name], rest.facts(table, [*table.columns, "folded_to"]), rest.incarnations)
 
 
 def _merge_facts(
@@ -270,20 +248,14 @@ def _merge_facts(
         return []
     if is_of_unnamed(progress, newest):
         progress.fenced()
-    files = {name: named_files(each.files(), progress.incarnations) for name, each in known.items()}
-    shares = _shares([file for name in newest for file in files[name]], behind, progress.partitions.keys())
-    merge = _Merge(
-        {name: store.table(name) for name in known},
-        files,
-        progress.folded_to,
-        {at: each.published_to for at, each in progress.partitions.items()},
-        progress.incarnations,
-    )
+    rows = StoredRows.of(known.values(), progress.incarnations)
+    shares = _shares([file for name in newest for file in rows.files[name]], behind, progress.partitions.keys())
+    merge = _Merge(rows, progress.folded_to, {at: each.published_to for at, each in progress.partitions.items()})
     found = merge.in_shares(store, shares, driver_bytes)
     shared = {at for share in shares for at in share}
     covered = []
     for table in _PUBLISHED:
-        gone = [file for file in files[table.name] if log_partitions_in(file) & shared]
+        gone = [file for file in rows.files[table.name] if log_partitions_in(file) & shared]
         news = table is DESCRIBED and any(each.groups_changed for each in found)
         covered.append(Covered(store.table(table.name), known[table.name], gone, news))
         kept = [file for of_share in found for file in of_share.files[table.name]]
@@ -333,18 +305,19 @@ def compact_facts(store: Store, table: StateTable, progress: FoldProgress, most_
     """
     folder = store.table(table.name)
     seen = belonging(folder, progress)
-    files = named_files(seen.files(), progress.incarnations)
+    stored = StoredRows.of([seen], progress.incarnations)
+    files = stored.files[table.name]
     rows = sum(file.rows for file in files)
     if len(files) - rows // _SHARE_ROWS - 1 <= most_files:
         return
     every = sorted(progress.partitions)
     count = max(1, min(len(every), rows // _SHARE_ROWS))
-    merge = _Merge({table.name: folder}, {table.name: files}, progress.folded_to, {}, progress.incarnations)
-    written = [
-        file
-        for share in (every[at * len(every) // count : (at + 1) * len(every) // count] for at in range(count))
-        for file in merge.newest_facts(table, share)
-    ]
+    written = []
+    for at in range(count):
+        share = stored.of_partitions(every[at * len(every) // count : (at + 1) * len(every) // count])
+        facts = in_key_order(table, table.newest_rows(share.facts(table, table.columns), None))
+        facts = facts.append_column("folded_to", ended(facts, progress.folded_to))
+        written += write_facts(folder, facts, share.incarnations)
     with suppress(WriteConflict):
         folder.commit(written, files, seen=seen, is_change=False, operation="OPTIMIZE")
 

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.delta.data_file import FOLDED, LATE, late_in
-from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_scan import LogScan
 from offsets_pipeline.store_snapshot import log_incarnations
@@ -29,7 +28,7 @@ def files_after(version: int, log: Snapshot) -> list[DataFile]:
 
     Without the commits since then these are all: a replay selects by record offset.
     """
-    added = TableFolder(log.folder, log.table).added_after(version, log)
+    added = log.table_folder.added_after(version, log)
     return log.files() if added is None else added
 
 
@@ -57,7 +56,7 @@ class UnfoldedLog:
     def __init__(self, log: Snapshot, log_partitions: Snapshot, properties: StoreProperties) -> None:
         current = log_incarnations(log_partitions.rows(), properties)[-1]
         self.incarnation, self.offsets_partitions = current.number, current.offsets_partitions
-        self.folder = TableFolder(log.folder, log.table)
+        self.folder = log.table_folder
         self._log = log
 
     def range(self, start: Mapping[int, PartitionProgress]) -> LogRange:

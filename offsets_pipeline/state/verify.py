@@ -21,18 +21,18 @@ from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.state.belonging import belonging
-from offsets_pipeline.state.changes import groups_of, in_key_order, partitions_of
+from offsets_pipeline.state.changes import groups_of, partitions_of
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.independent import specified_groups, specified_topic
-from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, state_tables_of
-from offsets_pipeline.state.published_rows import ended, facts_of, merged, rows_of
+from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, ended, state_tables_of
+from offsets_pipeline.state.published_rows import in_key_order
 from offsets_pipeline.state.replay_job import replay_log
 from offsets_pipeline.state.replay_start import replay_start
+from offsets_pipeline.state.stored_rows import StoredRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.effects import Effects
     from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -106,12 +106,12 @@ class Verification:
 class _Comparison:
     """Compares replayed log partitions with their state; picklable.
 
-    ``tables`` are versions of the state tables, and ``progress`` names their rows. With ``is_independent`` the
-    specification has replayed.
+    ``rows`` are those of the state tables, and ``progress`` is theirs. With ``is_independent`` the specification has
+    replayed.
     """
 
     kind: TopicKind
-    tables: Mapping[str, tuple[TableFolder, int]]
+    rows: StoredRows
     progress: Mapping[int, PartitionProgress]
     cleaned_to: Mapping[int, int]
     is_independent: bool
@@ -131,9 +131,10 @@ class _Comparison:
         for table in state_tables_of(self.kind):
             if table.name not in rows:
                 continue  # the specification has no records of groups
+            found = self.rows.of_partitions(partitions).newest(table, table.columns)
             of_log, of_state = (
                 self._comparable(table, in_key_order(table, each.combine_chunks()).combine_chunks())
-                for each in (rows[table.name], self._of_state(table, partitions))
+                for each in (rows[table.name], found)
             )
             result.compare(table.name, table.key, of_log, of_state)
             if table is DESCRIBED:
@@ -142,18 +143,6 @@ class _Comparison:
                 value = of_log["committed_offset" if table is OFFSETS else "value"]
                 result.offsets = of_log.num_rows - value.null_count
         return result
-
-    def _of_state(self, table: StateTable, partitions: set[int]) -> pa.Table:
-        schema = table.row_schema()
-        if not partitions:
-            return schema.empty_table()
-        incarnations = {at: self.progress[at].incarnation for at in partitions}
-        tables = [
-            (folder, folder.snapshot(version).files()) for folder, version in map(self.tables.__getitem__, table.names)
-        ]
-        facts = facts_of(table, *tables[0], incarnations, partitions)
-        published = None if table.published is None else rows_of(*tables[1], partitions)
-        return merged(table, facts, published)
 
     def _comparable(self, table: StateTable, rows: pa.Table) -> pa.Table:
         """The rows without those, and without the columns, that may differ."""
@@ -206,8 +195,8 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
     names = [name for each in state_tables_of(kind) for name in each.names]
     known = {name: belonging(store.table(name), progress) for name in dict.fromkeys([*names, *progress.versions])}
-    tables = {name: (store.table(name), known[name].version) for name in names}
-    comparison = _Comparison(kind, tables, progress.partitions, of_state.cleaned_to, independent)
+    stored = StoredRows.of(map(known.__getitem__, names), progress.incarnations)
+    comparison = _Comparison(kind, stored, progress.partitions, of_state.cleaned_to, independent)
 
     def compared(rows: Iterable[pa.Table]) -> tuple[set[int], Verification]:
         if not independent:

@@ -25,10 +25,10 @@ from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.group_description import GroupRecordRow, describe_group
 from offsets_pipeline.semantics.log_row import LogRow
-from offsets_pipeline.state.changes import in_key_order
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import CONNECT, STATE_TABLES
+from offsets_pipeline.state.published_rows import in_key_order
 from offsets_pipeline.state.verify import Verification, verify_store
 from offsets_pipeline.store import Store
 from offsets_pipeline.stream.folding import Folding

@@ -23,8 +23,8 @@ from offsets_pipeline.semantics.compaction import compact_early
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.state.changes import in_key_order
 from offsets_pipeline.state.merge_on_read import RECORDS
+from offsets_pipeline.state.published_rows import in_key_order
 from tests.mutation import Mutator, seeds
 
 if TYPE_CHECKING:

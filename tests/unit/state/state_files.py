@@ -17,7 +17,7 @@ from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.state.current import CurrentState
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import OFFSETS, StateTable, named_rows
-from offsets_pipeline.state.published_rows import merged, rows_by_sql, write_facts, write_published
+from offsets_pipeline.state.published_rows import rows_by_sql, write_facts, write_published
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,13 +51,15 @@ def of_a_reader(
     return state.newest(table, table.columns, {}, lambda name: folders[name].snapshot())
 
 
-def of_a_publishing(
+def in_duckdb(
     table: StateTable, facts: TableFolder, published: TableFolder | None, progress: Mapping[int, PartitionProgress]
 ) -> pa.Table:
-    """The rows that count, by DuckDB as a publishing asks it."""
+    """The rows that count, by DuckDB."""
     named = named_rows({at: each.incarnation for at, each in progress.items()})
     of_facts = rows_by_sql(f"SELECT {', '.join(table.columns)} FROM facts WHERE {named}", facts=facts.snapshot().rows())
-    return merged(table, of_facts.cast(table.row_schema()), None if published is None else published.snapshot().rows())
+    if published is None:
+        return rows_by_sql(table.newest("facts", None), facts=of_facts)
+    return rows_by_sql(table.newest("facts", "published"), facts=of_facts, published=published.snapshot().rows())
 
 
 def in_spark(
@@ -172,7 +174,7 @@ def offsets(store: Store) -> list[tuple[str, int, int | None]]:
     folders = store.table(OFFSETS.name), store.table(OFFSETS.names[1])
     rows = of_a_reader(OFFSETS, *folders, progress)
     found = places(rows)
-    assert places(of_a_publishing(OFFSETS, *folders, progress)) == found
+    assert places(in_duckdb(OFFSETS, *folders, progress)) == found
     answered = rows.filter(pc.and_(pc.greater_equal(rows["committed_offset"], 0), pc.invert(rows["misplaced"])))
     assert places(in_spark(OFFSETS, *folders, progress)) == places(answered)
     return found

@@ -1,4 +1,4 @@
-"""Which rows of the state count, by the queries of readers, of publishings and of Spark.
+"""Which rows of the state count, by Arrow, as readers and publishings ask, by DuckDB and by the query for Spark.
 
 streaming/test_writers_of_state.py asks Spark itself.
 """
@@ -12,7 +12,7 @@ import pytest
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.state.fold_progress import PartitionProgress
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable
-from tests.unit.state.state_files import in_order, in_spark, of_a_publishing, of_a_reader, offset, places, put, write
+from tests.unit.state.state_files import in_duckdb, in_order, in_spark, of_a_reader, offset, places, put, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Offsets = list[tuple[str, int, int | None]]
 
 
-@pytest.fixture(params=[of_a_reader, of_a_publishing, in_spark])
+@pytest.fixture(params=[of_a_reader, in_duckdb, in_spark])
 def query(request: pytest.FixtureRequest) -> Query:
     """Each query for the rows that count."""
     chosen: Query = request.param
@@ -91,7 +91,7 @@ def test_fact_and_published_row_that_are_equal_count_once(tmp_path: Path, query:
 
 
 @pytest.mark.parametrize("published_to", [9, 10, 11, 12])
-def test_progress_of_a_publishing_may_be_older_than_its_rows_and_hides_none(
+def test_progress_in_duckdb_may_be_older_than_its_rows_and_hides_none(
     tmp_path: Path, query: Query, published_to: int
 ) -> None:
     """The rows have all records before 12; a reader that found the progress before them merges both."""
