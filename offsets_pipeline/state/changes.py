@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
 from offsets_pipeline.semantics.group_description import GroupRecordRow, existence
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.state.known import groups_in
-from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, StateTable, ended
+from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, StateTable, ended, last_of_each
 from offsets_pipeline.state.published_rows import (
     Groups,
     are_of_groups,
@@ -30,7 +31,8 @@ from offsets_pipeline.state.published_rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.state.published_rows import FileWriter
 
     Group = tuple[int, str]
-    Record = Mapping[str, Any]  # a row of `group_records`
 
 _PENDING_FIELDS = ["log_partition", *FOLD_PROGRESS.arrow_schema().field("pending").type.value_type.names]
 _CORRUPT_FIELDS = ["log_partition", "record_offset", "reason"]
@@ -165,65 +166,47 @@ def _group_records(effects: Effects, known: KnownGroups | None) -> tuple[pa.Tabl
     named = groups_in(records)
     existing = known.existing(groups_in(commits) - named)
     changed = named | (groups_in(holding) - existing) | (groups_in(bare) & existing)
-    of_records = records.to_pylist()
-    of_state = _of_groups(known.records(changed), changed).to_pylist()
-    of_commits = _of_groups(holding, changed).to_pylist()
+    of_state = _of_groups(known.records(changed), changed)
+    news = [records, _of_groups(holding, changed)]
     if bare.num_rows:
         deleted = effects.offsets.filter(effects.offsets["committed_offset"].is_null())
-        of_commits += _told_by_state(_of_groups(bare, changed), [*of_records, *of_state], known, deleted)
-    news = [*of_records, *of_commits]
-    whole = _newest_of_each([*news, *of_state])
-    return _table(whole[key] for key in {_key(row) for row in news}), _table(whole.values())
+        news.append(_told_by_state(_of_groups(bare, changed), _newest_of_each([records], of_state), known, deleted))
+    whole = _newest_of_each(news, of_state)
+    return whole.filter(whole["is_new"]).select(RECORDS.columns), whole.select(RECORDS.columns)
 
 
-def _told_by_state(
-    bare: pa.Table, records: Iterable[Record], known: KnownGroups, deleted: pa.Table
-) -> list[dict[str, Any]]:
+def _told_by_state(bare: pa.Table, records: pa.Table, known: KnownGroups, deleted: pa.Table) -> pa.Table:
     """Commit rows of groups that may have lost their last offset: a value if the state has another one (R14).
 
     Groups that exist by records of their own are left out.
     """
     by_group: dict[Group, list[GroupRecordRow]] = {group: [] for group in groups_in(bare)}
-    for row in _newest_of_each(records).values():
-        group = row["log_partition"], row["group_id"]
-        if group in by_group and row["record_type"] != COMMIT_RECORD_TYPE:
-            by_group[group].append(GroupRecordRow._make(row[name] for name in GroupRecordRow._fields))
+    own = _of_groups(records.filter(pc.not_equal(records["record_type"], COMMIT_RECORD_TYPE)), by_group.keys())
+    columns = own.select(["log_partition", "group_id", *GroupRecordRow._fields]).columns
+    for log_partition, group_id, *row in zip(*(each.to_pylist() for each in columns), strict=True):
+        by_group[log_partition, group_id].append(GroupRecordRow._make(row))
     asked = {group for group, rows in by_group.items() if existence(rows).group_type is None}
     if not asked:
-        return []
-    holding = known.with_offsets(asked, _of_groups(deleted, asked))
-    return [
-        row | {"value_offset": row["tombstone_offset"], "tombstone_offset": None}
-        if (row["log_partition"], row["group_id"]) in holding
-        else row
-        for row in _of_groups(bare, asked).to_pylist()
-    ]
+        return bare.slice(0, 0)
+    bare = _of_groups(bare, asked)
+    holds = are_of_groups(bare, known.with_offsets(asked, _of_groups(deleted, asked)))
+    values = bare.filter(holds).rename_columns({"tombstone_offset": "value_offset", "value_offset": "tombstone_offset"})
+    return pa.concat_tables([bare.filter(pc.invert(holds)), values.select(bare.column_names)])
 
 
-def _newest_of_each(rows: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
-    """Of each key the last value and the last tombstone."""
-    newest: dict[tuple[Any, ...], Record] = {}
-    for row in rows:
-        known = newest.setdefault(_key(row), row)
-        later = row if _offset(row["value_offset"]) > _offset(known["value_offset"]) else known
-        tombstone = max(row["tombstone_offset"], known["tombstone_offset"], key=_offset)
-        newest[_key(row)] = {**later, "tombstone_offset": tombstone}
+def _newest_of_each(news: Sequence[pa.Table], of_state: pa.Table) -> pa.Table:
+    """Of each key the last value and the last tombstone; and whether the key is among the news (`is_new`)."""
+    found = [of_state.append_column("is_new", pa.repeat(pa.scalar(value=False), of_state.num_rows))]
+    found += [each.append_column("is_new", pa.repeat(pa.scalar(value=True), each.num_rows)) for each in news]
+    rows = pa.concat_tables(found)
+    newest = last_of_each(rows, RECORDS.key, [rows["value_offset"]])
+    for name in ("tombstone_offset", "is_new"):  # each has the keys in the same order
+        highest = last_of_each(rows, RECORDS.key, [rows[name]])[name]
+        newest = newest.set_column(newest.column_names.index(name), name, highest)
     return newest
 
 
-def _key(row: Record) -> tuple[Any, ...]:
-    return tuple(row[name] for name in RECORDS.key)
-
-
-def _table(rows: Iterable[Record]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), schema=RECORDS.row_schema())
-
-
-def _offset(offset: int | None) -> int:
-    return -1 if offset is None else offset
-
-
-def _of_groups(rows: pa.Table, groups: set[Group]) -> pa.Table:
+def _of_groups(rows: pa.Table, groups: AbstractSet[Group]) -> pa.Table:
     return rows.filter(are_of_groups(rows, groups))
 
 
