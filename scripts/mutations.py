@@ -880,7 +880,7 @@ MUTATIONS = [
     ),
     Mutation("STATE", FOLDS, "state/current.py", "if at in behind & chosen else each", "if False else each", QUESTIONS),
     Mutation("STATE", FOLDS, "state/current.py", "if is_other_log and unfolded:", "if False:", QUESTIONS),
-    Mutation("STATE", FOLDS, "state/current.py", "**rest.progress}", "}", QUESTIONS),
+    Mutation("STATE", FOLDS, "state/fold_rest.py", "**progressed(start, changes.partitions, 0)", "", QUESTIONS),
     Mutation(
         "STATE", FOLDS, "state/fold_rest.py", "self._tables.append(conformed(rows, self._table))", "pass", QUESTIONS
     ),

@@ -69,7 +69,7 @@ class StateReader(StoreSnapshot):
 
         ``only`` restricts them to values of columns of the key, or of columns that all rows of a key share.
         """
-        return self.current.newest(table, columns, only, self.table)
+        return self.current.newest(table, columns, only)
 
     def topic_names(self) -> dict[str, str]:
         """Return the names of topic ids (R35)."""

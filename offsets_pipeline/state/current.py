@@ -9,7 +9,7 @@ The number of records that a question folds is bounded. Log partitions that have
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.properties import StoreProperties
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.state.fold_rest import FoldedRest
     from offsets_pipeline.state.merge_on_read import StateTable
 
 
@@ -36,32 +35,26 @@ if TYPE_CHECKING:
 class CurrentState:
     """The state as of the end of the log, for one question.
 
-    ``stored`` is the progress of the store's state tables, ``progress`` that of this state, by log partition.
-    ``unfolded`` counts the records of log partitions that this state lacks. ``rest`` is what the question folded.
+    ``table`` returns the version of a table that the question reads. ``stored`` is the progress of the store's state
+    tables, ``progress`` that of this state, by log partition. ``unfolded`` counts the records of log partitions that
+    this state lacks. ``folded`` has the facts that the question folded, by state table, and ``topics`` the names of
+    topic ids that their records tell (R35).
     """
 
+    table: Callable[[str], Snapshot]
     properties: StoreProperties
     log_incarnation: int
     semantics: CoordinatorSemantics
     stored: Mapping[int, PartitionProgress]
     progress: Mapping[int, PartitionProgress]
     unfolded: Mapping[int, int] = field(default_factory=dict)
-    rest: FoldedRest | None = None
+    folded: Mapping[str, pa.Table] = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def offsets_partitions(self) -> int:
         """The number of log partitions, R1's n."""
         return len(self.progress) or self.properties.offsets_partitions
-
-    @property
-    def topics(self) -> Mapping[str, str]:
-        """The names of topic ids that records tell which are not folded yet (R35)."""
-        return {} if self.rest is None else self.rest.topics
-
-    @property
-    def folded(self) -> Mapping[str, pa.Table]:
-        """The facts that the question folded, by state table."""
-        return {} if self.rest is None else self.rest.tables
 
     def facts(self, table: StateTable) -> str:
         """SQL condition for the facts of a table that count.
@@ -82,14 +75,12 @@ class CurrentState:
         """
         return [at for at, each in self.progress.items() if each.incarnation != UNSTORED_INCARNATION]
 
-    def newest(
-        self, table: StateTable, columns: Sequence[str], only: Only, stored: Callable[[str], Snapshot]
-    ) -> pa.Table:
+    def newest(self, table: StateTable, columns: Sequence[str], only: Only) -> pa.Table:
         """Columns of the rows of a table that count, in no order, of the rows with values of ``only``.
 
-        ``only`` restricts the key. ``stored`` returns the tables of the store.
+        ``only`` restricts the key.
         """
-        rows = StoredRows.of(map(stored, table.names), {at: each.incarnation for at, each in self.progress.items()})
+        rows = StoredRows.of(map(self.table, table.names), {at: each.incarnation for at, each in self.progress.items()})
         ends = {at: each.folded_to for at, each in self.progress.items()}  # as `facts` says it in SQL
         return rows.newest(
             table, columns, only, ends=ends if table.published else None, more=self.folded.get(table.name)
@@ -121,16 +112,16 @@ def current_state(table: Callable[[str], Snapshot], properties: StoreProperties,
     missing, behind, files = log.unfolded(start, folded if start is stored else None)
     chosen = _within(missing, at_most)
     unfolded = {at: number for at, number in missing.items() if at not in chosen}
-    if is_other_log and unfolded:
-        return CurrentState(properties, log.incarnation, semantics, stored, stored, unfolded)
     progress = {at: unstored[at] if at in behind & chosen else each for at, each in start.items()}
+    state = CurrentState(table, properties, log.incarnation, semantics, stored, progress, unfolded)
+    if is_other_log and unfolded:
+        return replace(state, progress=stored)
     if not chosen:
-        return CurrentState(properties, log.incarnation, semantics, stored, progress, unfolded)
+        return state
     # most questions have nothing to fold, and do without the replay's modules
     from offsets_pipeline.state.fold_rest import fold_rest  # noqa: PLC0415
 
-    rest = fold_rest({at: progress[at] for at in chosen}, log, files, table, properties, semantics)
-    return CurrentState(properties, log.incarnation, semantics, stored, {**progress, **rest.progress}, unfolded, rest)
+    return fold_rest(state, chosen, log, files)
 
 
 def _within(missing: Mapping[int, int], at_most: int) -> set[int]:

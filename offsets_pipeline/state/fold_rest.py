@@ -5,7 +5,7 @@ Uses the replay and the writer of changes that the stream uses. The store stays 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -22,13 +22,10 @@ from offsets_pipeline.state.merge_on_read import state_tables_of
 from offsets_pipeline.state.replay_start import replay_start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from offsets_pipeline.delta.properties import StoreProperties
     from offsets_pipeline.delta.schemas import Table
-    from offsets_pipeline.delta.snapshot import Snapshot
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.state.fold_progress import PartitionProgress
+    from offsets_pipeline.state.current import CurrentState
     from offsets_pipeline.state.unfolded import UnfoldedLog
 
 _NO_PARTITION: Mapping[str, str] = MappingProxyType({})
@@ -54,41 +51,28 @@ class FactsInMemory:
         return DataFile("", 0, rows.num_rows, partition=partition)
 
 
-@dataclass(frozen=True)
-class FoldedRest:
-    """Result of a fold of the rest of the log.
-
-    ``tables`` has the facts by state table. ``progress`` is that of the log partitions that were folded.
-    ``topics`` has the names of topic ids that their records tell (R35).
-    """
-
-    tables: Mapping[str, pa.Table]
-    progress: Mapping[int, PartitionProgress]
-    topics: Mapping[str, str]
-
-
 def fold_rest(
-    start: Mapping[int, PartitionProgress],
-    log: UnfoldedLog,
-    files: Sequence[DataFile],
-    table: Callable[[str], Snapshot],
-    properties: StoreProperties,
-    semantics: CoordinatorSemantics,
-) -> FoldedRest:
-    """Fold files of the log from these starts.
+    state: CurrentState, chosen: Collection[int], log: UnfoldedLog, files: Sequence[DataFile]
+) -> CurrentState:
+    """The state with the rest of these log partitions, which files of the log hold.
 
-    Goes on from the state in ``table``, except in log partitions whose incarnation is UNSTORED_INCARNATION: those start
-    at the start of the log. Raises as `TableFolder.open_file`.
+    Goes on from the state's tables, except in log partitions whose incarnation is UNSTORED_INCARNATION: those start at
+    the start of the log. Raises as `TableFolder.open_file`.
     """
-    tables = {each.name: FactsInMemory(each.table) for each in state_tables_of(properties.topic_kind)}
+    kind, semantics = state.properties.topic_kind, state.semantics
+    start = {at: state.progress[at] for at in chosen}
+    tables = {each.name: FactsInMemory(each.table) for each in state_tables_of(kind)}
     incarnations = {at: each.incarnation for at, each in start.items()}
-    known = KnownGroups.of(map(table, names_of_known(properties.topic_kind, semantics)), incarnations)
-    replay = replay_start(properties, log.offsets_partitions, semantics, start)
+    known = KnownGroups.of(map(state.table, names_of_known(kind, semantics)), incarnations)
+    replay = replay_start(state.properties, log.offsets_partitions, semantics, start)
     reader = LogReader(log.folder, log.range(start), replay.schema, replay.compact)
     changes = write_changes(
         replay.replay(reader.read(files)),
         StateFolders(tables, log.offsets_partitions, semantics, incarnations, known),
     )
-    topics = dict(sorted(changes.topics, reverse=True))  # of an id the first of its names
-    rows = {name: each.rows for name, each in tables.items()}
-    return FoldedRest(rows, progressed(start, changes.partitions, 0), topics)
+    return replace(
+        state,
+        progress={**state.progress, **progressed(start, changes.partitions, 0)},
+        folded={name: each.rows for name, each in tables.items()},
+        topics=dict(sorted(changes.topics, reverse=True)),  # of an id the first of its names
+    )

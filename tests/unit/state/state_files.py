@@ -47,8 +47,9 @@ def of_a_reader(
     """The rows that count, as a question reads them."""
     folders = {each.table.name: each for each in (facts, published) if each is not None}
     all_ended = {at: replace(each, folded_to=2**62) for at, each in progress.items()}
-    state = CurrentState(StoreProperties(MIRRORED, len(progress)), 0, MODERN, all_ended, all_ended)
-    return state.newest(table, table.columns, {}, lambda name: folders[name].snapshot())
+    properties = StoreProperties(MIRRORED, len(progress))
+    state = CurrentState(lambda name: folders[name].snapshot(), properties, 0, MODERN, all_ended, all_ended)
+    return state.newest(table, table.columns, {})
 
 
 def in_duckdb(

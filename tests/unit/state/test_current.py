@@ -204,5 +204,5 @@ def test_a_reader_leaves_no_files(folded: Store, tmp_path: Path, monkeypatch: py
     log = LogPartition(1, start=1)
     log.commit(("g", "t", 0), 4)
     appended(folded.location, log.rows)
-    assert StateReader(folded.location).current.rest is not None
+    assert StateReader(folded.location).current.folded
     assert not list(temporary.iterdir())
