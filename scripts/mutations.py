@@ -922,7 +922,7 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         FOLD,
-        "progress.log_incarnation < current.number or ",
+        "self._progress.log_incarnation < self._log_incarnation or ",
         "",
         STATE_WRITER,
     ),

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.log.append import Append
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.state.merge_on_read import StateTable
+    from offsets_pipeline.state.replay_start import ReplayStart, TopicStart
     from offsets_pipeline.store import Store
 
 _SWAPS = 20  # attempts of a replay to catch up with a stream
@@ -102,9 +102,12 @@ def reload_partitions(
     for name in (*(each.name for each in store.tables if each.name in STATE), QUARANTINE.name, TOPICS.name):
         if not store.table(name).exists():
             store.table(name).create()
-    return with_retries(
-        lambda: _Rebuild(store, settings, clock, semantics).run(chosen).records, "a reload", settings.fold
-    )
+
+    def reload() -> int:
+        progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
+        return _Fold(store, settings, clock, progress, semantics).rebuild(chosen).records
+
+    return with_retries(reload, "a reload", settings.fold)
 
 
 def _fold_once(
@@ -113,12 +116,8 @@ def _fold_once(
     store.require_format()
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     log = store.table(LOG.name).snapshot()
-    current = current_log(store)
-    every = set(range(current.offsets_partitions))
-    if progress.log_incarnation < current.number or progress.partitions.keys() != every:  # the first fold, too
-        changes = _Rebuild(store, settings, clock).run(None)
-    else:
-        changes = _fold_rest(store, progress, log, append, settings, clock)
+    fold = _Fold(store, settings, clock, progress)
+    changes = fold.rebuild(None) if fold.is_of_new_log else fold.rest(log, append)
     if changes.quarantined and warn is not None:
         warn(
             f"{changes.quarantined} of {changes.records} records went into quarantine ({changes.first_corrupt()}); see "
@@ -128,47 +127,60 @@ def _fold_once(
     return changes.records + (reload_partitions(store, late, settings, clock) if late else 0)
 
 
-def _fold_rest(
-    store: Store, progress: FoldProgress, log: Snapshot, append: Append | None, settings: Settings, clock: Clock
-) -> Changes:
-    """Fold the records of the log that are not folded; those of the append alone if no others are."""
-    semantics = progress.semantics or store.properties.coordinator_semantics
-    names = names_of_known(store.properties.topic_kind, semantics)
-    known = KnownGroups.of((belonging(store.table(name), progress) for name in names), progress.incarnations)
-    folders = _folders(store, len(progress.partitions), semantics, progress.incarnations, known)
-    if append is not None and append.rows is not None and append.version == progress.log_version + 1:
-        start = replay_start(store.properties, folders.offsets_partitions, semantics, progress.partitions)
-        rows = start.compact(as_input(append.rows, start.schema))
-        changes, to = _added([write_changes(start.replay([rows]), folders)], settings), append.version
-    else:
-        files, to = files_after(progress.log_version, log), log.version
-        changes = _replayed_log(store, progress.partitions, progress.log_incarnation, folders, files, settings)
-    if changes.records or to - progress.log_version > _UNFOLDED_COMMITS:
-        versions = _append(store, changes, progress)
-        note_quarantine(store, changes.quarantine, progress.log_incarnation, settings, clock)
-        note_topics(store, changes.topics, settings)
-        moved = progressed(progress.partitions, changes.partitions, clock.now_ms())
-        progress.swap(progress.partitions | moved, versions, {FOLDED: to})
-    return changes
+class _Fold:
+    """A fold of records of the log that counts: of its rest, or of log partitions from their start.
 
-
-class _Rebuild:
-    """One replay of log partitions from their start into a new incarnation of the state."""
+    ``progress`` is as it was before the log was read. Replays by ``semantics``, by default those of the state.
+    """
 
     def __init__(
-        self, store: Store, settings: Settings, clock: Clock, semantics: CoordinatorSemantics | None = None
+        self,
+        store: Store,
+        settings: Settings,
+        clock: Clock,
+        progress: FoldProgress,
+        semantics: CoordinatorSemantics | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))  # before the log is read
-        self._found = self._progress.semantics
+        self._progress = progress
+        self._found = progress.semantics
         self._semantics = semantics or self._found or store.properties.coordinator_semantics
+        self._tables = state_tables_of(store.properties.topic_kind)
         current = current_log(store)
         self._log_incarnation, self._count = current.number, current.offsets_partitions
 
-    def run(self, chosen: list[int] | None) -> Changes:
-        """Replay these log partitions, None: all.
+    @property
+    def is_of_new_log(self) -> bool:
+        """Whether the state is of an older incarnation of the log, or empty."""
+        every = set(range(self._count))
+        return self._progress.log_incarnation < self._log_incarnation or self._progress.partitions.keys() != every
+
+    def rest(self, log: Snapshot, append: Append | None) -> Changes:
+        """Fold the records of the log that are not folded; those of the append alone if no others are."""
+        progress = self._progress
+        self._log_incarnation = progress.log_incarnation
+        names = names_of_known(self._store.properties.topic_kind, self._semantics)
+        tables = (belonging(self._store.table(name), progress) for name in names)
+        known = KnownGroups.of(tables, progress.incarnations)
+        if append is not None and append.rows is not None and append.version == progress.log_version + 1:
+            start = self._start(progress.partitions)
+            rows = start.compact(as_input(append.rows, start.schema))
+            folders = self._folders(progress.partitions, known)
+            changes, to = self._added([write_changes(start.replay([rows]), folders)]), append.version
+        else:
+            files, to = files_after(progress.log_version, log), log.version
+            changes = self._replay(progress.partitions, known, files)
+        if changes.records or to - progress.log_version > _UNFOLDED_COMMITS:
+            versions = self._append(changes, progress)
+            self._note(changes)
+            moved = progressed(progress.partitions, changes.partitions, self._clock.now_ms())
+            progress.swap(progress.partitions | moved, versions, {FOLDED: to})
+        return changes
+
+    def rebuild(self, chosen: list[int] | None) -> Changes:
+        """Replay these log partitions from their start into a new incarnation of the state; None: all.
 
         Replays all of them also if the state lacks one, is of another log incarnation or of other semantics.
 
@@ -199,7 +211,7 @@ class _Rebuild:
         }
         replayed = start if chosen is None else {at: start[at] for at in chosen}
         changes = self._replay(replayed, None, log.files())
-        versions = _append(self._store, changes)
+        versions = self._append(changes)
         written = progressed(replayed, changes.partitions, self._clock.now_ms())
         moved = {at: replace(each, published_to=each.folded_to) for at, each in written.items()}
         self._note(changes, {at: each.folded_to for at, each in moved.items()})
@@ -219,12 +231,11 @@ class _Rebuild:
         """Reserve the number of a state incarnation, which no other replay gets."""
 
         def reserve() -> int:
-            tables = _state_tables(self._store)
-            table = self._store.table(tables[0].name)
+            table = self._store.table(self._tables[0].name)
             snapshot = table.snapshot()
             written = (  # also if another state table was lost and created again
                 int(file.partition["incarnation"])
-                for each in tables
+                for each in self._tables
                 for file in self._store.table(each.name).snapshot().files()
             )
             number = max(snapshot.transaction(INCARNATION), self._progress.incarnation, NO_INCARNATION, *written) + 1
@@ -248,7 +259,7 @@ class _Rebuild:
 
         Raises WriteConflict if another log incarnation, other semantics or a newer incarnation took over.
         """
-        tables = [self._store.table(each.name) for each in _state_tables(self._store)]
+        tables = [self._store.table(each.name) for each in self._tables]
         for _ in range(_SWAPS):
             seen = published.look()
             self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
@@ -306,78 +317,60 @@ class _Rebuild:
         tables = (self._store.table(name).snapshot() for name in names)
         files = files_after(log.version, self._store.table(LOG.name).snapshot())
         changes = self._replay(late, KnownGroups.of(tables, incarnations, published.files), files)
-        versions |= _append(self._store, changes)
+        versions |= self._append(changes)
         self._note(changes)
         return progressed(late, changes.partitions, self._clock.now_ms())
 
     def _replay(
-        self, start: Mapping[int, PartitionProgress], known: KnownGroups | None, files: Iterable[DataFile]
+        self, progress: Mapping[int, PartitionProgress], known: KnownGroups | None, files: Iterable[DataFile]
     ) -> Changes:
         """Replay these files of the log from these starts."""
-        incarnations = {at: each.incarnation for at, each in start.items()}
-        folders = _folders(self._store, self._count, self._semantics, incarnations, known)
-        return _replayed_log(self._store, start, self._log_incarnation, folders, files, self._settings)
-
-
-def _replayed_log(
-    store: Store,
-    progress: Mapping[int, PartitionProgress],
-    log_incarnation: int,
-    folders: StateFolders,
-    files: Iterable[DataFile],
-    settings: Settings,
-) -> Changes:
-    """Replay files of the log, each log partition from where it is folded to."""
-    start = replay_start(store.properties, folders.offsets_partitions, folders.semantics, progress)
-    log_range = LogRange(start.folded_to, log_incarnation=log_incarnation)
-    reader = LogReader(store.table(LOG.name), log_range, start.schema, start.compact)
-    wanted = [file for file in files if log_range.may_hold(file)]
-    at_most = settings.fold.driver_rows - start.pending.num_rows
-    found = replay_log(store, reader, wanted, at_most, lambda tables: write_changes(start.replay(tables), folders))
-    return _added(found, settings)
-
-
-def _append(store: Store, changes: Changes, progress: FoldProgress | None = None) -> dict[str, int]:
-    """Append the facts, which other folds may do at the same time; returns the versions of their tables.
-
-    ``progress`` is that of their incarnation; None: a replay from the start makes a new one. Its facts are no changes
-    for a feed of facts: published rows are the other part of what it found.
-
-    Raises DamagedTable if a table does not belong to the progress.
-    """
-    found = {}
-    for table in _state_tables(store):
-        folder = store.table(table.name)
-        seen = folder.snapshot() if progress is None else belonging(folder, progress)
-        facts = changes.files[table.name]
-        is_change = progress is not None
-        found[table.name] = folder.commit(add=facts, seen=seen, is_change=is_change) if facts else seen.version
-    return found
-
-
-def _state_tables(store: Store) -> tuple[StateTable, ...]:
-    return state_tables_of(store.properties.topic_kind)
-
-
-def _folders(
-    store: Store,
-    offsets_partitions: int,
-    semantics: CoordinatorSemantics,
-    incarnations: Mapping[int, int],
-    known: KnownGroups | None,
-) -> StateFolders:
-    tables = {name: store.table(name) for table in _state_tables(store) for name in table.names}
-    return StateFolders(tables, offsets_partitions, semantics, incarnations, known)
-
-
-def _added(changes: Iterable[Changes], settings: Settings) -> Changes:
-    """The changes of all tasks. Raises UndecodableRecord if a record does not decode and the settings say so (R6)."""
-    whole = Changes()
-    for each in changes:
-        whole.add(each)
-    corrupt = whole.first_corrupt()
-    if corrupt is not None and settings.log.corrupt_records == "fail":
-        raise UndecodableRecord(
-            f'{corrupt}; nothing was folded; set corrupt_records = "quarantine" to leave such records out'
+        start = self._start(progress)
+        log_range = LogRange(start.folded_to, log_incarnation=self._log_incarnation)
+        reader = LogReader(self._store.table(LOG.name), log_range, start.schema, start.compact)
+        wanted = [file for file in files if log_range.may_hold(file)]
+        at_most = self._settings.fold.driver_rows - start.pending.num_rows
+        folders = self._folders(progress, known)
+        return self._added(
+            replay_log(self._store, reader, wanted, at_most, lambda tables: write_changes(start.replay(tables), folders))
         )
-    return whole
+
+    def _start(self, progress: Mapping[int, PartitionProgress]) -> ReplayStart | TopicStart:
+        return replay_start(self._store.properties, self._count, self._semantics, progress)
+
+    def _folders(self, progress: Mapping[int, PartitionProgress], known: KnownGroups | None) -> StateFolders:
+        tables = {name: self._store.table(name) for table in self._tables for name in table.names}
+        incarnations = {at: each.incarnation for at, each in progress.items()}
+        return StateFolders(tables, self._count, self._semantics, incarnations, known)
+
+    def _append(self, changes: Changes, progress: FoldProgress | None = None) -> dict[str, int]:
+        """Append the facts, which other folds may do at the same time; returns the versions of their tables.
+
+        ``progress`` is that of their incarnation; None: a replay from the start makes a new one. Its facts are no
+        changes for a feed of facts: published rows are the other part of what it found.
+
+        Raises DamagedTable if a table does not belong to the progress.
+        """
+        found = {}
+        for table in self._tables:
+            folder = self._store.table(table.name)
+            seen = folder.snapshot() if progress is None else belonging(folder, progress)
+            facts = changes.files[table.name]
+            is_change = progress is not None
+            found[table.name] = folder.commit(add=facts, seen=seen, is_change=is_change) if facts else seen.version
+        return found
+
+    def _added(self, changes: Iterable[Changes]) -> Changes:
+        """The changes of all tasks.
+
+        Raises UndecodableRecord if a record does not decode and the settings say so (R6).
+        """
+        whole = Changes()
+        for each in changes:
+            whole.add(each)
+        corrupt = whole.first_corrupt()
+        if corrupt is not None and self._settings.log.corrupt_records == "fail":
+            raise UndecodableRecord(
+                f'{corrupt}; nothing was folded; set corrupt_records = "quarantine" to leave such records out'
+            )
+        return whole

@@ -182,7 +182,7 @@ def test_table_does_not_belong_until_a_reload_has_ended(
     answer = run(store, "describe", "--all-groups").stdout
     lose_a_commit(store, older, table)
     with monkeypatch.context() as patch:
-        patch.setattr("offsets_pipeline.state.fold._Rebuild._swap", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr("offsets_pipeline.state.fold._Fold._swap", Mock(side_effect=KeyboardInterrupt))
         assert [run(store, "reload").returncode for _ in range(2)] == [130, 130]
     named = r"is at version \d+, and the progress of its fold belongs to a later one, and a reload has not ended: .*"
     for command in (QUESTIONS[0], *UPKEEP):

@@ -297,10 +297,10 @@ def test_fold_that_another_overtook_writes_late_and_changes_nothing(
     log.commit(("g", "t", 0), 98)
     log.group(2, "classic0", generation=5)
     appended(location, log.rows)
-    append = fold_module._append
+    append = fold_module._Fold._append
 
     def after_another(*arguments: Any) -> dict[str, int]:  # noqa: ANN401
-        monkeypatch.setattr(fold_module, "_append", append)
+        monkeypatch.setattr(fold_module._Fold, "_append", append)
         log.rows.clear()
         log.commit(("g", "t", 0), 99)
         log.delete(("g", "t", 1))
@@ -310,7 +310,7 @@ def test_fold_that_another_overtook_writes_late_and_changes_nothing(
         assert publish(store, CLOCK)
         return append(*arguments)  # facts that are older than the published rows
 
-    monkeypatch.setattr(fold_module, "_append", after_another)
+    monkeypatch.setattr(fold_module._Fold, "_append", after_another)
     before = facts(location, OFFSET_FACTS.name)
     assert fold_log(store, either_way.settings, CLOCK) == 0
     assert facts(location, OFFSET_FACTS.name) > before
