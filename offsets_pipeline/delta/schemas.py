@@ -330,14 +330,7 @@ QUARANTINE = Table(
 _PENDING = pa.struct(
     [
         ("producer_id", _LONG),
-        ("group_id", _STRING),
-        ("topic", _STRING),
-        ("partition", _INT),
-        ("committed_offset", _LONG),
-        ("leader_epoch", _INT),
-        ("metadata", _STRING),
-        ("commit_timestamp", _TIMESTAMP),
-        ("record_offset", _LONG),
+        *((each.name, each.type) for each in (_GROUP_ID, *_TOPIC_PARTITION, *_COMMIT_VALUE[:4], _RECORD_OFFSET)),
         ("position", _LONG),
         ("misplaced", _BOOLEAN),
         ("key", _BINARY),

@@ -246,32 +246,28 @@ class RenamingStorage(Storage):
 
     def create(self, name: str, contents: bytes, *, durable: bool) -> bool:  # noqa: ARG002 - HDFS replicates it
         """See Storage."""
-        place = f"{self._folder}/{name}"
-        folder = place.rpartition("/")[0]
+        folder = name.rpartition("/")[0]
         aside = f"{folder}/.{uuid.uuid4()}.tmp"
 
         def write() -> None:
-            self._system.create_dir(folder, recursive=True)
-            with self._system.open_output_stream(aside) as file:
+            self._system.create_dir(f"{self._folder}/{folder}", recursive=True)
+            with self._system.open_output_stream(f"{self._folder}/{aside}") as file:
                 file.write(contents)
 
         return _created(
             write,
-            lambda: self._system.move(aside, place),
-            remove=lambda: self._remove(aside),
-            is_there=lambda: self._is_file(place),
+            lambda: self._system.move(f"{self._folder}/{aside}", f"{self._folder}/{name}"),
+            remove=lambda: self.remove(aside),
+            is_there=lambda: self._is_file(name),
         )
 
     def remove(self, name: str) -> None:
         """See Storage."""
-        self._remove(f"{self._folder}/{name}")
+        if self._is_file(name):
+            self._system.delete_file(f"{self._folder}/{name}")
 
-    def _remove(self, path: str) -> None:
-        if self._is_file(path):
-            self._system.delete_file(path)
-
-    def _is_file(self, path: str) -> bool:
-        return bool(self._system.get_file_info(path).type == fs.FileType.File)
+    def _is_file(self, name: str) -> bool:
+        return bool(self._system.get_file_info(f"{self._folder}/{name}").type == fs.FileType.File)
 
 
 def _created(

@@ -543,7 +543,7 @@ def test_a_link_or_rename_that_fails_leaves_nothing_that_may_appear_later(
             patch.setattr(storage, "_system", FailingSystem(storage._system, named))  # type: ignore[attr-defined]
         if "remove" in fails:
             patch.setattr(Path, "unlink", removed)
-            patch.setattr(RenamingStorage, "_remove", removed)
+            patch.setattr(RenamingStorage, "remove", removed)
             with pytest.raises(NoAnswer, match="Input/output error"):
                 storage.create("_delta_log/x", b"1", durable=True)
         elif is_done:
