@@ -732,7 +732,14 @@ MUTATIONS = [
         'pc.is_valid(facts["folded_to"])',
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, PUBLISHING, "kept + merge.others(table, gone, shared)", "kept", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PUBLISHING,
+        "found.files[table.name] + merge.others(table, gone, shared)",
+        "found.files[table.name]",
+        STATE_WRITER,
+    ),
     Mutation(
         "STATE",
         FOLDS,

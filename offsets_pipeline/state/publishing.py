@@ -120,13 +120,12 @@ class ReplayedRows:
         shares = _shares([file for each in self.files.values() for file in each], self.partitions, self.partitions)
         found = _Merge(rows, ends, ends).in_shares(self.store, shares, driver_bytes)
         self._discard()
-        self.files = {name: [file for each in found for file in each.files[name]] for name in self.files}
+        self.files = {name: found.files[name] for name in self.files}
         self._covered = [
             Covered(self.store.table(table.name), known[table.name], [*rows.files[table.name]], has_news=True)
             for table in _PUBLISHED
         ]
-        kept = {table.name: [file for each in found for file in each.files[table.name]] for table in _PUBLISHED}
-        return {each.folder.table.name: each.keep(kept[each.folder.table.name]) for each in self._covered}
+        return {each.folder.table.name: each.keep(found.files[each.folder.table.name]) for each in self._covered}
 
     def publish(self, progress: FoldProgress, seen: Mapping[str, Snapshot]) -> dict[str, int]:
         """Put them in place of the rows of their log partitions; returns the versions of the tables.
@@ -218,12 +217,14 @@ class _Merge:
             files[table.name] = write_facts(stored.tables[table.name], kept, stored.incarnations)
         return _MergedShare(files, groups_changed)
 
-    def in_shares(self, store: Store, shares: Sequence[Collection[int]], driver_bytes: int) -> list[_MergedShare]:
+    def in_shares(self, store: Store, shares: Sequence[Collection[int]], driver_bytes: int) -> _MergedShare:
         """Write the files of all shares: in the driver up to this size, else in Spark tasks."""
         if len(shares) < 2 or sum(file.size for each in self.rows.files.values() for file in each) <= driver_bytes:
-            return list(map(self, shares))
-        found: list[_MergedShare] = store.spark.sparkContext.parallelize(shares, len(shares)).map(self).collect()
-        return found
+            found = list(map(self, shares))
+        else:
+            found = store.spark.sparkContext.parallelize(shares, len(shares)).map(self).collect()
+        files = {name: [file for each in found for file in each.files[name]] for name in self.rows.files}
+        return _MergedShare(files, any(each.groups_changed for each in found))
 
     def others(self, table: StateTable, files: Sequence[DataFile], shared: Collection[int]) -> list[DataFile]:
         """Write those facts of these files anew that are of no log partition of ``shared``."""
@@ -256,13 +257,12 @@ def _merge_facts(
     covered = []
     for table in _PUBLISHED:
         gone = [file for file in rows.files[table.name] if log_partitions_in(file) & shared]
-        news = table is DESCRIBED and any(each.groups_changed for each in found)
+        news = table is DESCRIBED and found.groups_changed
         covered.append(Covered(store.table(table.name), known[table.name], gone, news))
-        kept = [file for of_share in found for file in of_share.files[table.name]]
-        versions[table.name] = covered[-1].keep(kept + merge.others(table, gone, shared))
+        versions[table.name] = covered[-1].keep(found.files[table.name] + merge.others(table, gone, shared))
     for name, seen in newest.items():
         versions[name] = store.table(name).commit(
-            [file for of_share in found for file in of_share.files[name]],
+            found.files[name],
             [file for file in seen.files() if is_other or log_partitions_in(file) & shared],
             seen=seen,
             advance={INCARNATION: progress.incarnation, APPLICATION: seen.transaction(APPLICATION) + 1},

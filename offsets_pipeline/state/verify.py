@@ -246,19 +246,14 @@ def _live(records: pa.Table) -> pa.Table:
 
     A log that was cleaned has no others (R23).
     """
-    removed: dict[tuple[int, str], int] = {}
-    rows = _but_commits(records).to_pylist()
-    for row in rows:
-        if row["record_type"] in GROUP_REMOVING_TYPES and row["tombstone_offset"] is not None:
-            at = row["log_partition"], row["group_id"]
-            removed[at] = max(row["tombstone_offset"], removed.get(at, -1))
-    live = []
-    for row in rows:
-        group_removed = removed.get((row["log_partition"], row["group_id"]), -1)
-        hidden_to = max(-1 if row["tombstone_offset"] is None else row["tombstone_offset"], group_removed)
-        if row["value_offset"] is not None and row["value_offset"] > hidden_to:
-            live.append({**row, "tombstone_offset": None})
-    return pa.Table.from_pylist(live, schema=records.schema)
+    rows = _but_commits(records)
+    removing = rows.filter(pc.is_in(rows["record_type"], pa.array(list(GROUP_REMOVING_TYPES), pa.int16())))
+    removed = removing.group_by(["log_partition", "group_id"]).aggregate([("tombstone_offset", "max")])
+    found = rows.join(removed, ["log_partition", "group_id"])
+    hidden_to = pc.max_element_wise(found["tombstone_offset"], found["tombstone_offset_max"], -1)
+    live = found.filter(pc.greater(found["value_offset"], hidden_to)).drop_columns(["tombstone_offset"])
+    none = pa.nulls(live.num_rows, pa.int64())
+    return in_key_order(RECORDS, live.append_column("tombstone_offset", none).select(records.column_names))
 
 
 def _by_key(rows: pa.Table, key: tuple[str, ...], columns: list[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
