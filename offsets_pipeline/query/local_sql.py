@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, TOPIC_OFFSETS
+from offsets_pipeline.delta.schemas import LATER_TABLES, TOPIC_OFFSETS, TOPICS
 from offsets_pipeline.errors import NoSuchTable, OffsetsError, QueryFailed
 from offsets_pipeline.query.answer_time import data_times
 from offsets_pipeline.query.filters import Filters, filters_of
@@ -32,6 +32,7 @@ from offsets_pipeline.query.parse_tree import DIALECTS, parsed, tables_in
 from offsets_pipeline.query.relations import ERRORS, Relations, connected
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
 from offsets_pipeline.sql_dialects import DUCKDB
+from offsets_pipeline.state.fold_progress import pending_of
 from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS
 from offsets_pipeline.state.view_queries import CONDITIONS, VIEWS, tables_without_view
 
@@ -177,7 +178,7 @@ class LocalSql:
             "group_members": partial(source, "group_members"),
             "steps": lambda: f"({STEPS.format(topic_offsets=source(TOPIC_OFFSETS.name))})",
             "data_times": lambda: store.registered(f"{store.prefix}data_times", data_times(reader)),
-            "fold_progress": lambda: store.registered(f"{store.prefix}pending", _pending(reader)),
+            "fold_progress": lambda: store.registered(f"{store.prefix}pending", pending_of(reader.current.progress)),
             "topics": lambda: store.registered(f"{store.prefix}known_topics", _topics(reader)),
         }
 
@@ -220,18 +221,10 @@ def _nearest(wrong: str, names: list[str]) -> str:
     return f"nearest are {', '.join(near)}" if near else f"there are {', '.join(names)}"
 
 
-def _pending(reader: StateReader) -> pa.Table:
-    """The commits of open transactions, by log partition."""
-    progress, pending = reader.current.progress, FOLD_PROGRESS.arrow_schema().field("pending").type
-    commits = pa.array([each.pending for each in progress.values()], pending)
-    return pa.table({"log_partition": pa.array(list(progress), pa.int32()), "pending": commits})
-
-
 def _topics(reader: StateReader) -> pa.Table:
     """The names of topic ids."""
-    names = reader.topic_names()
-    topics = pa.array(list(names.values()), pa.string())
-    return pa.table({"topic_id": pa.array(list(names), pa.string()), "topic": topics})
+    rows = [{"topic_id": topic_id, "topic": topic} for topic_id, topic in reader.topic_names().items()]
+    return pa.Table.from_pylist(rows, schema=TOPICS.arrow_schema())
 
 
 def _made_with(name: str, views: Iterable[str]) -> set[str]:

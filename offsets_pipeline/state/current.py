@@ -10,7 +10,7 @@ The number of records that a question folds is bounded. Log partitions that have
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS
@@ -126,10 +126,6 @@ def current_state(table: Callable[[str], Snapshot], properties: StoreProperties,
 
 def _within(missing: Mapping[int, int], at_most: int) -> set[int]:
     """The log partitions to fold: those with few missing records, up to ``at_most`` in all."""
-    chosen: set[int] = set()
-    for at, number in sorted(missing.items(), key=itemgetter(1)):
-        at_most -= number
-        if at_most < 0:
-            break
-        chosen.add(at)
-    return chosen
+    in_order = sorted(missing, key=missing.__getitem__)
+    held = accumulate(missing[at] for at in in_order)
+    return {at for at, number in zip(in_order, held, strict=True) if number <= at_most}

@@ -23,7 +23,7 @@ from offsets_pipeline.delta.schemas import (
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
 from offsets_pipeline.sql_dialects import DUCKDB
 from offsets_pipeline.state.belonging import INCARNATION, belonging
-from offsets_pipeline.state.fold_progress import FoldProgress
+from offsets_pipeline.state.fold_progress import FoldProgress, pending_of
 from offsets_pipeline.state.merge_on_read import CONNECT
 from offsets_pipeline.state.published_rows import connect_rows, rows_by_sql
 from offsets_pipeline.state.stored_rows import StoredRows
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _TOPICS = "offsets-topics"
 #: Delta application whose transactions are the number of records that connectors were made of.
 _RECORDS = "offsets-records"
-_PENDING = FOLD_PROGRESS.arrow_schema().field("pending").type
 
 
 def write_derived(
@@ -76,17 +75,14 @@ def _write_members(store: Store, progress: FoldProgress, seen: Snapshot, *, grou
 
 def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot) -> int:
     """R17: the pending commits of groups that exist."""
-    pending = {at: each.pending for at, each in progress.partitions.items() if each.pending}
-    if not pending and not seen.files():
+    if not any(each.pending for each in progress.partitions.values()) and not seen.files():
         return seen.version
     found = rows_by_sql(
         VIEWS["unstable_offsets"].format(
             groups="groups", hides_offsets=HIDES_OFFSETS, fold_progress="progress", **DUCKDB
         ),
         groups=_published_groups(store, "log_partition", "group_id", "group_type", "state"),
-        progress=pa.table(
-            {"log_partition": pa.array(pending, pa.int32()), "pending": pa.array(pending.values(), _PENDING)}
-        ),
+        progress=pending_of(progress.partitions),
     ).cast(UNSTABLE_OFFSETS.arrow_schema())
     return seen.version if found.equals(seen.rows()) else store.table(UNSTABLE_OFFSETS.name).replace(found, seen=seen)
 

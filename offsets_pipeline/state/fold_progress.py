@@ -63,17 +63,14 @@ class FoldProgress:
     ``snapshot`` is that version. ``versions`` are those of the other tables of the state that belong to it, by name.
     """
 
-    def __init__(
-        self,
-        table: TableFolder,
-        snapshot: Snapshot,
-        partitions: Mapping[int, PartitionProgress],
-        versions: Mapping[str, int],
-    ) -> None:
+    def __init__(self, table: TableFolder, snapshot: Snapshot) -> None:
         self._table = table
         self.snapshot = snapshot
-        self.partitions = dict(partitions)
-        self.versions = dict(versions)
+        self.partitions = progress_of(snapshot)
+        versions = snapshot.rows(["versions"])["versions"].slice(0, 1).to_pylist()  # each row has them
+        self.versions: dict[str, int] = {
+            name: each for one in versions for name, each in one.items() if each is not None
+        }
         #: how often the table was written; `replace` goes on behind it
         self.number = snapshot.transaction(APPLICATION)
         #: the version of the table `log` that is folded; -1: none
@@ -84,8 +81,7 @@ class FoldProgress:
     @classmethod
     def read(cls, table: TableFolder) -> Self:
         """Read the newest version."""
-        snapshot = table.snapshot()
-        return cls(table, snapshot, progress_of(snapshot), versions_of(snapshot))
+        return cls(table, table.snapshot())
 
     def is_newest(self) -> bool:
         """Whether this is the newest version of the table."""
@@ -172,9 +168,8 @@ class FoldProgress:
         ``versions`` are tables that belong to it then in other versions. Raises WriteConflict if another process has
         replaced it.
         """
-        named = {**self.versions, **versions}
-        version = self.replace(self.partitions, named)
-        return type(self)(self._table, self._table.snapshot(version), self.partitions, named)
+        version = self.replace(self.partitions, {**self.versions, **versions})
+        return type(self)(self._table, self._table.snapshot(version))
 
     def replace(
         self,
@@ -214,6 +209,12 @@ def progress_of(snapshot: Snapshot) -> dict[int, PartitionProgress]:
     }
 
 
+def pending_of(partitions: Mapping[int, PartitionProgress]) -> pa.Table:
+    """The columns `log_partition` and `pending` of these rows."""
+    rows = [{"log_partition": at, "pending": each.pending} for at, each in partitions.items()]
+    return pa.Table.from_pylist(rows, schema=FOLD_PROGRESS.arrow_schema(["log_partition", "pending"]))
+
+
 def progressed(
     before: Mapping[int, PartitionProgress], replayed: Mapping[int, ReplayedPartition], now_ms: int
 ) -> dict[int, PartitionProgress]:
@@ -230,12 +231,6 @@ def progressed(
                 folded_at_us=now_ms * 1000,
             )
     return moved
-
-
-def versions_of(snapshot: Snapshot) -> dict[str, int]:
-    """The versions of other tables that a version of `fold_progress` names."""
-    found: list[dict[str, int | None]] = snapshot.rows()["versions"].slice(0, 1).to_pylist()
-    return {name: version for each in found for name, version in each.items() if version is not None}
 
 
 def _published(

@@ -71,10 +71,6 @@ def _replay_in_tasks(of_partitions: DataFrame, replay: Callable[[Iterable[pa.Tab
     def replayed(batches: Iterable[pa.RecordBatch]) -> Iterator[Result]:
         first = next(iter(batches), None)
         if first is not None:  # a task without rows has no result
-            yield replay(map(_as_table, chain([first], batches)))
+            yield replay(pa.Table.from_batches([each]) for each in chain([first], batches))
 
     return task_results(of_partitions, replayed)
-
-
-def _as_table(batch: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([batch])

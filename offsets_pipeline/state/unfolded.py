@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -72,9 +73,8 @@ class UnfoldedLog:
             files = self._log.files() if behind else files_after(progress.transaction(FOLDED), self._log)
         starts = {at: 0 if at in behind else each.folded_to for at, each in start.items()}
         scan = LogScan(self.folder, _LOG_PARTITION, LogRange(starts, log_incarnation=self.incarnation))
-        records: dict[int, int] = {}
+        records: Counter[int] = Counter()
         for rows in scan.rows(files):
             partitions, counts = np.unique(rows["log_partition"].to_numpy(), return_counts=True)
-            for at, count in zip(partitions.tolist(), counts.tolist(), strict=True):
-                records[at] = records.get(at, 0) + count
+            records.update(dict(zip(partitions.tolist(), counts.tolist(), strict=True)))
         return Unfolded(records, behind, files)
