@@ -5,8 +5,9 @@ far; each call does one read of a table or one commit. `explore` visits each wor
 any order of these calls reaches. A process that is killed is one that is never called again, so each visited world is
 also one in which any of the processes have died.
 
-The log has one log partition and keys instead of offsets. What an actual fold, publishing or reload does beyond that
-is left to test_schedules.py, which runs them.
+The log has one log partition and keys instead of offsets. One key is a group: while it is gone its offsets are not
+answered, and so not published, but they answer again when the group gets a commit (R14). What an actual fold,
+publishing or reload does beyond that is left to test_schedules.py, which runs them.
 """
 
 from __future__ import annotations
@@ -16,12 +17,20 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 #: The records: a key, and whether it gets a value or a tombstone.
-LOG = (("a", True), ("b", True), ("a", False), ("c", True), ("c", False), ("a", True))
-#: The log has these records at first, folded and published. Two appends each delete a key and give one a value.
-FIRST_END, APPENDS = 2, (4, 6)
+LOG = (
+    *(("a", True), ("b", True)),
+    *(("a", False), ("c", True), ("group", False)),
+    *(("c", False), ("a", True), ("d", True)),
+)
+#: The log has these records at first, folded and published. Two appends each delete a key and give one a value; the
+#: first removes the group of `b`, the second commits another offset of it.
+FIRST_END, APPENDS = 2, (5, 8)
+#: The group of keys. A value of these is a commit: the group exists.
+GROUP_OF = {"b": "group", "d": "group"}
+KEYS = frozenset(key for key, _ in LOG)
 
 
 class Row(NamedTuple):
@@ -112,14 +121,19 @@ class Violated(AssertionError):
 
 @cache
 def state(end: int) -> Rows:
-    """The last value of each key that has one, of the records before an end."""
-    return frozenset(row for row in changes(0, end) if row.is_value)
+    """The last value of each key that is answered, of the records before an end."""
+    return values(changes(0, end))
 
 
 @cache
 def changes(start: int, end: int) -> Rows:
-    """The last record of each key, of the records between."""
-    last = {key: Row(key, place, value) for place, (key, value) in enumerate(LOG) if start <= place < end}
+    """The last record of each key, of the records between, and what they say of the group."""
+    last: dict[str, Row] = {}
+    for place in range(start, end):
+        key, is_value = LOG[place]
+        last[key] = Row(key, place, is_value)
+        if is_value and key in GROUP_OF:
+            last[GROUP_OF[key]] = Row(GROUP_OF[key], place, is_value)
     return frozenset(last.values())
 
 
@@ -137,9 +151,10 @@ def ends_between(first: int, last: int) -> list[int]:
     return [end for end in (FIRST_END, *APPENDS) if first <= end <= last]
 
 
-def values(rows: Iterable[Row]) -> Rows:
-    """The rows that are answered."""
-    return frozenset(row for row in rows if row.is_value)
+def values(rows: Rows) -> Rows:
+    """The rows that are answered, of the newest rows of all keys: a group that is gone hides its offsets."""
+    gone = {row.key for row in rows if not row.is_value}
+    return frozenset(row for row in rows if row.is_value and GROUP_OF.get(row.key) not in gone)
 
 
 def rows_of(facts: Iterable[File], incarnation: int, end: int = len(LOG)) -> list[Row]:
@@ -183,6 +198,10 @@ class Program:
         world, after = found
         return found if after is None or after.at < len(self.steps) else (world, None)
 
+    def skip(self, world: World, memory: Memory) -> Step:
+        """Do the step after this one, which has nothing to read or to commit."""
+        return self(world, memory._replace(at=memory.at + 1))
+
     def from_step(self, name: str, memory: Memory) -> Memory:
         """The memory of a process that goes on with this step."""
         return memory._replace(at=self.steps.index(name))
@@ -202,7 +221,7 @@ class Program:
         progress = memory.progress
         assert progress is not None
         if memory.seen == memory.version or world.published[memory.seen].incarnation <= progress.incarnation:
-            return world, memory._replace(at=memory.at + 1)
+            return self.skip(world, memory)
         if world.progress.version != progress.version:
             return world, self.conflict(memory)
         world = replaced(world, progress)
@@ -252,8 +271,13 @@ class Fold(Program):
 
 
 class LookingFold(Fold):
-    """A fold that looks up the known state of the groups of its records."""
+    """A fold that looks up the known state of the groups of its records.
 
+    It does not look up offsets of a group that may be gone: only folds of `classic` semantics look up offsets, and
+    there offsets that a group tombstone left behind make a group.
+    """
+
+    looks_up = frozenset({"a", "c", "group"})
     steps: tuple[str, ...] = ("read_progress", "read_facts", "read_known", "read_log", "append", "swap")
 
     def swap(self, world: World, memory: Memory) -> Step:
@@ -261,7 +285,8 @@ class LookingFold(Fold):
         if memory_after is None:
             assert memory.progress is not None
             known = world.published[memory.known].rows
-            check_answer("a fold knows", rows_of(memory.facts, memory.progress.incarnation), known, memory, world)
+            facts = rows_of(memory.facts, memory.progress.incarnation)
+            check_answer("a fold knows", facts, known, memory, world, self.looks_up)
         return after, memory_after
 
 
@@ -270,7 +295,7 @@ class Publishing(Program):
 
     steps: tuple[str, ...] = (
         *("look", "read_progress", "read_facts", "read_known"),
-        *("fence", "write_rows", "write_unstable", "note", "drop", "write_as_of"),
+        *("fence", "keep", "write_rows", "write_unstable", "note", "drop", "write_as_of"),
     )
 
     def look(self, world: World, memory: Memory) -> Step:
@@ -281,11 +306,24 @@ class Publishing(Program):
     def conflict(self, memory: Memory) -> None:  # noqa: ARG002
         return None
 
+    def keep(self, world: World, memory: Memory) -> Step:
+        """`Covered.keep`: facts that stay, among them rows that leave the published table and are nowhere else."""
+        progress = memory.progress
+        assert progress is not None
+        if self._has_nothing_to_do(memory):
+            return self.skip(world, memory)
+        rows = self._counting(world, memory)
+        world = added(world, progress.incarnation, progress.folded_to, rows - values(rows))
+        for file in sorted(memory.facts):
+            if file.incarnation == progress.incarnation and file.folded_to > progress.folded_to:
+                world = added(world, progress.incarnation, file.folded_to, file.rows)
+        return world, memory._replace(at=memory.at + 1)
+
     def write_rows(self, world: World, memory: Memory) -> Step:
         progress = memory.progress
         assert progress is not None
-        if memory.known == memory.seen and progress.published_to == progress.folded_to:
-            return world, memory._replace(at=memory.at + 1)
+        if self._has_nothing_to_do(memory):
+            return self.skip(world, memory)
         if newest_version(world) != memory.seen:
             return world, None  # a conflict
         rows = values(self._counting(world, memory))
@@ -322,12 +360,7 @@ class Publishing(Program):
             return world, memory._replace(at=memory.at + 1)
         if not gone <= world.facts:
             return world, None  # a conflict
-        kept = frozenset(row for row in self._counting(world, memory) if not row.is_value)
-        later = [file for file in gone if file.folded_to > progress.folded_to]
-        world = world._replace(facts=world.facts - gone)
-        for folded_to, rows in [(progress.folded_to, kept), *((file.folded_to, file.rows) for file in sorted(later))]:
-            world = added(world, progress.incarnation, folded_to, rows)
-        return world, memory._replace(at=memory.at + 1)
+        return world._replace(facts=world.facts - gone), memory._replace(at=memory.at + 1)
 
     def write_as_of(self, world: World, memory: Memory) -> Step:
         assert memory.progress is not None
@@ -344,6 +377,11 @@ class Publishing(Program):
         return newest(facts, world.published[memory.known].rows)
 
     @staticmethod
+    def _has_nothing_to_do(memory: Memory) -> bool:
+        assert memory.progress is not None
+        return memory.known == memory.seen and memory.progress.published_to == memory.progress.folded_to
+
+    @staticmethod
     def _did_nothing(memory: Memory) -> bool:
         return memory.version < 0
 
@@ -353,7 +391,7 @@ class Reload(Program):
 
     steps: tuple[str, ...] = (
         *("read_progress", "reserve", "read_log", "append"),
-        *("look", "read_progress_again", "catch_up", "fence", "write_rows", "swap"),
+        *("look", "read_progress_again", "catch_up", "keep", "fence", "write_rows", "swap"),
     )
 
     def conflict(self, memory: Memory) -> Memory:
@@ -368,7 +406,7 @@ class Reload(Program):
 
     def append(self, world: World, memory: Memory) -> Step:
         """What is not answered."""
-        rows = frozenset(row for row in changes(0, memory.end) if not row.is_value)
+        rows = changes(0, memory.end) - state(memory.end)
         return added(world, memory.incarnation, memory.end, rows), memory._replace(at=memory.at + 1)
 
     def look(self, world: World, memory: Memory) -> Step:
@@ -388,16 +426,22 @@ class Reload(Program):
             memory = memory._replace(end=world.log_end)
         return world, memory._replace(at=memory.at + 1)
 
-    def write_rows(self, world: World, memory: Memory) -> Step:
-        """Put its rows in place of all, or if they are there, the same again: a publishing that looked conflicts.
+    def keep(self, world: World, memory: Memory) -> Step:
+        """Append what is not answered of what it caught up, if its rows are to be merged with that.
 
-        No earlier rows replace later ones: they are merged with what it caught up.
+        So no earlier rows replace later ones.
         """
+        assert memory.progress is not None
+        if memory.seen == memory.version or memory.progress.folded_to <= memory.published_to:
+            return self.skip(world, memory)
+        world = added(world, memory.incarnation, memory.end, changes(0, memory.end) - state(memory.end))
+        return world, memory._replace(at=memory.at + 1, published_to=memory.end)
+
+    def write_rows(self, world: World, memory: Memory) -> Step:
+        """Put its rows in place of all, or if they are there, the same again: a publishing that looked conflicts."""
         assert memory.progress is not None
         if newest_version(world) != memory.seen:
             return world, self.conflict(memory)
-        if memory.seen != memory.version and memory.progress.folded_to > memory.published_to:
-            memory = memory._replace(published_to=memory.end)
         rows = Published(memory.incarnation, state(memory.published_to))
         world = world._replace(published=(*world.published, rows))
         return world, memory._replace(at=memory.at + 1, version=newest_version(world))
@@ -456,12 +500,13 @@ class SparkRead(Program):
         assert memory.progress is not None
         published_to = memory.progress.published_to
         facts, rows = rows_of(memory.facts, memory.progress.incarnation), world.published[memory.known].rows
-        answers = [
+        counting = [
             fact
-            for fact in values(newest(facts, ()))
+            for fact in newest(facts, ())
             if fact.record_offset >= published_to
             or not any(row.key == fact.key and row.record_offset > fact.record_offset for row in rows)
         ]
+        answers = [fact for fact in counting if fact.is_value]
         answers += [
             row
             for row in rows
@@ -470,11 +515,13 @@ class SparkRead(Program):
                 for fact in facts
             )
         ]
+        gone = {fact.key for fact in counting if not fact.is_value}
+        answers = [row for row in answers if GROUP_OF.get(row.key) not in gone]
         keys = [row.key for row in answers]
         if len(set(keys)) != len(keys):
             raise Violated(f"a query returns a key twice: {shown(answers)}")
         states = [state(end) for end in ends_between(memory.end, world.log_end)]
-        for key in {key for key, _ in LOG}:
+        for key in KEYS:
             allowed = [next((row for row in each if row.key == key), None) for each in states]
             found = next((row for row in answers if row.key == key), None)
             if found not in allowed:
@@ -482,12 +529,14 @@ class SparkRead(Program):
         return world, None
 
 
-def check_answer(who: str, facts: Iterable[Row], rows: Rows, memory: Memory, world: World) -> None:
-    """Raise Violated unless facts and published rows are a state that was there since the progress was read."""
+def check_answer(
+    who: str, facts: Iterable[Row], rows: Rows, memory: Memory, world: World, keys: Collection[str] = KEYS
+) -> None:
+    """Raise Violated unless facts and published rows of keys are a state that was there since the progress was read."""
     assert memory.progress is not None
-    found = values(newest(facts, rows))
+    found = {row for row in values(newest(facts, rows)) if row.key in keys}
     ends = ends_between(memory.progress.folded_to, world.log_end)
-    if not any(found == state(end) for end in ends):
+    if not any(found == {row for row in state(end) if row.key in keys} for end in ends):
         raise Violated(f"{who} {shown(found)}, which is the state at none of {ends}")
 
 
@@ -538,6 +587,7 @@ def explore(programs: Sequence[Program], start: World = START) -> Exploration:
     kinds = list(dict.fromkeys(map(id, programs)))
     kind_of = [kinds.index(id(each)) for each in programs]
     assert kind_of == sorted(kind_of), "equal programs are beside each other"
+    is_alone = [kind_of.count(kind) == 1 for kind in kind_of]
     calls: dict[tuple[int, int, int], tuple[int, int]] = {}
     first = (0, *(1 for _ in programs))
     came_from: dict[tuple[int, ...], tuple[tuple[int, ...], int] | None] = {first: None}
@@ -565,7 +615,7 @@ def explore(programs: Sequence[Program], start: World = START) -> Exploration:
                     calls[call] = worlds[world], memories[after]
                 found = list(here)
                 found[0], found[place + 1] = calls[call]
-                there = _in_order(found, kind_of)
+                there = tuple(found) if is_alone[place] else _in_order(found, kind_of)
                 if there not in came_from:
                     came_from[there] = (here, place)
                     queue.append(there)

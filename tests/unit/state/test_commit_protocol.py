@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.state.commit_protocol import (
     APPENDS,
+    KEYS,
     Append,
     Drop,
     Fold,
@@ -78,7 +79,7 @@ def test_every_interleaving_keeps_what_is_specified(processes: Sequence[Program]
 class NotesFirst(Publishing):
     """Says in the progress what is published before it is."""
 
-    steps = (*Publishing.steps[:4], "note_first", "write_rows", "write_unstable", "drop", "write_as_of")
+    steps = (*Publishing.steps[:4], "keep", "note_first", "write_rows", "write_unstable", "drop", "write_as_of")
 
     def note_first(self, world: World, memory: Memory) -> Step:
         assert memory.progress is not None
@@ -112,12 +113,8 @@ class SwapsFirst(Reload):
 class PutsOlderRows(Reload):
     """Puts rows as of its start in place of later ones."""
 
-    def write_rows(self, world: World, memory: Memory) -> Step:
-        assert memory.progress is not None
-        of_start = memory.progress._replace(folded_to=memory.published_to)
-        after, memory_after = super().write_rows(world, memory._replace(progress=of_start))
-        assert memory_after is not None
-        return after, memory_after._replace(progress=memory.progress)
+    def keep(self, world: World, memory: Memory) -> Step:
+        return self.skip(world, memory)
 
 
 class KnowsNamedRows(LookingFold):
@@ -126,6 +123,12 @@ class KnowsNamedRows(LookingFold):
     def read_known(self, world: World, memory: Memory) -> Step:
         assert memory.progress is not None
         return world, memory._replace(at=memory.at + 1, known=memory.progress.named)
+
+
+class KnowsHiddenOffsets(LookingFold):
+    """Looks up offsets of a group that may be gone."""
+
+    looks_up = KEYS
 
 
 class ReadsNewestRows(StateRead):
@@ -161,7 +164,8 @@ def in_order(program: type[Program], *steps: str) -> Program:
     ("processes", "what"),
     [
         # the order of the decision's table, and others
-        ((FOLD, RELOAD, in_order(Publishing, *Publishing.steps[:6], "drop", "note"), STATE_READ), "a reader answers"),
+        ((FOLD, RELOAD, in_order(Publishing, *Publishing.steps[:7], "drop", "note"), STATE_READ), "a reader answers"),
+        ((FOLD, FOLD, in_order(Publishing, *Publishing.steps[:5], "write_rows", "keep")), "after one more|a reader"),
         ((FOLD, NotesFirst()), "after one more fold and publishing"),
         ((FOLD, SwapsFirst(), STATE_READ), "a reader answers"),
         ((FOLD, RELOAD, in_order(SparkRead, "read_facts", "read_progress")), "a query answers"),
@@ -182,9 +186,10 @@ def in_order(program: type[Program], *steps: str) -> Program:
         ((FOLD, FOLD, PUBLISHING, ReadsNewestRows()), "a reader answers"),
         ((FOLD, PUBLISHING, LooksOnce()), "a reader answers"),
         ((FOLD, KnowsNamedRows(), PUBLISHING), "a fold knows"),
-        # limits: no query lasts so long, and a lease keeps two folds apart
+        # limits: no query lasts so long, a lease keeps two folds apart, and no fold looks up what a group hides
         ((FOLD, RELOAD, DROP, SPARK_READ), "a query answers"),
         ((FOLD, FOLD, PUBLISHING, SPARK_READ), "a query answers"),
+        ((FOLD, KnowsHiddenOffsets(), PUBLISHING), "a fold knows"),
     ],
 )
 def test_wrong_orders_are_found_out(processes: Sequence[Program], what: str) -> None:
