@@ -929,7 +929,7 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         FOLD,
-        "self._progress.log_incarnation < self._log_incarnation or ",
+        "progress.log_incarnation < self._log_incarnation or ",
         "",
         STATE_WRITER,
     ),
@@ -999,7 +999,9 @@ MUTATIONS = [
     Mutation("DOOR", TABLES, DOOR_FILE, 'action["remove"]["path"] in removed', "False", DOOR),
     Mutation("DOOR", TABLES, DOOR_FILE, 'action["metaData"]["id"] != seen.table_id', "False", DOOR),
     Mutation("DOOR", TABLES, DOOR_FILE, 'if any("metaData" in own for own in actions)', "if False", DOOR),
-    Mutation("DOOR", TABLES, DOOR_FILE, "remove and is_change and seen.is_append_only", "False", DOOR),
+    Mutation(
+        "DOOR", TABLES, DOOR_FILE, 'remove and is_change and seen.properties.get(_APPEND_ONLY) == "true"', "False", DOOR
+    ),
     Mutation("DOOR", TABLES, DOOR_FILE, "not self.is_unchanged(version - 1, previous) or ", "", APPENDS),
     Mutation(
         "DOOR", TABLES, DOOR_FILE, "            if not is_same or (", "            if False and (", (*DOOR, *APPENDS)

@@ -78,11 +78,6 @@ class Snapshot:
         return unwritable(self.protocol, self.metadata, self.table)
 
     @property
-    def is_append_only(self) -> bool:
-        """Whether the table's owner forbids deleting rows."""
-        return self.properties.get("delta.appendOnly") == "true"
-
-    @property
     def commits_read(self) -> int:
         """Number of commits since the version that deltalake read."""
         return self.version - int(self._loaded.version())

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_CHECKPOINT_INTERVAL = "delta.checkpointInterval"
+_APPEND_ONLY, _CHECKPOINT_INTERVAL = "delta.appendOnly", "delta.checkpointInterval"
 #: Versions between checkpoints of a table without the property: more than Delta's 10, as deltalake does.
 CHECKPOINT_INTERVAL = 100
 #: Commits from which on it is quicker to read the table anew than to read on commit by commit.
@@ -327,8 +327,8 @@ class TableFolder:
             user_metadata=user_metadata,
         )
         with self._committing(add, durable=durable, keep=keep):
-            if remove and is_change and seen.is_append_only:
-                raise self._unsupported("delta.appendOnly")
+            if remove and is_change and seen.properties.get(_APPEND_ONLY) == "true":
+                raise self._unsupported(_APPEND_ONLY)
             committed = self._commit_on_top(seen, actions, unless_advanced, durable=durable)
         self._newest = committed
         if committed.version % int(committed.properties.get(_CHECKPOINT_INTERVAL, CHECKPOINT_INTERVAL)) == 0:

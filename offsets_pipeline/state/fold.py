@@ -117,7 +117,7 @@ def _fold_once(
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     log = store.table(LOG.name).snapshot()
     fold = _Fold(store, settings, clock, progress)
-    changes = fold.rebuild(None) if fold.is_of_new_log else fold.rest(log, append)
+    changes = fold.rest(log, append)
     if changes.quarantined and warn is not None:
         warn(
             f"{changes.quarantined} of {changes.records} records went into quarantine ({changes.first_corrupt()}); see "
@@ -151,15 +151,14 @@ class _Fold:
         current = current_log(store)
         self._log_incarnation, self._count = current.number, current.offsets_partitions
 
-    @property
-    def is_of_new_log(self) -> bool:
-        """Whether the state is of an older incarnation of the log, or empty."""
-        every = set(range(self._count))
-        return self._progress.log_incarnation < self._log_incarnation or self._progress.partitions.keys() != every
-
     def rest(self, log: Snapshot, append: Append | None) -> Changes:
-        """Fold the records of the log that are not folded; those of the append alone if no others are."""
+        """Fold the records of the log that are not folded; those of the append alone if no others are.
+
+        Replays all log partitions if the state is of an older incarnation of the log, or has none of them yet.
+        """
         progress = self._progress
+        if progress.log_incarnation < self._log_incarnation or progress.partitions.keys() != set(range(self._count)):
+            return self.rebuild(None)
         self._log_incarnation = progress.log_incarnation
         names = names_of_known(self._store.properties.topic_kind, self._semantics)
         tables = (belonging(self._store.table(name), progress) for name in names)
@@ -331,9 +330,10 @@ class _Fold:
         wanted = [file for file in files if log_range.may_hold(file)]
         at_most = self._settings.fold.driver_rows - start.pending.num_rows
         folders = self._folders(progress, known)
-        return self._added(
-            replay_log(self._store, reader, wanted, at_most, lambda tables: write_changes(start.replay(tables), folders))
+        found = replay_log(
+            self._store, reader, wanted, at_most, lambda tables: write_changes(start.replay(tables), folders)
         )
+        return self._added(found)
 
     def _start(self, progress: Mapping[int, PartitionProgress]) -> ReplayStart | TopicStart:
         return replay_start(self._store.properties, self._count, self._semantics, progress)

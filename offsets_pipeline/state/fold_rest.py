@@ -14,6 +14,7 @@ import pyarrow as pa
 from offsets_pipeline.arrow_values import repeated
 from offsets_pipeline.delta.data_file import DataFile
 from offsets_pipeline.delta.snapshot import conformed
+from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.state.changes import StateFolders, write_changes
 from offsets_pipeline.state.fold_progress import progressed
@@ -65,7 +66,8 @@ def fold_rest(
     incarnations = {at: each.incarnation for at, each in start.items()}
     known = KnownGroups.of(map(state.table, names_of_known(kind, semantics)), incarnations)
     replay = replay_start(state.properties, log.offsets_partitions, semantics, start)
-    reader = LogReader(log.folder, log.range(start), replay.schema, replay.compact)
+    log_range = LogRange(replay.folded_to, log_incarnation=log.incarnation)
+    reader = LogReader(log.folder, log_range, replay.schema, replay.compact)
     changes = write_changes(
         replay.replay(reader.read(files)),
         StateFolders(tables, log.offsets_partitions, semantics, incarnations, known),

@@ -55,22 +55,16 @@ def replay_log(
         for table in reader.read(file for share in shares for file in share):
             yield from table.to_batches()
 
+    def replayed(batches: Iterable[pa.RecordBatch]) -> Iterator[Result]:
+        first = next(iter(batches), None)
+        if first is not None:  # a task without rows has no result
+            yield replay(pa.Table.from_batches([each]) for each in chain([first], batches))
+
     found = spark.createDataFrame(shares, "files binary").mapInArrow(read, from_arrow_schema(reader.schema))
-    return _replay_in_tasks(_in_ranges(found, reader.range.starts or (), _TASKS_PER_CORE * cores), replay)
+    return task_results(_in_ranges(found, reader.range.starts or (), _TASKS_PER_CORE * cores), replayed)
 
 
 def _in_ranges(rows: DataFrame, partitions: Collection[int], tasks: int) -> DataFrame:
     """The rows with neighbouring log partitions in one task: so the files of published rows are of disjoint ranges."""
     first, last = min(partitions, default=0), max(partitions, default=0)
     return rows.repartitionById(tasks, F.expr(f"int((log_partition - {first}) * {tasks} div {last - first + 1})"))
-
-
-def _replay_in_tasks(of_partitions: DataFrame, replay: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
-    """Replay rows, those of each log partition in one task."""
-
-    def replayed(batches: Iterable[pa.RecordBatch]) -> Iterator[Result]:
-        first = next(iter(batches), None)
-        if first is not None:  # a task without rows has no result
-            yield replay(pa.Table.from_batches([each]) for each in chain([first], batches))
-
-    return task_results(of_partitions, replayed)

@@ -60,10 +60,6 @@ class UnfoldedLog:
         self.folder = log.table_folder
         self._log = log
 
-    def range(self, start: Mapping[int, PartitionProgress]) -> LogRange:
-        """The records that are not folded, of these log partitions."""
-        return LogRange({at: each.folded_to for at, each in start.items()}, log_incarnation=self.incarnation)
-
     def unfolded(self, start: Mapping[int, PartitionProgress], progress: Snapshot | None) -> Unfolded:
         """What to fold, from these starts; ``progress`` is the table with them, None for the start of the log."""
         if progress is None:
