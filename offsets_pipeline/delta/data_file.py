@@ -46,6 +46,7 @@ LATE = "offsets-past"
 FOLDED = "offsets-folded"
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
+_ORDERED = (pa.types.is_integer, pa.types.is_string, pa.types.is_timestamp)
 _READ_ROWS = 8_192
 _ROW_GROUP_ROWS = 50_000  # of the state: a query for one group then reads one or two row groups
 #: Measured on the log: three fifths of the size of snappy, for a quarter more time to write (docs/adr/0007).
@@ -128,12 +129,8 @@ def _bounded_columns(table: Table) -> list[str]:
         for column in table.columns
         if not column.nullable
         and column.name not in table.partitioned_by
-        and (column.name in names if names is not None else _has_order(column.type))
+        and (column.name in names if names is not None else any(is_of(column.type) for is_of in _ORDERED))
     ]
-
-
-def _has_order(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_timestamp(kind))
 
 
 def written_file(

@@ -53,8 +53,9 @@ class StateReader(StoreSnapshot):
 
         Raises NoSuchTable for a store without state tables.
         """
-        facts = [each.name for each in self._state_tables]
-        published = [each.published.name for each in self._state_tables if each.published is not None]
+        tables = state_tables_of(self.properties.topic_kind)
+        facts = [each.name for each in tables]
+        published = [each.published.name for each in tables if each.published is not None]
         while True:
             progress = self._progress()
             self._pin_log()  # not before: the progress may name a newer incarnation of the log
@@ -76,10 +77,6 @@ class StateReader(StoreSnapshot):
         stored = {row["topic_id"]: row["topic"] for row in self.table(TOPICS.name).rows().to_pylist()}
         told = self.current.topics.items()
         return stored | {topic_id: min(name, stored.get(topic_id, name)) for topic_id, name in told}
-
-    @property
-    def _state_tables(self) -> tuple[StateTable, ...]:
-        return state_tables_of(self.properties.topic_kind)
 
     def _progress(self) -> FoldProgress:
         return FoldProgress.read(self.folder_of(FOLD_PROGRESS.name))

@@ -119,7 +119,8 @@ class ReplayedRows:
         rows = StoredRows.of(known.values(), incarnations, self.files)
         shares = _shares([file for each in self.files.values() for file in each], self.partitions, self.partitions)
         found = _Merge(rows, ends, ends).in_shares(self.store, shares, driver_bytes)
-        self._discard()
+        for name, files in self.files.items() if not self._versions else ():  # no version of a table ever had them
+            self.store.table(name).remove_uncommitted(files)
         self.files = {name: found.files[name] for name in self.files}
         self._covered = [
             Covered(self.store.table(table.name), known[table.name], [*rows.files[table.name]], has_news=True)
@@ -165,11 +166,6 @@ class ReplayedRows:
         for each in self._covered:
             with suppress(WriteConflict):
                 each.drop(number)
-
-    def _discard(self) -> None:
-        """Remove the files that no version of a table ever had."""
-        for name, files in self.files.items() if not self._versions else ():
-            self.store.table(name).remove_uncommitted(files)
 
 
 # --- facts that were folded since

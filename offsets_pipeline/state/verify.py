@@ -25,10 +25,10 @@ from offsets_pipeline.state.changes import groups_of, partitions_of
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.independent import specified_groups, specified_topic
 from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, ended, state_tables_of
-from offsets_pipeline.state.published_rows import in_key_order
+from offsets_pipeline.state.published_rows import in_key_order, rows_by_sql
 from offsets_pipeline.state.replay_job import replay_log
 from offsets_pipeline.state.replay_start import replay_start
-from offsets_pipeline.state.stored_rows import StoredRows
+from offsets_pipeline.state.stored_rows import StoredRows, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -131,10 +131,9 @@ class _Comparison:
         for table in state_tables_of(self.kind):
             if table.name not in rows:
                 continue  # the specification has no records of groups
-            found = self.rows.of_partitions(partitions).newest(table, table.columns)
             of_log, of_state = (
                 self._comparable(table, in_key_order(table, each.combine_chunks()).combine_chunks())
-                for each in (rows[table.name], found)
+                for each in (rows[table.name], self._of_state(table, partitions))
             )
             result.compare(table.name, table.key, of_log, of_state)
             if table is DESCRIBED:
@@ -143,6 +142,16 @@ class _Comparison:
                 value = of_log["committed_offset" if table is OFFSETS else "value"]
                 result.offsets = of_log.num_rows - value.null_count
         return result
+
+    def _of_state(self, table: StateTable, partitions: set[int]) -> pa.Table:
+        """The rows that count, merged by another engine than publishing's: it keeps copies of published rows, too."""
+        stored = self.rows.of_partitions(partitions)
+        tables = {"facts": stored.facts(table, table.columns)}
+        if table.published is not None:
+            name = table.published.name
+            tables["published"] = rows_of(stored.tables[name], stored.files[name], partitions)
+        newest = table.newest("facts", "published" if "published" in tables else None)
+        return rows_by_sql(newest, **tables).cast(table.row_schema())
 
     def _comparable(self, table: StateTable, rows: pa.Table) -> pa.Table:
         """The rows without those, and without the columns, that may differ."""
