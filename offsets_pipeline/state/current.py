@@ -81,10 +81,9 @@ class CurrentState:
         ``only`` restricts the key.
         """
         rows = StoredRows.of(map(self.table, table.names), {at: each.incarnation for at, each in self.progress.items()})
-        ends = {at: each.folded_to for at, each in self.progress.items()}  # as `facts` says it in SQL
-        return rows.newest(
-            table, columns, only, ends=ends if table.published else None, more=self.folded.get(table.name)
-        )
+        # as `facts` says it in SQL
+        ends = {at: each.folded_to for at, each in self.progress.items()} if table.published else None
+        return rows.newest(table, columns, only, ends=ends, more=self.folded.get(table.name))
 
 
 def current_state(table: Callable[[str], Snapshot], properties: StoreProperties, at_most: int) -> CurrentState:

@@ -68,10 +68,8 @@ def fold_rest(
     replay = replay_start(state.properties, log.offsets_partitions, semantics, start)
     log_range = LogRange(replay.folded_to, log_incarnation=log.incarnation)
     reader = LogReader(log.folder, log_range, replay.schema, replay.compact)
-    changes = write_changes(
-        replay.replay(reader.read(files)),
-        StateFolders(tables, log.offsets_partitions, semantics, incarnations, known),
-    )
+    folders = StateFolders(tables, log.offsets_partitions, semantics, incarnations, known)
+    changes = write_changes(replay.replay(reader.read(files)), folders)
     return replace(
         state,
         progress={**state.progress, **progressed(start, changes.partitions, 0)},
