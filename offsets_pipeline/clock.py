@@ -6,19 +6,14 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from offsets_pipeline.errors import InvalidTime
 from offsets_pipeline.input_text import shown, whole_number
 
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterator
-
 MS_OF_HOUR = 3_600_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_OF_MS = 1_000_000
-_TICK_SECONDS = 1.0  # between two looks at the clock
 _MILLISECONDS = re.compile(r"-?[0-9]+")
 _SIGNED = r"([-+]?[0-9]{1,18})"
 # as java.time.Duration: days have 24 hours, each part may have a sign, only seconds may have a fraction
@@ -57,20 +52,6 @@ class FixedClock:
     def advance_ms(self, by_ms: int) -> None:
         """Move the clock by `by_ms` milliseconds (backwards when negative)."""
         self.at_ms += by_ms
-
-
-def due(every_ms: int, clock: Clock, stopped: threading.Event, *, at_once: bool = True) -> Iterator[None]:
-    """Yield each time ``every_ms`` have passed since the last time, until ``stopped`` is set.
-
-    The first time is now, or with ``at_once=False`` after ``every_ms``.
-    """
-    began_ms = clock.now_ms() - (every_ms if at_once else 0)
-    while not stopped.is_set():
-        while clock.now_ms() - began_ms < every_ms:
-            if stopped.wait(min(_TICK_SECONDS, every_ms / 1000)):
-                return
-        began_ms = clock.now_ms()
-        yield
 
 
 def ms_of(time_: datetime) -> int:

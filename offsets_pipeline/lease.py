@@ -23,6 +23,7 @@ from offsets_pipeline.delta.schemas import LEASES
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import LeaseHeld, LeaseLost
 from offsets_pipeline.foreign_errors import in_one_line
+from offsets_pipeline.periodic import Periodic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,7 +79,6 @@ class Lease:
         self._lock = threading.Lock()
         self._lost: LeaseLost | None = None
         self._when_lost: list[Callable[[], object]] = []
-        self._ended = threading.Event()
         #: Whether `held` waited for another process, which may have changed the store.
         self.has_waited = False
 
@@ -105,8 +105,16 @@ class Lease:
     @contextmanager
     def _kept(self) -> Iterator[None]:
         """Renew the lease within the context, and release it at the end."""
-        thread = threading.Thread(target=self._keep, name="lease", daemon=True)
-        thread.start()
+        renewals = Periodic(
+            self._renew,
+            self._own["duration_ms"] // _RENEWALS,
+            at_once=False,
+            rests=True,
+            warn=self._warn,
+            describe=lambda error: f"cannot renew the lease of {self._folder}: {in_one_line(error)}; trying again",
+        )
+        self.when_lost(renewals.stop)
+        renewals.start("lease")
         try:
             yield
         except Exception as error:
@@ -116,8 +124,7 @@ class Lease:
                 raise self._lost from error
             raise
         finally:
-            self._ended.set()
-            thread.join()
+            renewals.close()
             self._release()
 
     def when_lost(self, stop: Callable[[], object]) -> None:
@@ -174,18 +181,6 @@ class Lease:
         unchanged_ms = (time.monotonic() - first_seen) * 1000
         age_ms = self._clock.now_ms() - ms_of(row["renewed_at"])
         return max(age_ms, unchanged_ms) > int(row["duration_ms"])
-
-    def _keep(self) -> None:
-        """Renew the lease until the end of the context, or until another process has taken it over."""
-        said = ""
-        while self._lost is None and not self._ended.wait(self._own["duration_ms"] / _RENEWALS / 1000):
-            try:
-                self._renew()
-            except Exception as error:  # noqa: BLE001 - the work goes on: its commits are safe without the lease
-                if said != (said := in_one_line(error)):
-                    self._warn(f"cannot renew the lease of {self._folder}: {said}; trying again")
-            else:
-                said = ""
 
     def _renew(self) -> None:
         holder = None if self._lost else self._claim(lambda _: False)

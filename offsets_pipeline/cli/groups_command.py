@@ -6,6 +6,7 @@ import shutil
 import sys
 import threading
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,10 @@ from offsets_pipeline.cli.live_positions import position_source
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.cli.stopping import Stopping
-from offsets_pipeline.clock import SystemClock, due, shown_time
+from offsets_pipeline.clock import SystemClock, shown_time
 from offsets_pipeline.lag.lag_of_groups import lag_of_groups
 from offsets_pipeline.lag.lag_rows import group_lags, topics_of
+from offsets_pipeline.periodic import Periodic
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.group_listing import GroupListing, groups_with_topics, list_groups, matching
 from offsets_pipeline.topic_positions.sample_table import table_of
@@ -91,13 +93,19 @@ def top(
     every_ms: int,
 ) -> int:
     """List the first groups again and again; returns the exit status."""
-    stopped, clock = threading.Event(), SystemClock()
+    stopped = threading.Event()
     stopping = Stopping(stopped.set)
     names = _names(stores)
     numbers = count(1)
     with LiveCluster(chosen.bootstrap_server, chosen.options, settings) as live:
-        for _ in due(every_ms, clock, stopped):
-            listed, times = _listed(stores, settings, chosen, live)
+        listings = Periodic(
+            partial(_listed, stores, settings, chosen, live),
+            every_ms,
+            SystemClock().now_ms,
+            may_pass=lambda _: False,
+            stopped=stopped,
+        )
+        for listed, times in listings.results():
             size = shutil.get_terminal_size()
             is_terminal = sys.stdout.isatty()
             shown = listed[: limit or (max(1, size.lines - _HEAD_LINES) if is_terminal else None)]

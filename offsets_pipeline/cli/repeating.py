@@ -7,8 +7,8 @@ import threading
 from typing import TYPE_CHECKING, TypeVar
 
 from offsets_pipeline.cli.stopping import Stopping
-from offsets_pipeline.clock import due
 from offsets_pipeline.foreign_errors import in_one_line, may_pass
+from offsets_pipeline.periodic import Periodic
 from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
@@ -39,16 +39,15 @@ def repeated(
         return
     stopped = stopped or threading.Event()
     Stopping(stopped.set, None if spark is None else spark())
-    warning = ""
-    for _ in due(every_ms, clock, stopped):
-        try:
-            result = run()
-        except Exception as error:
-            if not may_pass(error):
-                raise
-            if warning != (warning := f"{in_one_line(error)}; the next run tries again"):
-                say(warning)
-        else:
-            warning = ""
-            yield result
-            sys.stdout.flush()
+    runs = Periodic(
+        run,
+        every_ms,
+        clock.now_ms,
+        warn=say,
+        describe=lambda error: f"{in_one_line(error)}; the next run tries again",
+        may_pass=may_pass,
+        stopped=stopped,
+    )
+    for result in runs.results():
+        yield result
+        sys.stdout.flush()

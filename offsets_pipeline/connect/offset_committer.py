@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from offsets_pipeline.errors import InvalidRequest, NoSuchOffset, OffsetsError
+from offsets_pipeline.foreign_errors import in_one_line
+from offsets_pipeline.periodic import Periodic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,12 +50,18 @@ class OffsetCommitter:
         self._committing = threading.Lock()
         self._records = 0
         self._committed_at = clock()
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="source-task-offset-committer", daemon=True)
+        self._periodic = Periodic(
+            self.commit,
+            self._settings.offset_flush_interval_ms,
+            at_once=False,
+            rests=True,
+            warn=_LOG.warning,
+            describe=lambda error: f"the flush of offsets failed: {in_one_line(error)}; they stay queued",
+        )
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._periodic.start("source-task-offset-committer")
 
     def record(self, partition: JsonObject | None, offset: JsonObject, records: int = 1) -> None:
         """Queue the offset after records that the task has written, and flush if the count is reached."""
@@ -89,9 +97,7 @@ class OffsetCommitter:
 
     def close(self) -> bool:
         """Flush once more and end the thread; returns whether all offsets are written. Idempotent."""
-        self._closed.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._periodic.close()
         return self.commit()
 
     def __enter__(self) -> Self:
@@ -99,11 +105,6 @@ class OffsetCommitter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _run(self) -> None:
-        interval = self._settings.offset_flush_interval_ms / 1000
-        while not self._closed.wait(interval):
-            self.commit()
 
 
 OffsetReset = Literal["earliest", "latest", "none"]

@@ -137,7 +137,7 @@ class CoordinatorCore:
         self._appender.close()
         if self._zookeeper is not None:
             self._zookeeper.close()
-        self._housekeeping.join()
+        self._housekeeping.close()
         self._registry.remove()
         self._stop_metrics()
 

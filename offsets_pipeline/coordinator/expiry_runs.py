@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.clock import due, shown_time
+from offsets_pipeline.clock import shown_time
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.expiring import ExpiryReport
 from offsets_pipeline.coordinator.loading import LoadStatus
@@ -14,6 +13,7 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.delta.reader import UNREADABLE
 from offsets_pipeline.errors import OffsetsError, UndecodableRecord, UnsafeStorage
 from offsets_pipeline.foreign_errors import in_one_line
+from offsets_pipeline.periodic import Periodic
 from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class StreamExpiry:
     """Expires the offsets of an owned store beside a stream that folds it.
 
     Each run appends tombstones; only the stream's batches change the state tables (R22). If a run fails, it prints a
-    warning, and the next run tries again.
+    warning, once until a run succeeds, and the next run tries again.
     """
 
     def __init__(
@@ -49,53 +49,45 @@ class StreamExpiry:
         self._settings = settings
         self._clock = clock
         self._on_expiry = on_expiry
-        self._stopped = threading.Event()
         self._coordinator: Coordinator | None = None
-        self._thread: threading.Thread | None = None
+        self._periodic = Periodic(
+            self._expire,
+            settings.coordinator.offsets_retention_check_interval_ms,
+            clock.now_ms,
+            warn=warn,
+            describe=lambda error: (
+                f"cannot expire offsets of {location}: {in_one_line(error)}; the next run tries again"
+            ),
+            at_end=self._close_coordinator,
+        )
 
     def start(self) -> None:
         """Run now and every `offsets_retention_check_interval_ms`, in a thread, until `close`."""
-        self._thread = threading.Thread(target=self._run_until_closed, name="expiry", daemon=True)
-        self._thread.start()
+        self._periodic.start("expiry")
 
     def run_once(self) -> None:
         """Run now, and return when the tombstones are in the log."""
-        try:
-            self._expire()
-        finally:
-            self._close_coordinator()
+        self._periodic.run_once()
 
     def close(self) -> None:
         """Start no further run, and wait for the end of the current one."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._periodic.close()
 
-    def _run_until_closed(self) -> None:
-        interval_ms = self._settings.coordinator.offsets_retention_check_interval_ms
-        try:
-            for _ in due(interval_ms, self._clock, self._stopped):
-                if not self._expire():
-                    return
-        finally:
-            self._close_coordinator()
-
-    def _expire(self) -> bool:
-        """Run once, and warn if that fails. Returns False if no run on this storage can succeed."""
+    def _expire(self) -> None:
+        """Run once. Ends the runs if none on this storage can succeed."""
         try:
             if self._coordinator is None:
                 self._coordinator = open_coordinator(self._location, self._settings, self._clock)
-            run = expire_once(self._coordinator, self._location, self._clock, self._stopped.is_set)
+            run = expire_once(self._coordinator, self._location, self._clock, self._periodic.is_stopped)
         except UnsafeStorage as unsafe:
             warn(f"this stream does not expire offsets: {unsafe}")
-            return False
-        except Exception as error:  # noqa: BLE001 - the stream goes on, whatever it is
-            warn(f"cannot expire offsets of {self._location}: {in_one_line(error)}; the next run tries again")
+            self._periodic.stop()
+            return
+        except Exception:
             self._close_coordinator()  # the next run opens the log again
-            return True
+            raise
         if self._on_expiry is not None and (run.offsets or run.groups):
             self._on_expiry(run.offsets, run.groups)
-        return True
 
     def _close_coordinator(self) -> None:
         coordinator, self._coordinator = self._coordinator, None

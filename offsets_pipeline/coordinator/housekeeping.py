@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.periodic import Periodic
+
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
     from offsets_pipeline.clock import Clock
@@ -14,14 +16,14 @@ if TYPE_CHECKING:
     Work = Callable[[int], None]
 
 _LOG = logging.getLogger(__name__)
-_TICK_SECONDS = 1.0
+_TICK_MS = 1_000
 
 
 class Housekeeping:
     """Calls ``on_tick`` every second, and each of ``works`` at its interval in milliseconds, until ``closed`` is set.
 
-    Each call gets the time in milliseconds since 1970. After an error a warning is logged, and the next round runs as
-    usual.
+    Each call gets the time in milliseconds since 1970. After an error a warning is logged, once until a round
+    succeeds, and the next round runs as usual.
     """
 
     def __init__(
@@ -32,35 +34,33 @@ class Housekeeping:
         on_tick: Work,
         works: Sequence[tuple[int, Work]],
     ) -> None:
-        self._location = location
         self._clock = clock
-        self._closed = closed
         self._on_tick = on_tick
         self._works = works
-        self._thread = threading.Thread(target=self._run, name="offsets-housekeeping", daemon=True)
+        self._began_ms: list[int] = []
+        self._periodic = Periodic(
+            self._run,
+            _TICK_MS,
+            at_once=False,
+            rests=True,
+            warn=_LOG.warning,
+            describe=lambda error: f"housekeeping of {location} failed: {error}; trying again",
+            stopped=closed,
+        )
 
     def start(self) -> None:
         """Start the thread; the first calls come after one interval each."""
-        self._thread.start()
+        self._began_ms = [self._clock.now_ms()] * len(self._works)
+        self._periodic.start("offsets-housekeeping")
 
-    def join(self) -> None:
-        """Wait for the end of the thread, if it was started."""
-        if self._thread.is_alive():
-            self._thread.join()
+    def close(self) -> None:
+        """Set ``closed``, and wait for the end of the thread, if it was started."""
+        self._periodic.close()
 
     def _run(self) -> None:
-        began_ms = [self._clock.now_ms()] * len(self._works)
-        failed = ""
-        while not self._closed.wait(_TICK_SECONDS):
-            now_ms = self._clock.now_ms()
-            try:
-                self._on_tick(now_ms)
-                for at, (interval_ms, work) in enumerate(self._works):
-                    if now_ms - began_ms[at] >= interval_ms:
-                        began_ms[at] = now_ms
-                        work(now_ms)
-                failed = ""
-            except Exception as error:  # noqa: BLE001 - the next round may succeed
-                if str(error) != failed:  # a repeated error is logged once
-                    _LOG.warning("housekeeping of %s failed: %s; trying again", self._location, error)
-                failed = str(error)
+        now_ms = self._clock.now_ms()
+        self._on_tick(now_ms)
+        for at, (interval_ms, work) in enumerate(self._works):
+            if now_ms - self._began_ms[at] >= interval_ms:
+                self._began_ms[at] = now_ms
+                work(now_ms)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.log.log_range import PLACE
 from offsets_pipeline.log.log_scan import LogScan
 from offsets_pipeline.metrics.metrics_server import serve_metrics
+from offsets_pipeline.periodic import Periodic
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 
@@ -236,61 +237,40 @@ class Watched:
     def __init__(
         self, metrics: Metrics, file: Path | None, address: tuple[str, int] | None, warn: Callable[[str], None]
     ) -> None:
-        self._metrics = metrics
-        self._file = file
         self._warn = warn
-        self._warnings: dict[str, str] = {}
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._count: Callable[[], None] | None = None
-        if file is not None:
-            metrics.write(file)
+        self._periodic: list[Periodic[None]] = []
+        self._write = None if file is None else partial(metrics.write, file)
+        if self._write is not None:
+            self._write()
         self._server = None if address is None else serve_metrics(metrics, *address)
 
     def start(self, count: Callable[[], None]) -> None:
-        """Start a thread that calls ``count`` every half minute and rewrites the file every two seconds.
+        """Call ``count`` every half minute and rewrite the file every two seconds, each in a thread.
 
         Does nothing without a file and a port.
         """
-        if self._file is None and self._server is None:
+        if self._write is None and self._server is None:
             return
-        self._count = count
-        self._thread = threading.Thread(target=self._keep, name="figures", daemon=True)
-        self._thread.start()
+        self._start("figures", count, _COUNT_SECONDS, "cannot count the state tables")
+        if self._write is not None:
+            self._start("metrics-file", self._write, _WRITE_SECONDS, "metrics are not up to date")
 
-    def _keep(self) -> None:
-        next_count = time.monotonic()
-        while True:
-            ended = self._stopped.is_set()
-            if self._count is not None and (ended or time.monotonic() >= next_count):
-                self._try("cannot count the state tables", self._count)
-                next_count = time.monotonic() + _COUNT_SECONDS
-            self._try("metrics are not up to date", self._write)
-            if ended:
-                return
-            self._stopped.wait(_WRITE_SECONDS)
-
-    def _write(self) -> None:
-        if self._file is not None:
-            self._metrics.write(self._file)
-
-    def _try(self, what: str, act: Callable[[], None]) -> None:
-        """Call ``act`` and warn if it fails; the same error in a row is reported once. The next call may succeed."""
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001 - without the warning, outdated figures would go unnoticed
-            said = first_line(error)
-            if self._warnings.get(what) != said:
-                self._warnings[what] = said
-                self._warn(f"{what}: {said}")
-        else:
-            self._warnings.pop(what, None)
+    def _start(self, name: str, run: Callable[[], None], rest_seconds: float, failing: str) -> None:
+        periodic = Periodic(
+            run,
+            round(rest_seconds * 1000),
+            rests=True,
+            warn=self._warn,
+            describe=lambda error: f"{failing}: {first_line(error)}",
+            at_end=run,
+        )
+        self._periodic.append(periodic)
+        periodic.start(name)
 
     def close(self) -> None:
         """Count and write once more, then close the port."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
+        for each in self._periodic:
+            each.close()
         if self._server is not None:
             self._server.stop()
 

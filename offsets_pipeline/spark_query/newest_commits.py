@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.spark_query.kafka_source_offsets import commits_of
-from offsets_pipeline.warnings import warn
+from offsets_pipeline.warnings import Warnings, warn
 
 if TYPE_CHECKING:
     from offsets_pipeline.spark_query.commit_targets import CommitTarget
@@ -33,7 +33,7 @@ class NewestCommits:
         self._is_committing = False
         self._closing = False
         self._hurries = False  # a flush waits
-        self._failure: str | None = None
+        self._warnings = Warnings(warn, f"commits offsets of group {group_id} to {target.name} again")
         self._thread: threading.Thread | None = None
 
     def add(self, query_id: str, batch: CompletedBatch) -> None:
@@ -81,7 +81,12 @@ class NewestCommits:
                     self._target.close()
                     with self._changed:
                         self._newest.setdefault(query_id, batch)  # unless a newer one has come meanwhile
-            self._tell(failed)
+            if failed is None:
+                self._warnings.recovered()
+            else:
+                self._warnings.warn(
+                    f"cannot commit offsets of group {self._group_id} to {self._target.name}: {failed}; will retry"
+                )
             with self._changed:
                 self._is_committing = False
                 self._changed.notify_all()
@@ -102,13 +107,3 @@ class NewestCommits:
             batches, self._newest = self._newest, {}
             self._is_committing = True
             return batches
-
-    def _tell(self, failed: str | None) -> None:
-        """Warn about a failure once, and report when commits succeed again."""
-        if failed == self._failure:
-            return
-        self._failure, before = failed, self._failure
-        if failed is not None:
-            warn(f"cannot commit offsets of group {self._group_id} to {self._target.name}: {failed}; will retry")
-        elif before is not None:
-            warn(f"commits offsets of group {self._group_id} to {self._target.name} again")

@@ -33,7 +33,7 @@ from offsets_pipeline.spark_query.kafka_source_offsets import (
     refuse_shared_topics,
 )
 from offsets_pipeline.spark_query.newest_commits import NewestCommits
-from offsets_pipeline.warnings import warn
+from offsets_pipeline.warnings import Warnings, warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,7 +108,7 @@ class OffsetsListener(StreamingQueryListener):
         self._readers: dict[str, str] = {}  # id of the query that reads a topic
         self._last_batches: dict[str, int] = {}  # by run id, the last batch whose progress Spark has delivered
         self._delivered = threading.Condition()
-        self._warned = ""
+        self._warnings = Warnings(warn)
         atexit.register(self.close)
 
     def close(self, timeout_seconds: float = _EXIT_SECONDS) -> bool:
@@ -119,7 +119,9 @@ class OffsetsListener(StreamingQueryListener):
         deadline = time.monotonic() + timeout_seconds
         delivered = self._await_events(deadline)
         if not delivered:
-            self._warn(f"group {self._group} lacks offsets: Spark has not delivered the progress of the last batch")
+            self._warnings.warn(
+                f"group {self._group} lacks offsets: Spark has not delivered the progress of the last batch"
+            )
         done = [each.close(max(0.0, deadline - time.monotonic())) for each in self._commits]
         atexit.unregister(self.close)
         return delivered and all(done)
@@ -150,7 +152,7 @@ class OffsetsListener(StreamingQueryListener):
                     self._last_batches[str(progress.runId)] = progress.batchId
                     self._delivered.notify_all()
         except Exception as error:  # noqa: BLE001 - a listener must not fail its query
-            self._warn(f"group {self._group} gets no offsets: {in_one_line(error)}")
+            self._warnings.warn(f"group {self._group} gets no offsets: {in_one_line(error)}")
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's
         """Let another query read the topics; Spark posts this event after those of all batches of the run."""
@@ -200,12 +202,6 @@ class OffsetsListener(StreamingQueryListener):
                     f"{named} reads topic {topic}, which query {reader} reads too; "
                     "add a listener with query=NAME and a group for each"
                 )
-
-    def _warn(self, text: str) -> None:
-        """Warn, but not twice in a row with one text."""
-        if text != self._warned:
-            warn(text)
-        self._warned = text
 
 
 def _completed_batches() -> dict[str, int] | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.delta.schemas import CURRENT_OFFSETS, FOLD_PROGRESS
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.foreign_errors import in_one_line, may_pass
+from offsets_pipeline.periodic import Periodic
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import state_tables_of
 from offsets_pipeline.state.publishing import compact_facts, drop_replaced, publish
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _LARGE_ROWS = 1_000_000
 _REST = 4  # times as long as a publishing took, until the next one starts
+_SHORTEST_REST_SECONDS = 0.05
 _REST_SECONDS = 30.0  # for queries that began to read an incarnation before another one took over
 _FINISHES = 20  # attempts at the end, beside other writers
 
@@ -30,60 +32,54 @@ class Publisher:
     """Publishes what is folded, in a thread; compacts facts, and drops those of replaced incarnations.
 
     Call `start` once, `after_fold` after each fold, `finish` when the last fold has ended well, and `close` always.
-    Calls ``warn`` with one line for a failure that may pass.
+    Calls ``warn`` with one line for a failure that may pass, once until a publishing succeeds.
     """
 
     def __init__(self, store: Store, settings: FoldSettings, clock: Clock, warn: Callable[[str], object]) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._warn = warn
         self._folded_at: float | None = None  # the first fold that is not published
         self._ended_at = time.monotonic()
         self._took = 0.0
         self._is_large = False
         self._replaced: tuple[dict[int, int], float] | None = None  # incarnations, and when they were first seen
-        self._error: Exception | None = None
         self._lock = threading.Lock()  # one publishing at a time
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._periodic = Periodic(
+            self._publish_beside,
+            lambda: (self._due_at() - time.monotonic()) * 1000,
+            warn=warn,
+            describe=lambda error: f"cannot publish {store.location}: {in_one_line(error)}; the next run tries again",
+            may_pass=may_pass,
+        )
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name="publishing", daemon=True)
-        self._thread.start()
+        self._periodic.start("publishing")
 
     def after_fold(self, records: int) -> None:
         """Note a fold of this many records. Raises the error of the thread, unless a later publishing may succeed."""
         if records and self._folded_at is None:
             self._folded_at = time.monotonic()
-        if self._error is not None:
-            raise self._error
+        self._periodic.check()
 
     def finish(self) -> None:
         """Publish all that is folded. Raises as `publish`, WriteConflict if other writers came first too often."""
         for _ in range(_FINISHES):
-            if self._stopped.is_set() or self._publish():
+            if self._periodic.is_stopped() or self._publish():
                 return
         raise WriteConflict(f"{self._store.location} is not published to its end: other writers came first")
 
     def close(self) -> None:
         """End the thread, after a publishing that is running."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._periodic.close()
 
-    def _run(self) -> None:
-        while not self._stopped.wait(max(0.05, min(1.0, self._due_at() - time.monotonic()))):
-            if time.monotonic() >= self._due_at():
-                try:
-                    self._publish()
-                except Exception as error:  # noqa: BLE001 - the next fold raises it
-                    if not may_pass(error):
-                        self._error = error
-                        return
-                    self._warn(f"cannot publish {self._store.location}: {in_one_line(error)}; the next run tries again")
-                    self._folded_at = time.monotonic()  # the next run is as late as after a fold
+    def _publish_beside(self) -> None:
+        try:
+            self._publish()
+        except Exception:
+            self._folded_at = time.monotonic()  # the next run is as late as after a fold
+            raise
 
     def _due_at(self) -> float:
         """When the next publishing starts: halfway to the time until which it has to end; in the end without a fold."""
@@ -92,7 +88,7 @@ class Publisher:
         since, wait_ms = self._folded_at, within_ms / 2
         if since is None:
             since, wait_ms = self._ended_at, settings.publish_large_within_ms
-        return max(since + wait_ms / 1000, self._ended_at + _REST * self._took)
+        return max(since + wait_ms / 1000, self._ended_at + max(_REST * self._took, _SHORTEST_REST_SECONDS))
 
     def _publish(self) -> bool:
         """Publish; returns whether all that was folded is published."""

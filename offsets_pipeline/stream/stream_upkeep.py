@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from pyspark import inheritable_thread_target
 
-from offsets_pipeline.clock import MS_OF_HOUR, due
+from offsets_pipeline.clock import MS_OF_HOUR
 from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.maintenance import maintain_beside_fold
+from offsets_pipeline.periodic import Periodic
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
     from offsets_pipeline.clock import Clock
@@ -43,59 +44,54 @@ class StreamUpkeep:
         self._clock = clock
         self._settings = settings
         self._on_upkeep = on_upkeep
-        self._warn = warn
-        self._stopped = stopped or threading.Event()
         self._cleaned_at_ms: int | None = None
         self._dropped_since_ms: dict[str, dict[str, int]] = {}
-        self._warning = ""
-        self._thread: threading.Thread | None = None
+        self._periodic = Periodic(
+            self._run,
+            settings.fold.upkeep_interval_ms,
+            clock.now_ms,
+            at_once=False,
+            warn=warn,
+            describe=lambda error: f"upkeep of {store.location} failed: {in_one_line(error)}; the next run tries again",
+            stopped=stopped,
+        )
 
     def start(self) -> None:
         """Run every interval in a thread, the first time after one interval, until `close`."""
-        run = inheritable_thread_target(self._store.spark)(self.run)
-        self._thread = threading.Thread(target=run, name="upkeep", daemon=True)
-        self._thread.start()
+        self._periodic.start("upkeep", inheritable_thread_target(self._store.spark))
 
     def close(self) -> None:
         """End the run in progress after its present step, and start no other.
 
         Waits ten seconds at most. A run that takes longer goes on until the process ends: a kill does it no harm.
         """
-        self._stopped.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_CLOSE_SECONDS)
+        self._periodic.close(_CLOSE_SECONDS)
 
     def run(self) -> None:
         """Run every interval until `close`, in this thread."""
-        for _ in due(self._settings.fold.upkeep_interval_ms, self._clock, self._stopped, at_once=False):
-            now_ms = self._clock.now_ms()
-            cleans = self._must_clean(now_ms)
-            try:
-                done = maintain_beside_fold(
-                    *(self._store, self._clock, self._stopped.is_set, self._settings),
-                    cleans=cleans,
-                    dropped_since_ms=self._dropped_since_ms,
-                )
-            except Exception as error:  # noqa: BLE001 - the stream goes on, whatever it is
-                if self._stopped.is_set():  # Spark ends under a cleaning
-                    return
-                self._say_once(
-                    f"upkeep of {self._store.location} failed: {in_one_line(error)}; the next run tries again"
-                )
-                continue
-            self._warning = ""
-            if cleans:
-                self._cleaned_at_ms = now_ms
-            if any((each.files_before, each.bytes_before) != (each.files, each.bytes) or each.removed for each in done):
-                self._on_upkeep(done)
+        for _ in self._periodic.results():
+            pass
+
+    def _run(self) -> None:
+        now_ms = self._clock.now_ms()
+        cleans = self._must_clean(now_ms)
+        try:
+            done = maintain_beside_fold(
+                *(self._store, self._clock, self._periodic.is_stopped, self._settings),
+                cleans=cleans,
+                dropped_since_ms=self._dropped_since_ms,
+            )
+        except Exception:
+            if self._periodic.is_stopped():  # Spark ends under a cleaning
+                return
+            raise
+        if cleans:
+            self._cleaned_at_ms = now_ms
+        if any((each.files_before, each.bytes_before) != (each.files, each.bytes) or each.removed for each in done):
+            self._on_upkeep(done)
 
     def _must_clean(self, now_ms: int) -> bool:
         if not self._settings.fold.clean_in_stream or not self._settings.log.history_hours:
             return False
         history_ms = self._settings.log.history_hours * MS_OF_HOUR
         return self._cleaned_at_ms is None or now_ms - self._cleaned_at_ms >= history_ms
-
-    def _say_once(self, warning: str) -> None:
-        if warning != self._warning:
-            self._warning = warning
-            self._warn(warning)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import threading
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.broker.cluster import Cluster
 from offsets_pipeline.broker.topics_offsets import bounds_of_topics
-from offsets_pipeline.clock import due
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.foreign_errors import in_one_line
+from offsets_pipeline.periodic import Periodic
 from offsets_pipeline.topic_positions.sample_table import SampleWriter
 
 if TYPE_CHECKING:
@@ -66,48 +65,35 @@ class SamplerThread:
         self, make: Callable[[], PositionSampler], interval_ms: int, clock: Clock, warn: Callable[[str], object]
     ) -> None:
         self._make = make
-        self._interval_ms = interval_ms
-        self._clock = clock
-        self._warn = warn
-        self._warning = ""
-        self._stopped = threading.Event()
         self._sampler: PositionSampler | None = None
-        self._thread = threading.Thread(target=self._run, name="topic-offsets", daemon=True)
+        self._periodic = Periodic(
+            self._sample,
+            interval_ms,
+            clock.now_ms,
+            warn=warn,
+            describe=lambda error: (
+                f"cannot sample positions of topics: {in_one_line(error)}; the next sample tries again"
+            ),
+            at_end=self._close_sampler,
+        )
 
     def start(self) -> None:
         """Take the first sample at once."""
-        self._thread.start()
+        self._periodic.start("topic-offsets")
 
     def close(self) -> None:
         """End after the sample in progress; waits ten seconds at most. Does nothing before `start`."""
-        self._stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join(_CLOSE_SECONDS)
+        self._periodic.close(_CLOSE_SECONDS)
 
     def sample_once(self) -> None:
         """Take one sample in this thread, in place of `start`."""
-        self._try(self._sample)
-        if self._sampler is not None:
-            self._try(self._sampler.close)
-
-    def _run(self) -> None:
-        for _ in due(self._interval_ms, self._clock, self._stopped):
-            self._try(self._sample)
-        if self._sampler is not None:
-            self._try(self._sampler.close)
+        self._periodic.run_once()
 
     def _sample(self) -> None:
         if self._sampler is None:
             self._sampler = self._make()
         self._sampler.sample()
 
-    def _try(self, act: Callable[[], object]) -> None:
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001 - the stream goes on, whatever it is
-            said = f"cannot sample positions of topics: {in_one_line(error)}; the next sample tries again"
-            if said != self._warning:
-                self._warning = said
-                self._warn(said)
-        else:
-            self._warning = ""
+    def _close_sampler(self) -> None:
+        if self._sampler is not None:
+            self._sampler.close()

@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 30
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "_WRITE_SECONDS", 0.01)
-    monkeypatch.setattr(figures, "_COUNT_SECONDS", 0.0)
+    monkeypatch.setattr(figures, "_COUNT_SECONDS", 0.01)
 
 
 @pytest.mark.usefixtures("_hasty")

@@ -51,6 +51,7 @@ from offsets_pipeline.ingest.topic.topic_plan import check_topic
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.semantics.coordinator_semantics import AUTO, MODERN, CoordinatorSemantics
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties, session_of
+from offsets_pipeline.warnings import Warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +107,7 @@ class TopicIngest:
         self._topic_watch: TopicWatch | None = None
         self._failures: list[OffsetsError | _TopicChangedError] = []
         self._is_steady = False
-        self._warning = ""
+        self._warnings = Warnings(self._observer.warned)
         self.added = 0
 
     @property
@@ -189,10 +190,14 @@ class TopicIngest:
         if known != semantics and asked is not None:
             store.require_semantics(semantics)
         elif known != semantics:
-            self._warn(f"the broker's coordinator is {semantics}, that of {store.location} is {known}: it changes")
+            self._warnings.warn(
+                f"the broker's coordinator is {semantics}, that of {store.location} is {known}: it changes"
+            )
             store = store.with_semantics(semantics, self._settings.fold)
         notes = TopicMetadata(store, self._topic, self._settings, self._clock)
-        self._topic_watch = TopicWatch(notes, self._topic, self._settings, self._clock, self._observer, self._warn)
+        self._topic_watch = TopicWatch(
+            notes, self._topic, self._settings, self._clock, self._observer, self._warnings.warn
+        )
         return store
 
     def stop(self) -> None:
@@ -237,18 +242,12 @@ class TopicIngest:
             if failures > _FAILURES_IN_A_ROW:
                 raise TopicStopped(f"{said}; the query failed too often without reading a record")
             if away is None:
-                self._warn(f"{said}; trying again")
+                self._warnings.warn(f"{said}; trying again")
             else:
                 self._observer.unreachable(away)
             waits = min(waits + 1, _MOST_WAITS)
             self._stopped.wait(min(2**waits * _POLL_SECONDS, self._settings.fold.max_backoff_ms / 1000))
         return self.added
-
-    def _warn(self, text: str) -> None:
-        """Call the observer's `warned`, unless the last warning had the same text."""
-        if text != self._warning:
-            self._warning = text
-            self._observer.warned(text)
 
     # --- one query
 
@@ -415,7 +414,7 @@ class TopicIngest:
         """Look at the topic while the query reads it; False if the reading needs a new plan."""
         if not self._prepared.look(progress, admin, topic, lambda: last_ends(query)):
             return False
-        self._warning = ""  # the cluster answers again: a later warning with the same text is new
+        self._warnings.recovered()  # the cluster answers again
         return True
 
 

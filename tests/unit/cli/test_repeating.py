@@ -10,25 +10,9 @@ import pytest
 
 from offsets_pipeline.cli.repeating import repeated
 from offsets_pipeline.cli.values import AS_SET, every_option
-from offsets_pipeline.clock import FixedClock, due
+from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.errors import CannotClean, CommitUnknown, WriteConflict
-
-HOUR_MS = 3_600_000
-BEGIN_MS = 1_795_000_000_000
-
-
-class Waits(threading.Event):
-    """An event whose waits take no time: the clock goes on instead."""
-
-    def __init__(self, clock: FixedClock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if not self.is_set():
-            assert timeout is not None
-            self._clock.advance_ms(round(timeout * 1000))
-        return self.is_set()
+from tests.unit.test_periodic import BEGIN_MS, HOUR_MS, Waits
 
 
 def parsed(*arguments: str, default: str | None = None) -> object:
@@ -49,17 +33,6 @@ def test_interval_is_in_seconds_or_a_duration() -> None:
 def test_invalid_interval_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a duration: write seconds, or ISO 8601 such as PT1H30M"):
         parsed(f"--every={text}")
-
-
-def test_runs_begin_an_interval_apart_and_at_once_where_one_took_longer() -> None:
-    clock = FixedClock(BEGIN_MS)
-    stopped, began = Waits(clock), []
-    for _ in due(HOUR_MS, clock, stopped):
-        began.append(clock.now_ms() - BEGIN_MS)
-        clock.advance_ms(2 * HOUR_MS if len(began) == 2 else 60_000)
-        if len(began) == 4:
-            stopped.set()
-    assert began == [0, HOUR_MS, 3 * HOUR_MS, 4 * HOUR_MS]
 
 
 def test_one_run_without_an_interval_raises_its_errors_and_leaves_signals_alone() -> None:

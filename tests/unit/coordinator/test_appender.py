@@ -315,7 +315,7 @@ def test_housekeeping_expires_and_aborts_by_itself(store: Path) -> None:
     from offsets_pipeline.coordinator.coordinator import Coordinator  # noqa: PLC0415
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(housekeeping, "_TICK_SECONDS", 0.01)
+        patch.setattr(housekeeping, "_TICK_MS", 10)
         settings = Settings(coordinator=CoordinatorSettings(offsets_retention_check_interval_ms=1))
         with Coordinator.open(store, settings) as coordinator:
             coordinator.commit_offsets("g", {("t", 0): 1}, retention_time_ms=1)

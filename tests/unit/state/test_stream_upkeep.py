@@ -23,7 +23,7 @@ from offsets_pipeline.stream import stream_upkeep
 from offsets_pipeline.stream.stream_upkeep import StreamUpkeep
 from tests.logs import LogPartition
 from tests.spark.stores import appended, log_of
-from tests.unit.cli.test_repeating import HOUR_MS, Waits
+from tests.unit.test_periodic import HOUR_MS, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
