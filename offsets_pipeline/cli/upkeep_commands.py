@@ -25,7 +25,7 @@ def maintain(location: str, settings: Settings, every_ms: int | None) -> int:
 
     def run() -> list[Upkeep]:
         with progress_bar("compacting", tasks):
-            return upkeep.maintain_store(store, clock, settings=settings)
+            return upkeep.maintain_store(store, clock, settings)
 
     for done in repeated(run, every_ms, clock, spark=lambda: store.spark):
         write_rows(list(upkeep.Upkeep._fields), done, "table")

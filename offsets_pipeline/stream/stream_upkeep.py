@@ -9,7 +9,7 @@ from pyspark import inheritable_thread_target
 
 from offsets_pipeline.clock import MS_OF_HOUR, due
 from offsets_pipeline.foreign_errors import in_one_line
-from offsets_pipeline.maintenance import maintain_beside_fold
+from offsets_pipeline.maintenance import maintain_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,9 +71,11 @@ class StreamUpkeep:
             now_ms = self._clock.now_ms()
             cleans = self._must_clean(now_ms)
             try:
-                done = maintain_beside_fold(
-                    *(self._store, self._clock, self._stopped.is_set, self._settings),
+                done = maintain_store(
+                    *(self._store, self._clock, self._settings),
+                    publishes=False,
                     cleans=cleans,
+                    is_stopping=self._stopped.is_set,
                     dropped_since_ms=self._dropped_since_ms,
                 )
             except Exception as error:  # noqa: BLE001 - the stream goes on, whatever it is
