@@ -227,7 +227,7 @@ class ExactlyOnceTask:
 
     def _call(self, what: str, handler: Handler) -> None:
         claims = {claim_of(self._connector): SHARED, ("task", self.application): EXCLUSIVE}
-        self._store.log.call(what, handler, claims)
+        self._store.log.submit(what, handler, claims).result()
 
     def _refuse(self) -> None:
         """Raise TaskFenced or ConnectorStopped by the store's newest records. The caller holds the log's lock."""

@@ -145,7 +145,7 @@ class OffsetManagement:
         return str(self._call(f"a reset of offsets of connector {connector}", connector, handler))
 
     def _call(self, what: str, connector: str, handler: Callable[[int], Outcome[Any]]) -> Any:  # noqa: ANN401
-        return self._log.call(what, handler, {claim_of(connector): EXCLUSIVE}, self._timeout_ms)
+        return self._log.submit(what, handler, {claim_of(connector): EXCLUSIVE}, self._timeout_ms).result()
 
     def _record(self, connector: str, key: bytes, value: bytes | None) -> Record:
         return Record(self._log.store.partition_for(connector), key, value)

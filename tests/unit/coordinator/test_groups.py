@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.coordinator.coordinator import GroupListing
+from offsets_pipeline.coordinator.coordinator import ListedGroup
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata, MemberOfGroup
 from offsets_pipeline.errors import (
     GroupSubscribedToTopic,
@@ -92,10 +92,10 @@ def test_groups_are_listed_by_state_and_type(coordinator: Coordinator, store: Pa
     of_kip848(store, "new")
     share_group(store, "shared")
     listings = [
-        GroupListing("active", "Classic", "Stable", "consumer"),
-        GroupListing("new", "Consumer", "Stable", "consumer"),
-        GroupListing("shared", "Share", "Empty", "share"),
-        GroupListing("simple", "Classic", "Empty", ""),
+        ListedGroup("active", "Classic", "Stable", "consumer"),
+        ListedGroup("new", "Consumer", "Stable", "consumer"),
+        ListedGroup("shared", "Share", "Empty", "share"),
+        ListedGroup("simple", "Classic", "Empty", ""),
     ]
     assert coordinator.list_groups() == listings
     assert coordinator.list_groups(states=["Stable"]) == listings[:2]
