@@ -14,7 +14,7 @@ import pyarrow as pa
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.connect.connector_offsets import ConnectorOffset, OffsetRecord, answering_offsets
 from offsets_pipeline.coordinator.appender import Appender
-from offsets_pipeline.coordinator.owned_log import OwnedLog
+from offsets_pipeline.coordinator.owned_log import OwnedLog, Record
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import Instance
 from offsets_pipeline.delta.damage import reading
@@ -121,6 +121,10 @@ class ConnectLog:
         return sorted(
             {each.key.connector for state in self._states for each in state.records.values() if each.value is not None}
         )
+
+    def new_record(self, connector: str, raw_key: bytes, value: bytes | None) -> Record:
+        """Return a record of a connector to append."""
+        return Record(self.store.partition_for(connector), raw_key, value)
 
     def _state_of(self, connector: str) -> TopicPartitionState:
         return self._states[self.store.partition_for(connector)]

@@ -10,7 +10,6 @@ from offsets_pipeline.connect.connector_config import SOURCE, config_of, config_
 from offsets_pipeline.connect.connector_offsets import source_answer
 from offsets_pipeline.connect.target_states import STOPPED, claim_of, target_state_of, target_state_record
 from offsets_pipeline.coordinator.appender import EXCLUSIVE
-from offsets_pipeline.coordinator.owned_log import Record
 from offsets_pipeline.coordinator.requests import Outcome
 from offsets_pipeline.errors import BadConnectRequest, NoSuchConnector, StoreMismatch
 from offsets_pipeline.semantics.connect_keys import canonical_json, offset_key, offset_value
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.connect.connect_log import ConnectLog
     from offsets_pipeline.connect.connector_offsets import ConnectorOffset
+    from offsets_pipeline.coordinator.owned_log import Record
 
 _ALTERED = "The offsets for this connector have been altered successfully"
 _RESET = "The offsets for this connector have been reset successfully"
@@ -123,10 +123,10 @@ class OffsetManagement:
             for partition, offset in wanted.items():
                 keys = [key.encode() for key in known[partition].raw_keys] if partition in known else []
                 if offset is None:
-                    records += [self._record(connector, key, None) for key in keys]
+                    records += [self._log.new_record(connector, key, None) for key in keys]
                 else:
                     key = offset_key(connector, json.loads(partition))
-                    records.append(self._record(connector, key, offset_value(offset)))
+                    records.append(self._log.new_record(connector, key, offset_value(offset)))
             return Outcome(records, _ALTERED)
 
         return str(self._call(f"an alteration of offsets of connector {connector}", connector, handler))
@@ -140,15 +140,12 @@ class OffsetManagement:
         def handler(_: int) -> Outcome[str]:
             self._require_stopped(connector)
             keys = [key.encode() for each in self._log.offsets(connector) for key in each.raw_keys]
-            return Outcome([self._record(connector, key, None) for key in keys], _RESET)
+            return Outcome([self._log.new_record(connector, key, None) for key in keys], _RESET)
 
         return str(self._call(f"a reset of offsets of connector {connector}", connector, handler))
 
     def _call(self, what: str, connector: str, handler: Callable[[int], Outcome[Any]]) -> Any:  # noqa: ANN401
         return self._log.submit(what, handler, {claim_of(connector): EXCLUSIVE}, self._timeout_ms).result()
-
-    def _record(self, connector: str, key: bytes, value: bytes | None) -> Record:
-        return Record(self._log.store.partition_for(connector), key, value)
 
     def _exists(self, connector: str) -> bool:
         return next(self._log.records(connector), None) is not None

@@ -1,7 +1,7 @@
 """The coordinator of an owned log, with calls named as in Kafka (R24-R28).
 
-`Coordinator` has the calls, and its parts do the work: `LogOffsets`, `TransactionCoordinator` and `Expiration` make requests,
-`CoordinatorCore` loads the log and passes the requests to the `Appender`.
+`Coordinator` has the calls, and its parts do the work. `LogOffsets`, `TransactionCoordinator` and `Expiration` make
+requests. `CoordinatorCore` loads the log, and passes the requests to the `Appender`.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ def control_key(control_type: str) -> bytes:
     return _CONTROL_KEY.pack(0, _CONTROL_TYPE[control_type])
 
 
-def control_value(coordinator_epoch: int = 0) -> bytes:
-    """Value of a transaction marker."""
-    return _CONTROL_VALUE.pack(0, coordinator_epoch)
+def control_value() -> bytes:
+    """Value of a transaction marker, of coordinator epoch 0."""
+    return _CONTROL_VALUE.pack(0, 0)
 
 
 def empty_batch(offset: int) -> bytes:
