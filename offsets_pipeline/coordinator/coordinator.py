@@ -6,7 +6,7 @@ requests. `CoordinatorCore` loads the log, and passes the requests to the `Appen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
 from offsets_pipeline.clock import SystemClock
@@ -219,18 +219,14 @@ class Coordinator:
         """Return the current figures."""
         with self._core.lock:
             states = list(self._core.partitions.loaded())
-            figures, counts = self._core.appender.figures, self._core.counts
+            figures = self._core.appender.figures
             return Gauges(
                 groups=sum(len(state.groups) for state in states),
                 offsets=sum(len(offsets) for state in states for offsets in state.offsets.values()),
-                commits=counts.commits,
-                committed_offsets=counts.committed_offsets,
-                expired_offsets=counts.expired_offsets,
-                expired_groups=counts.expired_groups,
                 appends=figures.appends,
                 appended_records=figures.records,
                 conflicts=figures.conflicts,
-                lost=counts.lost,
+                **asdict(self._core.counts),
                 load_ms=self._core.partitions.load_ms(),
                 refused=self._core.refusals.by_error(),
             )
@@ -354,19 +350,13 @@ class Coordinator:
         InvalidCommitOffsetSize.
         """
         self._core.submit_change(
-            "store group",
-            group.group_id,
-            lambda state, now_ms: groups.store_group(state, group, now_ms, self._core.settings),
-            timeout_ms,
+            "store group", group.group_id, lambda state, now_ms: groups.store_group(state, group, now_ms), timeout_ms
         ).result()
 
     def add_group(self, group: GroupMetadata, *, timeout_ms: int | None = None) -> bool:
         """Store a group unless a group of that name exists. Returns whether it was stored."""
         is_new: bool = self._core.submit_change(
-            "add group",
-            group.group_id,
-            lambda state, now_ms: groups.add_group(state, group, now_ms, self._core.settings),
-            timeout_ms,
+            "add group", group.group_id, lambda state, now_ms: groups.add_group(state, group, now_ms), timeout_ms
         ).result()
         return is_new
 

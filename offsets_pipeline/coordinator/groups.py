@@ -21,15 +21,12 @@ from offsets_pipeline.semantics.log_row import DELETE_GROUPS, OFFSET_DELETE
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsets_pipeline.config.sections import CoordinatorSettings
     from offsets_pipeline.coordinator.owned_log import Record
     from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 
 
-def store_group(
-    state: PartitionState, group: GroupMetadata, now_ms: int, settings: CoordinatorSettings
-) -> Outcome[None]:
+def store_group(state: PartitionState, group: GroupMetadata, now_ms: int) -> Outcome[None]:
     """Return the group's record, which replaces its stored metadata.
 
     If the stored group is an empty one of another type, tombstones for its records come first.
@@ -49,17 +46,17 @@ def store_group(
             f"so generation {group.generation} is not stored"
         )
     try:
-        records.append(group_record(state.log_partition, group, now_ms, settings.group_metadata_value_version))
+        records.append(group_record(state.log_partition, group, now_ms))
     except UnwritableRecord as error:
         raise InvalidCommitOffsetSize(f"cannot store group {group.group_id!r}: {error}") from error
     return Outcome(records, None)
 
 
-def add_group(state: PartitionState, group: GroupMetadata, now_ms: int, settings: CoordinatorSettings) -> Outcome[bool]:
+def add_group(state: PartitionState, group: GroupMetadata, now_ms: int) -> Outcome[bool]:
     """Return the record of a new group and True; no record and False if a group of that name exists."""
     if state.group(group.group_id) is not None:
         return Outcome([], response=False)
-    return Outcome(store_group(state, group, now_ms, settings).records, response=True)
+    return Outcome(store_group(state, group, now_ms).records, response=True)
 
 
 def delete_group(state: PartitionState, group_id: str) -> Outcome[int]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: The only version of a commit's value with an expire timestamp (R7).
 _EXPIRING_VERSION = 1
 _LEADER_EPOCH_SINCE, _TOPIC_ID_SINCE = 3, 4
-_GROUP_INSTANCE_ID_SINCE, _REBALANCE_TIMEOUT_SINCE, _STATE_TIMESTAMP_SINCE = 3, 1, 2
+_GROUP_METADATA_VERSION = 3  # as brokers write it
 
 #: By group type, the record type whose tombstone removes the group (R14). That tombstone comes last.
 _REMOVING_TYPE = {CLASSIC: GROUP_METADATA, CONSUMER: 3, SHARE: 11, STREAMS: 17}
@@ -63,33 +63,30 @@ def offset_tombstone(log_partition: int, group_id: str, where: TopicPartition, r
     return Record(log_partition, _commit_key(group_id, where), None, request=request)
 
 
-def group_record(log_partition: int, group: GroupMetadata, now_ms: int, version: int) -> Record:
+def group_record(log_partition: int, group: GroupMetadata, now_ms: int) -> Record:
     """Return the record with the metadata of a classic group. Raises UnwritableRecord."""
-    members = []
-    for each in group.members:
-        member: Fields = {
+    members: list[Fields] = [
+        {
             "member_id": each.member_id,
+            "group_instance_id": each.group_instance_id,
             "client_id": each.client_id,
             "client_host": each.client_host,
+            "rebalance_timeout": each.rebalance_timeout_ms,
             "session_timeout": each.session_timeout_ms,
             "subscription": each.subscription,
             "assignment": each.assignment,
         }
-        if version >= _REBALANCE_TIMEOUT_SINCE:
-            member["rebalance_timeout"] = each.rebalance_timeout_ms
-        if version >= _GROUP_INSTANCE_ID_SINCE:
-            member["group_instance_id"] = each.group_instance_id
-        members.append(member)
+        for each in group.members
+    ]
     fields: Fields = {
         "protocol_type": group.protocol_type,
         "generation": group.generation,
         "protocol": group.protocol,
         "leader": group.leader,
+        "current_state_timestamp": now_ms,
         "members": members,
     }
-    if version >= _STATE_TIMESTAMP_SINCE:
-        fields["current_state_timestamp"] = now_ms
-    value = encode_value(GROUP_METADATA, DecodedValue(version, fields))
+    value = encode_value(GROUP_METADATA, DecodedValue(_GROUP_METADATA_VERSION, fields))
     return Record(log_partition, group_key(GROUP_METADATA, group.group_id, ""), value)
 
 

@@ -35,16 +35,6 @@ class Endings(NamedTuple):
         return Endings(self.outcome[rows], self.marker_offset[rows])
 
 
-def outcomes(rows: pa.Table) -> npt.NDArray[np.int8]:
-    """COMMITTED, ABORTED or OPEN for each row, as `endings`."""
-    return endings(rows).outcome
-
-
-def outcomes_within(rows: pa.Table) -> npt.NDArray[np.int8]:
-    """COMMITTED, ABORTED or OPEN for each row, as `endings_within`."""
-    return endings_within(rows).outcome
-
-
 def endings(rows: pa.Table) -> Endings:
     """Return the outcome of each row: of the next marker of its producer in its log partition (R11).
 
