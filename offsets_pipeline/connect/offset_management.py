@@ -17,8 +17,7 @@ from offsets_pipeline.semantics.connect_keys import canonical_json, offset_key, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from offsets_pipeline.connect.connect_log import ConnectLog
-    from offsets_pipeline.connect.connector_offsets import ConnectorOffset
+    from offsets_pipeline.connect.connect_log import Answer, ConnectLog
     from offsets_pipeline.coordinator.owned_log import Record
 
 _ALTERED = "The offsets for this connector have been altered successfully"
@@ -43,38 +42,20 @@ class OffsetManagement:
 
     def target_states(self) -> dict[str, str]:
         """The target state of each connector, by name."""
-
-        def found() -> dict[str, str]:
-            return {name: target_state_of(self._log, name) for name in self._log.connectors()}
-
-        return self._log.read(found)
+        return self._log.read(lambda: {name: target_state_of(self._log, name) for name in self._log.connectors()})
 
     def offsets(self, connector: str) -> dict[str, Any]:
         """The answer to `GET /connectors/{connector}/offsets`, at any state."""
-
-        def found() -> list[ConnectorOffset]:
-            self._require(connector)
-            return self._log.offsets(connector)
-
-        return source_answer(self._log.read(found))
+        return source_answer(self._read(connector, lambda: self._log.offsets(connector)))
 
     def info(self, connector: str) -> dict[str, Any]:
         """The answer to `GET /connectors/{connector}`. No tasks run here."""
-
-        def found() -> dict[str, str] | None:
-            self._require(connector)
-            return config_of(self._log, connector)
-
-        return _info(connector, self._log.read(found))
+        return _info(connector, self._read(connector, lambda: config_of(self._log, connector)))
 
     def status(self, connector: str, worker_id: str) -> dict[str, Any]:
         """The answer to `GET /connectors/{connector}/status`: the target state, at any worker."""
-
-        def found() -> str:
-            self._require(connector, f"No status found for connector {connector}")
-            return target_state_of(self._log, connector)
-
-        state = self._log.read(found)
+        otherwise = f"No status found for connector {connector}"
+        state = self._read(connector, lambda: target_state_of(self._log, connector), otherwise)
         connector_state = {"state": state, "worker_id": worker_id}
         return {"name": connector, "connector": connector_state, "tasks": [], "type": SOURCE}
 
@@ -143,6 +124,13 @@ class OffsetManagement:
             return Outcome([self._log.new_record(connector, key, None) for key in keys], _RESET)
 
         return str(self._call(f"a reset of offsets of connector {connector}", connector, handler))
+
+    def _read(self, connector: str, answer: Callable[[], Answer], otherwise: str | None = None) -> Answer:
+        def found() -> Answer:
+            self._require(connector, otherwise)
+            return answer()
+
+        return self._log.read(found)
 
     def _call(self, what: str, connector: str, handler: Callable[[int], Outcome[Any]]) -> Any:  # noqa: ANN401
         return self._log.submit(what, handler, {claim_of(connector): EXCLUSIVE}, self._timeout_ms).result()

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from concurrent.futures import Future
     from pathlib import Path
-    from types import TracebackType
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.coordinator.commits import FetchedOffset
@@ -160,9 +159,7 @@ class Coordinator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
