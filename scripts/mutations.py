@@ -439,7 +439,7 @@ MUTATIONS = [
     Mutation(
         "R26",
         COORDINATES,
-        "coordinator/deletion.py",
+        "coordinator/groups.py",
         "    if not group.is_empty:",
         "    if False:",
         ("tests/unit/coordinator/test_groups.py", *COORDINATOR),
@@ -447,7 +447,7 @@ MUTATIONS = [
     Mutation(
         "R26",
         COORDINATES,
-        "coordinator/deletion.py",
+        "coordinator/groups.py",
         "if group.is_subscribed_to(where.topic):",
         "if False:",
         ("tests/unit/coordinator/test_groups.py", *COORDINATOR),

@@ -40,7 +40,7 @@ from offsets_pipeline.semantics.transactions import (
     OPEN,
     Endings,
     endings,
-    outcomes_within,
+    endings_within,
 )
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Replay:
         table = self._progress.unfolded(table)
         if not table.num_rows:
             return
-        table = table.append_column("outcome", pa.array(outcomes_within(table)))
+        table = table.append_column("outcome", pa.array(endings_within(table).outcome))
         control = table["control_type"].is_valid()
         if pc.any(control).as_py():
             ends = pc.and_(pc.is_in(table["control_type"], pa.array([COMMIT, ABORT])), table["producer_id"].is_valid())

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.record.commit_columns import decodable_keys, decodable_values, parse_commits
 from offsets_pipeline.semantics.classic_offsets import classic_offsets
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, endings_within, outcomes_within
+from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, endings_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -194,7 +194,7 @@ def _decided(part: _Rows) -> _Decided:
     if part.plain.all():
         return _Decided(part.commits, ~part.plain, part.commits, _NO_ROWS)
     plain = part.plain | part.tombstone  # R12: a tombstone applies at once
-    outcome = outcomes_within(part.rows)
+    outcome = endings_within(part.rows).outcome
     committed = part.commits & ~plain & (outcome == COMMITTED)
     aborted = part.commits & ~plain & (outcome == ABORTED)
     visible = part.commits & plain | committed

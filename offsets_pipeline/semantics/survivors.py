@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
@@ -33,15 +32,7 @@ from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group_description import Existence, GroupRecordRow, existence, is_live
 from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, record_key_of
 from offsets_pipeline.semantics.known_keys import decode_known_key
-from offsets_pipeline.semantics.log_row import ABORT, COMMIT
-from offsets_pipeline.semantics.transactions import (
-    ABORTED,
-    COMMITTED,
-    NO_MARKER,
-    OPEN,
-    Endings,
-    next_markers,
-)
+from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, NO_MARKER, OPEN, Endings, endings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -93,20 +84,16 @@ class Cleaning:
 
     def _read_transactions(self) -> None:
         """Find the marker of each record of a transaction (R11)."""
-        commits = _mask(pc.fill_null(pc.equal(self._rows["control_type"], COMMIT), fill_value=False))
-        aborts = _mask(pc.fill_null(pc.equal(self._rows["control_type"], ABORT), fill_value=False))
-        is_marker = (commits | aborts) & self._in_transaction
-        rows = np.flatnonzero((self._data | is_marker) & self._in_transaction)
-        producers = codes_of(self._rows["producer_id"].take(pa.array(rows)))
-        found = next_markers(producers, rows, is_marker[rows])
-        members, found = rows[self._data[rows]], found[self._data[rows]]
-        ended = members[found >= 0]
-        self._marker = np.full(self._count, _NONE, dtype=np.int64)
-        self._marker[ended] = rows[found[found >= 0]]
-        self._open = np.zeros(self._count, dtype=np.bool_)
-        self._open[members[found < 0]] = True
-        self._aborted = np.zeros(self._count, dtype=np.bool_)
-        self._aborted[ended] = aborts[self._marker[ended]]
+        columns = {
+            "log_partition": pa.repeat(0, self._count),
+            "record_offset": np.arange(self._count),
+            "producer_id": self._rows["producer_id"],
+            "control_type": self._rows["control_type"],
+        }
+        outcome, marker = endings(pa.table(columns))
+        self._open: Bools = self._data & self._in_transaction & (outcome == OPEN)
+        self._aborted: Bools = outcome == ABORTED
+        self._marker = np.where(outcome == OPEN, _NONE, marker)
 
     def _last_of_unread(self, unread: Int64s) -> Int64s:
         """The last record of each raw key that does not decode, as a broker keeps it; null is a key, too (R6)."""

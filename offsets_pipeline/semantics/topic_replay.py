@@ -19,7 +19,7 @@ from offsets_pipeline.semantics.connect_keys import ConnectKey, parse_connect_ke
 from offsets_pipeline.semantics.effects import Effects
 from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.topic_state import ConnectRow
-from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, outcomes, outcomes_within
+from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, endings, endings_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -57,7 +57,7 @@ def replay_topic(tables: Iterable[pa.Table], kind: TopicKind, folded_to: Mapping
     table = table.filter(
         pc.is_in(table["log_partition"], pa.array(list(progress.records), pa.int32()))
     ).combine_chunks()
-    outcome = outcomes(table)
+    outcome = endings(table).outcome
     data = table["control_type"].is_null().to_numpy().astype(np.bool_)
     table, outcome = table.filter(pa.array(data)), outcome[data]
     parsed = ParsedRows(table, kind)
@@ -92,7 +92,7 @@ def compact_topic(table: pa.Table, kind: TopicKind, folded_to: Mapping[int, int]
     counts = records > 0
     folded = counts & (offset < starts[partition])
     parsed = ParsedRows(table, kind)
-    outcome = outcomes_within(table)
+    outcome = endings_within(table).outcome
     data = table["control_type"].is_null().to_numpy().astype(np.bool_)
     plain = table["producer_id"].is_null().to_numpy().astype(np.bool_)
     removable = data & counts & ~folded & parsed.known & (plain | (outcome != OPEN))

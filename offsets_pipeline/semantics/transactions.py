@@ -35,16 +35,6 @@ class Endings(NamedTuple):
         return Endings(self.outcome[rows], self.marker_offset[rows])
 
 
-def outcomes(rows: pa.Table) -> npt.NDArray[np.int8]:
-    """COMMITTED, ABORTED or OPEN for each row, as `endings`."""
-    return endings(rows).outcome
-
-
-def outcomes_within(rows: pa.Table) -> npt.NDArray[np.int8]:
-    """COMMITTED, ABORTED or OPEN for each row, as `endings_within`."""
-    return endings_within(rows).outcome
-
-
 def endings(rows: pa.Table) -> Endings:
     """Return the outcome of each row: of the next marker of its producer in its log partition (R11).
 
@@ -76,7 +66,7 @@ def endings_within(rows: pa.Table) -> Endings:
     return _endings(rows, run)
 
 
-def next_markers(transaction_of: Int64s, record_offset: Int64s, is_marker: Bools) -> Int64s:
+def _next_markers(transaction_of: Int64s, record_offset: Int64s, is_marker: Bools) -> Int64s:
     """The position of the marker that ends the transaction of each row (R11); -1 for an open transaction.
 
     ``transaction_of`` numbers the producers of each log partition, from 0. A marker ends itself.
@@ -116,7 +106,7 @@ def _endings(rows: pa.Table, part: Int64s) -> Endings:
     if int(codes.max()) >= max(_SMALL_CODES, 8 * len(codes)):
         codes = _numbered(pa.array(codes))
     offset = rows["record_offset"].to_numpy()[in_transaction]
-    marker = next_markers(codes, offset, is_marker[in_transaction])
+    marker = _next_markers(codes, offset, is_marker[in_transaction])
     ended = (marker >= 0) & is_data[in_transaction]
     found.outcome[in_transaction[ended]] = np.where(commits[in_transaction[marker[ended]]], COMMITTED, ABORTED)
     found.marker_offset[in_transaction[ended]] = offset[marker[ended]]

@@ -38,8 +38,8 @@ def starting_offsets(
     """The JSON for the option `startingOffsets` of Spark's Kafka source: the committed offsets of a group.
 
     Spark asks for all partitions of the topics. So the JSON has all up to the last one with a committed offset, or up
-    to a given number of partitions; ``missing`` stands for those without a committed offset. A cluster tells how many
-    partitions the topics have.
+    to a given number of partitions; ``missing`` stands for those without a committed offset. A cluster knows the
+    number of partitions of the topics.
 
     Args:
         store: the folder of a store: owned, mirrored or of snapshots; or bootstrap servers HOST:PORT[,HOST:PORT].

@@ -24,7 +24,7 @@ from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, outcomes
+from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, endings
 from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows, capture_semantics, input_table
 from tests.random_logs import MANY, Shape, random_log
 from tests.unit.history.history_stores import START_MS, capture_store, random_store, table_of, times_of
@@ -160,7 +160,7 @@ def test_decoded_log_has_each_record_as_it_decodes(tmp_path: Path, name: str) ->
     partitions = capture_rows(name)
     assert len(by_place) == found.num_rows == sum(map(len, partitions.values()))
     for at, rows in partitions.items():
-        ended = outcomes(input_table(rows)).tolist()
+        ended = endings(input_table(rows)).outcome.tolist()
         for row, outcome in zip(rows, ended, strict=True):
             told = by_place[at, row.record_offset]
             assert (told["control_type"], told["tombstone"]) == (row.control_type, row.value is None)

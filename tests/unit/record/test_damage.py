@@ -17,7 +17,7 @@ from offsets_pipeline.record import scan
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.corrupt import NotASegment
 from offsets_pipeline.record.segment import SegmentReader, read_segment
-from offsets_pipeline.record.write import BatchOptions, encode_batch
+from tests.record_batches import BatchOptions, encode_batch
 
 LENGTH_OFFSET, MAGIC_OFFSET, CRC_OFFSET = 8, 16, 17
 
