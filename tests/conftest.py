@@ -36,6 +36,7 @@ pytest.register_assert_rewrite(
 ROOT = Path(__file__).resolve().parent.parent
 MARKED_FIXTURES = ("spark", "kafka")
 LONG = "long"
+LONG_TEST_SECONDS = 1800  # below `faulthandler_timeout` of pyproject.toml
 SLOWEST_FIRST = (
     "test_readme.py",
     "test_session.py",
@@ -68,9 +69,14 @@ def pytest_report_header() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use Spark or a broker, so that `-m "not spark"` leaves them out; slowest folders first."""
+    """Mark tests that use Spark or a broker, so that `-m "not spark"` leaves them out; slowest folders first.
+
+    Long tests get a longer timeout.
+    """
     items.sort(key=_place_in_run)  # two workers: neither ends long after the other
     for item in items:
+        if item.get_closest_marker(LONG):
+            item.add_marker(pytest.mark.timeout(LONG_TEST_SECONDS))
         for fixture in MARKED_FIXTURES:
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(fixture)
