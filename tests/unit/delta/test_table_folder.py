@@ -348,9 +348,13 @@ def _racing(folder: TableFolder, worker: int, seed: int) -> list[tuple[int, int]
         os.link = link
 
 
-def test_every_acknowledged_commit_of_racing_processes_is_there_once(folder: TableFolder) -> None:
+def test_every_acknowledged_commit_of_racing_processes_is_there_once(folder: TableFolder, run_seed: int) -> None:
     with multiprocessing.get_context("spawn").Pool(3) as processes:
-        done = [each for found in processes.starmap(_racing, [(folder, at, at) for at in range(3)]) for each in found]
+        done = [
+            each
+            for found in processes.starmap(_racing, [(folder, at, run_seed + at) for at in range(3)])
+            for each in found
+        ]
     assert sorted(version for version, _ in done) == list(range(1, 37))
     assert numbers(folder) == sorted(number for _, number in done)
     for version, number in done:
