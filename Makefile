@@ -132,6 +132,11 @@ test-sample: setup kafka s3 ## a random tenth of the long tests, in a quarter of
 		exit $$status
 	fi
 
+.PHONY: test-mutations
+test-mutations: SEED ?= $(shell date +%s)
+test-mutations: setup ## break the code at 200 random places: what share do the unit tests notice? (SEED=... repeats a run)
+	@$(BIN)/python scripts/generated_mutations.py --sample 200 --seed $(SEED) $(ARGS)
+
 .PHONY: lint
 lint: setup ## ruff's rules and format, mypy's types
 	@$(BIN)/ruff check .

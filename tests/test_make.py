@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-TESTS = {"test", "test-fast", "test-long", "test-sample"}
+TESTS = {"test", "test-fast", "test-long", "test-sample", "test-mutations"}
 TARGETS = {"setup", "kafka", "s3", "run", "lint", "format", "bench", "bench-quick", "lock", "clean"} | TESTS
 JAVA_17 = 'openjdk version "17.0.15" 2025-04-15'
 

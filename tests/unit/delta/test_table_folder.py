@@ -20,6 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import fs
 
 from offsets_pipeline.delta import put_if_absent, table_folder
+from offsets_pipeline.delta.damage import damage_of
 from offsets_pipeline.delta.filesystems import children
 from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, OFFSET_FACTS
 from offsets_pipeline.delta.snapshot import Commit, Snapshot
@@ -326,6 +327,18 @@ def test_checkpoints_are_made_and_old_commits_go(tmp_path: Path) -> None:
     assert not commit_file(folder, 0).exists()
     found = again(folder).snapshot()
     assert (found.version, found.transaction(APP), found.rows().num_rows) == (7, 6, 7)
+
+
+def test_a_table_with_a_checkpoint_and_no_commit_is_whole_and_one_without_both_is_damaged(folder: TableFolder) -> None:
+    append(folder, 1)
+    DeltaTable(folder.folder).create_checkpoint()
+    for version in range(2):
+        commit_file(folder, version).unlink()
+    assert damage_of(folder.folder) is None
+    assert numbers(again(folder)) == [1]
+    shutil.rmtree(f"{folder.folder}/_delta_log")
+    Path(folder.folder, "_delta_log").mkdir()
+    assert "has no commit; all rows are lost" in str(damage_of(folder.folder))
 
 
 # --- races
