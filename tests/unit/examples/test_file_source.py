@@ -125,6 +125,7 @@ def test_a_batch_has_at_most_batch_size_lines_and_a_flush_is_due_by_lines(
     assert positions(second) == [13]
     reader.commit(second)
     assert in_store(log)[0]["offset"] == {"position": 13}
+    assert [list(marks) for marks in reader._marks.values()] == [[13]]  # those before it are needed no more
 
 
 def test_files_are_source_partitions_and_share_a_limit(
