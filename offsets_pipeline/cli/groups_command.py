@@ -19,7 +19,7 @@ from offsets_pipeline.clock import SystemClock, due, shown_time
 from offsets_pipeline.lag.lag_of_groups import lag_of_groups
 from offsets_pipeline.lag.lag_rows import group_lags, topics_of
 from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.group_listing import GroupListing, groups_with_topics, list_groups, matching
+from offsets_pipeline.query.group_listing import GroupListing, list_groups, matching
 from offsets_pipeline.topic_positions.sample_table import table_of
 
 if TYPE_CHECKING:
@@ -123,13 +123,10 @@ def _listed(
     for store, reader in open_readers(stores, settings).items():
         time = answer_time_of(reader, store, settings)
         times.append((reader.cluster, time))
-        listed = _with_lag(reader, list_groups(reader), time, settings, live)
+        listed = _with_lag(reader, list_groups(reader, chosen.topics or None), time, settings, live)
         if chosen.patterns:
             named = set(matching((each.group for each in listed), chosen.patterns))
             listed = [each for each in listed if each.group in named]
-        if chosen.topics:
-            of_topics = groups_with_topics(reader, chosen.topics)
-            listed = [each for each in listed if each.group in of_topics]
         idle_since = None if chosen.idle is None else shown_time(reader.opened_ms - chosen.idle)
         found += [each for each in listed if chosen.accepts(each, idle_since)]
     return sorted(found, key=chosen.key()), times

@@ -20,7 +20,7 @@ from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.metrics.metric_registry import Metrics
 from offsets_pipeline.observability.collectors import StateMetrics
 from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.retention_inputs import retention_inputs
+from offsets_pipeline.query.retention_forecast import retention_inputs
 from offsets_pipeline.query.sql import run_query
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import create_views, register_views
