@@ -11,7 +11,7 @@ A snapshot store has no records of a coordinator at all: there no cause is ruled
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import shown_time
@@ -22,12 +22,12 @@ from offsets_pipeline.semantics.log_row import DELETE_GROUPS, EXPIRY, OFFSET_DEL
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Basis, Expiry, RetentionInputs, Rule, forecast
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
-    from offsets_pipeline.history.lost_commits import LostCommit
+    from offsets_pipeline.history.deletion_evidence import GroupDeletion, LostTombstone
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.group import Group
-    from offsets_pipeline.semantics.partition_state import CommittedOffset, TopicPartition
+    from offsets_pipeline.semantics.partition_state import TopicPartition
 
 EXPIRED, DELETED, GROUP_REMOVED, TOPIC_GONE, UNKNOWN = "expired", "deleted", "group removed", "topic gone", "unknown"
 
@@ -63,38 +63,6 @@ class Retention:
     is_known: bool = False
 
 
-@dataclass
-class GroupDeletion:
-    """Tombstones of one group that were written together, and the group before them.
-
-    ``deleted`` has the record offset of each identity's tombstone, ``sources`` the column `source` of these records.
-    ``removed_at`` is the record offset of the group's own tombstone, which may hide offsets that it leaves behind
-    (R14). ``others`` are the other groups with tombstones in the same write, and whether one of these removes them.
-    ``topics_kept`` are topics of ``deleted``; another group kept an offset of each. Topics that are ``undecided``
-    wait for more records (`TopicHolders`); None: it does not know the deletion yet.
-    """
-
-    group_id: str
-    time_ms: int | None
-    record_offset: int
-    write: int
-    group: Group
-    offsets: Mapping[TopicPartition, CommittedOffset]
-    pending: Collection[TopicPartition]
-    deleted: dict[TopicPartition, int] = field(default_factory=dict)
-    sources: dict[TopicPartition, str] = field(default_factory=dict)
-    removed_at: int | None = None
-    hides_offsets: bool = False
-    others: Mapping[str, bool] = field(default_factory=dict)
-    topics_kept: set[str] = field(default_factory=set)
-    undecided: set[str] | None = None
-
-    @property
-    def topics(self) -> set[str]:
-        """The topics of the deleted offsets."""
-        return {where.topic for where in self.deleted}
-
-
 class Cause(NamedTuple):
     """The cause of a deletion, the reason in a sentence, and all causes that could have written the records."""
 
@@ -126,7 +94,7 @@ class Causes:
             found |= dict.fromkeys((where for where in deletion.offsets if where not in deletion.deleted), left)
         return found
 
-    def of_lost(self, lost: LostCommit) -> Cause:
+    def of_lost(self, lost: LostTombstone) -> Cause:
         """The cause of a deletion whose commit is no longer in the log: only a note can tell it."""
         noted = self._note(lost.source)
         if noted is not None:

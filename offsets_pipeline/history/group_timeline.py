@@ -13,9 +13,8 @@ from offsets_pipeline.history.partition_owners import UNKNOWN as UNKNOWN_MEMBER
 from offsets_pipeline.semantics.effects import in_milliseconds
 
 if TYPE_CHECKING:
-    from offsets_pipeline.history.completeness import Completeness
     from offsets_pipeline.history.deletion_causes import Retention
-    from offsets_pipeline.history.log_history import LogHistory
+    from offsets_pipeline.history.log_history import Completeness, LogHistory
 
 _BY = {
     EXPIRED: "by retention",

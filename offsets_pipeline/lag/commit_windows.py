@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.record.commit_columns import parse_commits
-from offsets_pipeline.record.wire import encode_utf8
 from offsets_pipeline.semantics.compaction import are_commits, codes_of, paired
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
+from offsets_pipeline.semantics.log_row import are_keys_of
 from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.semantics.transactions import COMMITTED, endings
 
@@ -27,7 +27,6 @@ COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id", "con
 _COMPACT_ROWS = 100_000
 #: From so many groups on it is quicker to decode all commits.
 MANY_GROUPS = 50
-_TYPE_BYTES, _LENGTH_BYTES = 2, 2
 
 _NO_COMMITS = np.zeros(0, dtype=np.int64)
 
@@ -96,9 +95,10 @@ class CommitWindows:
 
     def add(self, rows: pa.Table) -> None:
         """Take rows with the columns of the log, of any log partitions; those of one partition come in order."""
-        commits = of_groups(rows, self._group_ids) & are_commits(rows["key"])
-        is_control = _bools(rows["control_type"].is_valid())
-        wanted = (commits & ~is_control) | is_control
+        wanted = are_commits(rows["key"])
+        if self._group_ids is not None:
+            wanted &= are_keys_of(rows["key"], self._group_ids)
+        wanted |= _bools(rows["control_type"].is_valid())
         self._rows.append(rows.select(COLUMNS).filter(pa.array(wanted)))
         held = sum(each.num_rows for each in self._rows)
         if held - self._compacted > max(_COMPACT_ROWS, self._compacted):
@@ -171,27 +171,6 @@ def _identity_codes(commits: CommitColumns, key_code: Int64s) -> Int64s:
     first = np.zeros(int(key_code.max()) + 1, dtype=np.int64)
     first[key_code[::-1]] = np.arange(len(key_code))[::-1]  # of equal indices numpy keeps the last
     return codes_of(commits.take(first).identities())[key_code]
-
-
-def of_groups(rows: pa.Table, group_ids: Collection[str] | None) -> Bools:
-    """Whether the key of each row is of one of these groups; None: of any. Keys start with type and group id (R5)."""
-    if group_ids is None:
-        return np.ones(rows.num_rows, dtype=np.bool_)
-    found = np.zeros(rows.num_rows, dtype=np.bool_)
-    for group_id in group_ids:
-        text = encode_utf8(group_id)
-        named = len(text).to_bytes(_LENGTH_BYTES, "big") + text
-        of_group = pc.binary_slice(rows["key"], _TYPE_BYTES, _TYPE_BYTES + len(named))
-        found |= _bools(pc.is_in(of_group, pa.array([named], of_group.type)))
-    return found
-
-
-def commit_key_prefixes(group_id: str) -> list[bytes]:
-    """What the keys of all commits of a group start with, for both key versions."""
-    text = encode_utf8(group_id)
-    return [
-        version.to_bytes(_TYPE_BYTES, "big") + len(text).to_bytes(_LENGTH_BYTES, "big") + text for version in (0, 1)
-    ]
 
 
 def _visibility(table: pa.Table) -> tuple[Bools, Int64s]:

@@ -12,16 +12,16 @@ import pyarrow as pa
 
 from offsets_pipeline.errors import InvalidTime
 from offsets_pipeline.history.log_history import LogHistory
-from offsets_pipeline.history.of_groups import of_groups
 from offsets_pipeline.log.log_reader import as_input
 from offsets_pipeline.query.describe import GROUP_COLUMNS, OFFSET_COLUMNS, GroupAnswer, by_group, group_answers
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.group_rows import described
+from offsets_pipeline.semantics.log_row import of_groups
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from offsets_pipeline.history.completeness import Completeness
+    from offsets_pipeline.history.log_history import Completeness
     from offsets_pipeline.query.describe import Group
     from offsets_pipeline.semantics.effects import Effects
     from offsets_pipeline.store_snapshot import StoreSnapshot

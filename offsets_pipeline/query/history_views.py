@@ -21,9 +21,9 @@ from offsets_pipeline.history.deletion_causes import Causes, Retention
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS, LOG_RECORDS
 from offsets_pipeline.history.history_tables import partitions_of
 from offsets_pipeline.history.log_history import COLUMNS, LogHistory
-from offsets_pipeline.history.of_groups import of_groups
 from offsets_pipeline.history.partition_history import PartitionHistory, Shown
 from offsets_pipeline.query.filters import Filters
+from offsets_pipeline.semantics.log_row import of_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
