@@ -19,7 +19,7 @@ from offsets_pipeline.clock import SystemClock, due, shown_time
 from offsets_pipeline.lag.lag_of_groups import lag_of_groups
 from offsets_pipeline.lag.lag_rows import group_lags, topics_of
 from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.group_listing import GroupListing, list_groups, matching
+from offsets_pipeline.query.group_listing import GroupFigures, list_groups, matching
 from offsets_pipeline.topic_positions.sample_table import table_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class GroupFilter:
     bootstrap_server: str | None
     options: Sequence[str]
 
-    def accepts(self, group: GroupListing, idle_since: str | None) -> bool:
+    def accepts(self, group: GroupFigures, idle_since: str | None) -> bool:
         """Whether to list a group; ``idle_since``: only without a commit since this time."""
         states = {each.lower() for each in self.states}
         types = {each.lower() for each in self.types}
@@ -57,9 +57,9 @@ class GroupFilter:
             and (idle_since is None or group.last_commit is None or group.last_commit < idle_since)
         )
 
-    def key(self) -> Callable[[GroupListing], Any]:
+    def key(self) -> Callable[[GroupFigures], Any]:
         """The order of groups."""
-        keys: dict[str, Callable[[GroupListing], Any]] = {
+        keys: dict[str, Callable[[GroupFigures], Any]] = {
             "group": lambda each: (each.group, each.cluster),
             "last-commit": lambda each: (each.last_commit or "", each.group),
             "lag": lambda each: (-1 if each.lag is None else -each.lag, each.group),
@@ -116,9 +116,9 @@ def _names(stores: Sequence[str]) -> list[str]:
 
 def _listed(
     stores: Sequence[str], settings: Settings, chosen: GroupFilter, live: LiveCluster
-) -> tuple[list[GroupListing], list[tuple[str, AnswerTime]]]:
+) -> tuple[list[GroupFigures], list[tuple[str, AnswerTime]]]:
     """The groups, and the time that they are as of for each cluster."""
-    found: list[GroupListing] = []
+    found: list[GroupFigures] = []
     times = []
     for store, reader in open_readers(stores, settings).items():
         time = answer_time_of(reader, store, settings)
@@ -133,8 +133,8 @@ def _listed(
 
 
 def _with_lag(
-    reader: StateReader, listed: list[GroupListing], time: AnswerTime, settings: Settings, live: LiveCluster
-) -> list[GroupListing]:
+    reader: StateReader, listed: list[GroupFigures], time: AnswerTime, settings: Settings, live: LiveCluster
+) -> list[GroupFigures]:
     """The groups with their lag, if positions of their topics are known."""
     if not live.is_given and not table_of(reader.location).exists():
         return listed

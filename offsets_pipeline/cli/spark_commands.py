@@ -10,7 +10,7 @@ from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.opened import open_reader, spark_when_needed
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.delta.reader import UNREADABLE
-from offsets_pipeline.query.sql import create_lasting_views, run_query
+from offsets_pipeline.query.views import create_lasting_views, run_query
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,9 +1,10 @@
-"""Why offsets were deleted: what the records of a deletion can tell.
+"""Why offsets were deleted, as far as the log shows it.
 
-A coordinator writes tombstones for four causes, and a broker never notes which. Each cause is ruled out by what the log
-shows of the group at that moment. A cause is named if no other one is left. Otherwise the cause is unknown, and the
-reason has the evidence for each candidate. A request can delete what has just expired, so retention alone is left only
-if an expiry run wrote what no request writes: tombstones of several groups at once, and some of these stay.
+A coordinator writes tombstones for four causes. A broker never notes which cause it was. The state of the group at that
+moment rules some causes out. If one cause is left, that is the cause. Otherwise the cause is unknown, and the reason
+has the evidence for each candidate. A request can delete offsets that have just expired. So retention is the only
+candidate only where an expiry run wrote what no request writes: tombstones of several groups at once, not all of which
+are removed.
 
 The coordinator of this program notes the request in the column `source` of the log; then nothing has to be ruled out.
 A snapshot store has no records of a coordinator at all: there no cause is ruled out.
@@ -54,7 +55,7 @@ _LATE_MS = 5_000
 class Retention:
     """The coordinator's `offsets.retention.minutes` and `offsets.retention.check.interval.ms`, in milliseconds.
 
-    By default those of Kafka. A broker's log does not tell them. If they are not known for sure (``is_known``), a
+    The defaults are Kafka's. A broker's log does not contain them. If they are not known for sure (``is_known``), a
     deletion that fits them is an expiry, and one that does not fit may still be one.
     """
 
@@ -95,7 +96,7 @@ class Causes:
         return found
 
     def of_lost(self, lost: LostTombstone) -> Cause:
-        """The cause of a deletion whose commit is no longer in the log: only a note can tell it."""
+        """The cause of a deletion whose commit is no longer in the log: only the coordinator's note names one."""
         noted = self._note(lost.source)
         if noted is not None:
             return Cause(noted, f"the coordinator noted {_NAMES[noted]}", [noted])
@@ -148,7 +149,7 @@ class Causes:
         if cause == GROUP_REMOVED:
             return "the group was empty and lost all its offsets"
         if cause == TOPIC_GONE:
-            return f"no group of log partition kept an offset of {where.topic}"
+            return f"no group in the log partition kept an offset of {where.topic}"
         return "the group was empty" if deletion.group.is_empty else f"no member subscribes to {where.topic}"
 
     def _evidence_of_retention(self, deletion: GroupDeletion, where: TopicPartition) -> str:

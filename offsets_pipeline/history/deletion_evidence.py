@@ -191,7 +191,7 @@ class LostCommits:
             self._after_gaps += offset[steps > 1].tolist()
             self._next = int(offset[-1]) + 1
 
-    def meet(self, group_id: str, where: TopicPartition, record_offset: int) -> bool:
+    def note_record(self, group_id: str, where: TopicPartition, record_offset: int) -> bool:
         """Note a record of an offset; returns whether records are missing since the last one."""
         last = self._last.get((group_id, where), -1)
         self._last[group_id, where] = record_offset

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.history.decoded_log import decoded_log
-from offsets_pipeline.history.deletion_causes import Causes, Retention
+from offsets_pipeline.history.deletion_causes import Retention
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS, LOG_RECORDS
 from offsets_pipeline.history.log_history import COLUMNS, LogHistory
-from offsets_pipeline.history.partition_history import PartitionHistory, Shown
+from offsets_pipeline.history.partition_history import HistoryOptions, PartitionHistory, Shown
 from offsets_pipeline.semantics.log_row import of_groups
 from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, endings
 
@@ -124,36 +124,28 @@ def histories(
     ``partitions``: these log partitions only. ``repeats``: show what a later log incarnation has again, too.
     ``completeness`` gets an entry for each log incarnation and log partition that was read.
     """
-    causes = Causes(history.semantics, retention, kind=history.properties.kind)
-    names = history.topic_names()
-    shown: dict[int, Shown] | None = None if repeats or len(history.incarnations) == 1 else defaultdict(set)
+    options = HistoryOptions.of(history, retention, group_ids)
+    shown: dict[int, Shown] = defaultdict(set)
+    shows_all = repeats or not options.has_incarnations
     for incarnation in history.incarnations:
-        watched: dict[int, PartitionHistory] = {}
-        waiting = 0
+        replayed: dict[int, PartitionHistory] = {}
+        waiting_rows = 0
         homes = partitions_of(history, incarnation, group_ids, partitions)
         for partition, rows in history.read(incarnation, partitions=homes).runs():
-            if partition not in watched:
-                watched[partition] = PartitionHistory(
-                    partition,
-                    incarnation.number,
-                    incarnation.offsets_partitions,
-                    history.semantics,
-                    causes,
-                    group_ids=group_ids,
-                    topic_names=names,
-                    shown=None if shown is None else shown[partition],
-                )
-            watched[partition].add(rows)
+            if partition not in replayed:
+                earlier = None if shows_all else shown[partition]
+                replayed[partition] = PartitionHistory(options, partition, incarnation.number, earlier)
+            replayed[partition].add(rows)
             if completeness is not None:
-                place = incarnation.number, partition
-                if place not in completeness:
-                    completeness[place] = history.completeness(incarnation, partition)
-                completeness[place].add(rows)
-            waiting += rows.num_rows
-            if group_ids is None and waiting >= _PENDING_ROWS:
-                waiting = 0
-                yield from (each.take() for each in watched.values())
-        for each in watched.values():
+                at = incarnation.number, partition
+                if at not in completeness:
+                    completeness[at] = history.completeness(incarnation, partition)
+                completeness[at].add(rows)
+            waiting_rows += rows.num_rows
+            if group_ids is None and waiting_rows >= _PENDING_ROWS:
+                waiting_rows = 0
+                yield from (each.take() for each in replayed.values())
+        for each in replayed.values():
             each.finish()
             yield each.take()
 

@@ -12,7 +12,7 @@ from offsets_pipeline.history.partition_owners import PartitionOwners
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
 from offsets_pipeline.semantics.group import Group
-from offsets_pipeline.semantics.group_rows import state_columns
+from offsets_pipeline.semantics.group_facts import state_columns
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.semantics.log_row import ABORT
 from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
@@ -35,8 +35,8 @@ class _Origin(NamedTuple):
     record_ms: int | None
 
 
-class _Known(NamedTuple):
-    """What the last row of a group said."""
+class _GroupRow(NamedTuple):
+    """The columns of GROUP_HISTORY that describe a group, and its members."""
 
     columns: dict[str, Any]
     members: frozenset[str]
@@ -78,7 +78,7 @@ class ObservedPartition(PartitionState):
         self._holders = holders
         self._owners = PartitionOwners(topic_names or {})
         self._origins: dict[int, _Origin] = {}
-        self._known: dict[str, _Known] = {}
+        self._last_rows: dict[str, _GroupRow] = {}
         self._open: dict[str, GroupDeletion] = {}  # of the current write, by group
         self._removed: dict[
             str, GroupDeletion
@@ -118,7 +118,7 @@ class ObservedPartition(PartitionState):
 
     def _commit(self, group_id: str, where: TopicPartition, offset: CommittedOffset, producer_id: int | None) -> None:
         self._follow(group_id, converts=False)
-        self._lost.meet(group_id, where, self._offset)
+        self._lost.note_record(group_id, where, self._offset)
         if offset.topic_id is not None:
             self._owners.name(group_id, offset.topic_id, where.topic)
         self._is_new = group_id not in self.groups
@@ -183,7 +183,7 @@ class ObservedPartition(PartitionState):
         group = self.groups.get(group_id)
         held = self._held(group_id, where)
         deletion = self._deletion(group_id, group) if group is not None and any(held) else None
-        if self._lost.meet(group_id, where, self._offset) and not any(held):
+        if self._lost.note_record(group_id, where, self._offset) and not any(held):
             self.lost.append(LostTombstone(group_id, where, self._offset, self._now_ms, self._source))
         if self._holders is not None:
             self._holders.release(group_id, where, self._now_ms)
@@ -267,24 +267,24 @@ class ObservedPartition(PartitionState):
         return self._owners.of(group_id, self.groups.get(group_id), where, offset.topic_id)
 
     def _note_removed(self, group_id: str, group: Group | None, record_type: int) -> None:
-        if group is not None and group_id not in self.groups and group_id in self._known:
-            self._changed(group_id, "removed", record_type, _Known(dict(_GONE), frozenset()))
-            del self._known[group_id]
+        if group is not None and group_id not in self.groups and group_id in self._last_rows:
+            self._changed(group_id, "removed", record_type, _GroupRow(dict(_GONE), frozenset()))
+            del self._last_rows[group_id]
             self._owners.forget(group_id)
 
     def _note_group(self, group_id: str, record_type: int) -> None:
         description = self.groups[group_id].description
-        now = _Known(
+        now = _GroupRow(
             {**state_columns(description), "member_count": len(description.members)},
             frozenset(member.member_id for member in description.members),
         )
-        before = self._known.get(group_id)
+        before = self._last_rows.get(group_id)
         if now != before:
             self._changed(group_id, _event(before, now), record_type, now)
-            self._known[group_id] = now
+            self._last_rows[group_id] = now
 
-    def _changed(self, group_id: str, event: str, record_type: int, now: _Known) -> None:
-        before = self._known.get(group_id)
+    def _changed(self, group_id: str, event: str, record_type: int, now: _GroupRow) -> None:
+        before = self._last_rows.get(group_id)
         members = frozenset[str]() if before is None else before.members
         self.changes.append(
             now.columns
@@ -300,7 +300,7 @@ class ObservedPartition(PartitionState):
         )
 
 
-def _event(before: _Known | None, now: _Known) -> str:
+def _event(before: _GroupRow | None, now: _GroupRow) -> str:
     if before is None:
         return "created"
     joined, left = now.members - before.members, before.members - now.members

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from offsets_pipeline.history.deletion_causes import Causes
 from offsets_pipeline.history.deletion_evidence import GroupWrites, LostCommits, TopicHolders
 from offsets_pipeline.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, OFFSET_HISTORY
 from offsets_pipeline.history.observed_partition import ObservedPartition
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from offsets_pipeline.delta.schemas import Table
-    from offsets_pipeline.history.deletion_causes import Cause, Causes
+    from offsets_pipeline.history.deletion_causes import Cause, Retention
     from offsets_pipeline.history.deletion_evidence import GroupDeletion
+    from offsets_pipeline.history.log_history import LogHistory
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.partition_state import CommittedOffset
 
@@ -41,48 +44,60 @@ _IDENTITY = {
 Shown = set[tuple[Any, ...]]
 
 
+@dataclass(frozen=True)
+class HistoryOptions:
+    """What the histories of all log partitions of a store have in common; picklable.
+
+    ``offsets_partitions`` is R1's n by log incarnation, ``semantics`` the coordinator that the replay reproduces, and
+    ``topic_names`` has names of topic ids from outside of the log. ``group_ids``: only these groups; rows of others are
+    only looked at for evidence.
+    """
+
+    offsets_partitions: Mapping[int, int]
+    semantics: CoordinatorSemantics
+    causes: Causes
+    topic_names: Mapping[str, str]
+    group_ids: Collection[str] | None = None
+
+    @classmethod
+    def of(cls, history: LogHistory, retention: Retention, group_ids: Collection[str] | None = None) -> HistoryOptions:
+        """The options for a store and its coordinator's settings of retention."""
+        return cls(
+            {each.number: each.offsets_partitions for each in history.incarnations},
+            history.semantics,
+            Causes(history.semantics, retention, kind=history.properties.kind),
+            history.topic_names(),
+            group_ids,
+        )
+
+    @property
+    def has_incarnations(self) -> bool:
+        """Whether the log has several incarnations."""
+        return len(self.offsets_partitions) > 1
+
+
 class PartitionHistory:
     """Takes the rows of a log partition, and gives the rows of the views out."""
 
     def __init__(
-        self,
-        log_partition: int,
-        log_incarnation: int,
-        offsets_partitions: int,
-        semantics: CoordinatorSemantics,
-        causes: Causes,
-        *,
-        group_ids: Collection[str] | None = None,
-        topic_names: Mapping[str, str] | None = None,
-        shown: Shown | None = None,
+        self, options: HistoryOptions, log_partition: int, log_incarnation: int, shown: Shown | None = None
     ) -> None:
-        """Watch one log partition.
-
-        Args:
-            log_partition: its number.
-            log_incarnation: the incarnation of its rows.
-            offsets_partitions: R1's n.
-            semantics: the coordinator that the replay reproduces.
-            causes: names the causes of deletions.
-            group_ids: only these groups; the rows of others are only looked at for evidence.
-            topic_names: names of topic ids from outside of the log.
-            shown: gets what this incarnation shows; what it holds is not shown again. None for a single incarnation.
-        """
+        """``shown`` gets what this incarnation shows; what it holds is not shown again. None: show all."""
         self._log_incarnation = log_incarnation
-        self._causes = causes
-        self._group_ids = group_ids
+        self._causes = options.causes
+        self._group_ids = group_ids = options.group_ids
         self._writes = GroupWrites(keep_all=group_ids is not None)
-        self._holders = TopicHolders()
         self._lost = LostCommits()
         self._evidence: list[pa.Table] = []
+        counts = options.offsets_partitions
         self._state = ObservedPartition(
             log_partition,
-            offsets_partitions,
-            semantics,
+            counts.get(log_incarnation, counts[max(counts)]),
+            options.semantics,
             self._writes,
             self._lost,
-            self._holders if group_ids is None else None,
-            topic_names,
+            TopicHolders() if group_ids is None else None,
+            options.topic_names,
         )
         self._shown = shown
         self._begun: set[tuple[str, str]] = set()

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.semantics.compaction import are_commits, codes_of, paired
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
-from offsets_pipeline.semantics.log_row import are_keys_of
+from offsets_pipeline.semantics.log_row import are_keys_of, as_bools
 from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.semantics.transactions import COMMITTED, endings
 
@@ -98,7 +98,7 @@ class CommitWindows:
         wanted = are_commits(rows["key"])
         if self._group_ids is not None:
             wanted &= are_keys_of(rows["key"], self._group_ids)
-        wanted |= _bools(rows["control_type"].is_valid())
+        wanted |= as_bools(rows["control_type"].is_valid())
         self._rows.append(rows.select(COLUMNS).filter(pa.array(wanted)))
         held = sum(each.num_rows for each in self._rows)
         if held - self._compacted > max(_COMPACT_ROWS, self._compacted):
@@ -108,7 +108,7 @@ class CommitWindows:
 
     def _needed(self, table: pa.Table) -> Bools:
         """The rows that may be in a window: transactional rows, markers, and the last plain rows of each key."""
-        plain = _bools(table["producer_id"].is_null())
+        plain = as_bools(table["producer_id"].is_null())
         code = paired(codes_of(table["key"]), _int64s(table["log_partition"]))
         needed = ~plain
         rows = np.flatnonzero(plain)
@@ -178,10 +178,10 @@ def _visibility(table: pa.Table) -> tuple[Bools, Int64s]:
 
     And the record offset that made it visible: its own, or that of its marker.
     """
-    is_data, record_offset = _bools(table["control_type"].is_null()), _int64s(table["record_offset"])
+    is_data, record_offset = as_bools(table["control_type"].is_null()), _int64s(table["record_offset"])
     if table["producer_id"].null_count == table.num_rows:
         return is_data, record_offset
-    at_once = _bools(pc.or_(table["producer_id"].is_null(), table["value"].is_null()))
+    at_once = as_bools(pc.or_(table["producer_id"].is_null(), table["value"].is_null()))
     ended = endings(table)
     visible: Bools = is_data & (at_once | (ended.outcome == COMMITTED))
     return visible, np.where(at_once, record_offset, ended.marker_offset)
@@ -198,10 +198,6 @@ def _superseded(code: Int64s, visible_at: Int64s) -> Bools:
     superseded = np.zeros(count, dtype=np.bool_)
     superseded[:-1] = least[1:] <= rank[:-1]
     return superseded
-
-
-def _bools(column: pa.Array | pa.ChunkedArray) -> Bools:
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _int64s(column: pa.Array | pa.ChunkedArray) -> Int64s:

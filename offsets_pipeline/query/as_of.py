@@ -15,7 +15,7 @@ from offsets_pipeline.history.log_history import LogHistory
 from offsets_pipeline.log.log_reader import as_input
 from offsets_pipeline.query.describe import GROUP_COLUMNS, OFFSET_COLUMNS, GroupAnswer, by_group, group_answers
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
-from offsets_pipeline.semantics.group_rows import described
+from offsets_pipeline.semantics.group_facts import described
 from offsets_pipeline.semantics.log_row import of_groups
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ _PATTERN = re.compile(r"[*?]")
 
 
 @dataclass(frozen=True)
-class GroupListing:
+class GroupFigures:
     """A group, its number of members and committed offsets, and the time of its last commit in ISO 8601.
 
     ``lag`` is the sum over its committed offsets, as of the time ``lag_as_of``; None where no lag of them is known.
@@ -78,16 +78,16 @@ def describe_matching(
 
 def consumed_partitions(group: GroupAnswer) -> list[ConsumedPartition]:
     """Return the partitions with a committed offset or a member of the group, by topic and partition."""
-    members = {place: member for member in group.members for place in member.assignment}
+    members = {name: member for member in group.members for name in member.assignment}
     offsets = {f"{each.topic}-{each.partition}": each for each in group.offsets}
     found = []
-    for place in offsets.keys() | members.keys():
-        topic, _, partition = place.rpartition("-")
-        found.append(ConsumedPartition(topic, int(partition), offsets.get(place), members.get(place)))
+    for name in offsets.keys() | members.keys():
+        topic, _, partition = name.rpartition("-")
+        found.append(ConsumedPartition(topic, int(partition), offsets.get(name), members.get(name)))
     return sorted(found, key=lambda each: each[:2])
 
 
-def list_groups(reader: StateReader, topics: Sequence[str] | None = None) -> list[GroupListing]:
+def list_groups(reader: StateReader, topics: Sequence[str] | None = None) -> list[GroupFigures]:
     """Return a line for each listed group, by name. A misplaced group has no members and offsets (R1).
 
     ``topics``: only groups with a committed offset in one of these topics.
@@ -108,7 +108,7 @@ def list_groups(reader: StateReader, topics: Sequence[str] | None = None) -> lis
         f"WHERE {IS_LISTED}"
     ).to_pylist()
     return [
-        GroupListing(
+        GroupFigures(
             row["group_id"],
             row["group_type"],
             row["state"],

@@ -26,9 +26,8 @@ from offsets_pipeline.delta.schemas import LATER_TABLES, TOPIC_OFFSETS, TOPICS
 from offsets_pipeline.errors import NoSuchTable, OffsetsError, QueryFailed
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.query.answer_time import data_times
-from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, STEPS
-from offsets_pipeline.query.parse_tree import DIALECTS, parsed, tables_in
+from offsets_pipeline.query.parse_tree import DIALECTS, Filters, filters_of, parsed, tables_in
 from offsets_pipeline.query.relations import ERRORS, Relations, connected
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
 from offsets_pipeline.sql_dialects import DUCKDB
@@ -53,12 +52,12 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC
 class LocalSql:
     """Queries over the stores of some readers. `close` ends it.
 
-    ``beside`` are readers of the other topics of a Connect worker, by the place of the store that they are beside.
+    ``beside`` are readers of the other topics of a Connect worker, by the number of the store that they are beside.
     """
 
     def __init__(self, readers: Sequence[StateReader], beside: Sequence[Sequence[StateReader]] = ()) -> None:
         self._connection = connected()
-        self._stores = [Relations(each, self._connection, f"store{place}_") for place, each in enumerate(readers)]
+        self._stores = [Relations(each, self._connection, f"store{number}_") for number, each in enumerate(readers)]
         self._beside = {
             store.prefix: [
                 Relations(each, self._connection, f"{store.prefix}{number}_") for number, each in enumerate(others, 1)

@@ -65,10 +65,10 @@ def forecast_rows(forecasts: Iterable[GroupForecast], now_ms: int, until_ms: int
         for expiry in forecast.expiries:
             if expiry.at_ms is not None and expiry.is_over(until_ms):
                 row = _offset_row(expiry, expiry.at_ms, now_ms)
-                found.append((_place(row, expiry.at_ms), row))
+                found.append((_sort_key(row, expiry.at_ms), row))
         if forecast.is_emptied(until_ms):
             row = _group_row(forecast, now_ms)
-            found.append((_place(row, forecast.emptied_at_ms), row))
+            found.append((_sort_key(row, forecast.emptied_at_ms), row))
     return [row for _, row in sorted(found, key=itemgetter(0))]
 
 
@@ -89,8 +89,8 @@ def _group_row(forecast: GroupForecast, now_ms: int) -> ForecastRow:
     return ForecastRow(when, expires, forecast.group_id, None, None, "R21", reason)
 
 
-def _place(row: ForecastRow, at_ms: int | None) -> tuple[object, ...]:
-    """Return the sort key of a row: a group comes after its offsets."""
+def _sort_key(row: ForecastRow, at_ms: int | None) -> tuple[object, ...]:
+    """A group comes after its offsets."""
     at_ms = at_ms if row.when == LATER else None
     return _RANKS[row.when], at_ms or 0, row.group, row.topic is None, row.topic or "", row.partition or 0
 

@@ -24,9 +24,9 @@ from offsets_pipeline.report.model import (
     Groups,
     Point,
     Report,
-    Series,
     StaleGroup,
     StaleGroups,
+    TimeSeries,
 )
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Rule, forecast
 
@@ -233,8 +233,8 @@ def _expiring(group: str, rule: Rule, expiries: Sequence[Expiry]) -> ExpiringGro
     return ExpiringGroup(group, len(times), min(times), max(times), number, reason, held=not rule.lets_expire)
 
 
-def _by_time(times: Sequence[int], from_ms: int, span_ms: int) -> Series:
+def _by_time(times: Sequence[int], from_ms: int, span_ms: int) -> TimeSeries:
     """Count times in equal parts of a span; earlier ones count in the first part."""
     width_ms = max(1, span_ms // _COLUMNS)
     counts = Counter(min(_COLUMNS - 1, max(0, at - from_ms) // width_ms) for at in times)
-    return Series("offsets that expire", [Point(from_ms + n * width_ms, counts[n]) for n in range(_COLUMNS)])
+    return TimeSeries("offsets that expire", [Point(from_ms + n * width_ms, counts[n]) for n in range(_COLUMNS)])

@@ -61,7 +61,7 @@ def of_partitions(rows: pa.Table, partitions: Collection[int]) -> pa.Table:
 
 def of_groups(rows: pa.Table, group_ids: Collection[str]) -> pa.Table:
     """The records of these groups, and all control records; ``rows`` has the columns key and control_type."""
-    wanted = are_keys_of(rows["key"], group_ids) | rows["control_type"].is_valid().to_numpy()
+    wanted = are_keys_of(rows["key"], group_ids) | as_bools(rows["control_type"].is_valid())
     return rows if wanted.all() else rows.filter(pa.array(wanted))
 
 
@@ -97,3 +97,8 @@ def _group_of(key: bytes) -> str | None:
         return decode_key(key).group_id
     except (CorruptRecord, UnknownRecordType):
         return None
+
+
+def as_bools(column: pa.ChunkedArray) -> Bools:
+    """A column of true and false, without nulls, for numpy."""
+    return np.asarray(column.to_numpy(), dtype=np.bool_)

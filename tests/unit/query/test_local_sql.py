@@ -17,9 +17,8 @@ from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import QueryFailed, StoreMismatch
 from offsets_pipeline.history.log_history import LogHistory
-from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.local_sql import LocalSql
-from offsets_pipeline.query.parse_tree import parsed
+from offsets_pipeline.query.parse_tree import Filters, filters_of, parsed
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.folded_stores import folded_capture
