@@ -363,7 +363,7 @@ MUTATIONS = [
     Mutation(
         "R18",
         COORDINATES,
-        "semantics/subscriptions.py",
+        "semantics/group.py",
         "if value is None or group.state == EMPTY:",
         "if value is None:",
         RETENTION,
@@ -401,10 +401,8 @@ MUTATIONS = [
     ),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_what_hides(keep)\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_proofs(keep)\n", "", CLEANING),
-    Mutation(
-        "R23", BOTH, "semantics/topic_survivors.py", "known & ~self._open & ~self._aborted", "known", CONNECT_TESTS
-    ),
-    Mutation("R23", BOTH, "semantics/topic_survivors.py", "        self._keep_markers(keep)\n", "", CONNECT_TESTS),
+    Mutation("R23", BOTH, "semantics/survivors.py", "known & ~self._open & ~self._aborted", "known", CONNECT_TESTS),
+    Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_markers(keep)\n", "", CONNECT_TESTS),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_producers(keep)\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "        keep[self._marker[ended]] = True\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "live += [newest for", "live += [] and [newest for", CLEANING),

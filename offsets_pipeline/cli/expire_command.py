@@ -27,8 +27,7 @@ from offsets_pipeline.coordinator.expiry_runs import (
 )
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.errors import NotCoordinator
-from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows
-from offsets_pipeline.query.retention_inputs import retention_inputs
+from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows, retention_inputs
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, forecast
 
 if TYPE_CHECKING:

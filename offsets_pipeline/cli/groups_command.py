@@ -19,7 +19,7 @@ from offsets_pipeline.clock import SystemClock, due, shown_time
 from offsets_pipeline.lag.lag_of_groups import lag_of_groups
 from offsets_pipeline.lag.lag_rows import group_lags, topics_of
 from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.group_listing import GroupListing, groups_with_topics, list_groups, matching
+from offsets_pipeline.query.group_listing import GroupFigures, list_groups, matching
 from offsets_pipeline.topic_positions.sample_table import table_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _COLUMNS = ("group", "type", "state", "members", "topics", "offsets", "last_comm
 _CLEAR = "\x1b[H\x1b[2J"
 _HEAD_LINES = 3  # of a refresh: time, header, and the line of the shell
 #: The orders of groups, by the value of `--sort`.
-_SORT_KEYS: Mapping[str, Callable[[GroupListing], Any]] = {
+_SORT_KEYS: Mapping[str, Callable[[GroupFigures], Any]] = {
     "group": lambda each: (each.group, each.cluster),
     "last-commit": lambda each: (each.last_commit or "", each.group),
     "lag": lambda each: (-1 if each.lag is None else -each.lag, each.group),
@@ -82,26 +82,23 @@ def _names(stores: Sequence[str]) -> list[str]:
 
 def _listed(
     options: ListedGroups, settings: Settings, live: LiveCluster
-) -> tuple[list[GroupListing], list[tuple[str, AnswerTime]]]:
+) -> tuple[list[GroupFigures], list[tuple[str, AnswerTime]]]:
     """The groups, and the time that they are as of for each cluster."""
-    found: list[GroupListing] = []
+    found: list[GroupFigures] = []
     times = []
     for store, reader in open_readers(options.stores, settings).items():
         time = answer_time_of(reader, store, settings)
         times.append((reader.cluster, time))
-        listed = _with_lag(reader, list_groups(reader), time, settings, live)
+        listed = _with_lag(reader, list_groups(reader, options.topics or None), time, settings, live)
         if options.patterns:
             named = set(matching((each.group for each in listed), options.patterns))
             listed = [each for each in listed if each.group in named]
-        if options.topics:
-            of_topics = groups_with_topics(reader, options.topics)
-            listed = [each for each in listed if each.group in of_topics]
         idle_since = None if options.idle_ms is None else shown_time(reader.opened_ms - options.idle_ms)
         found += [each for each in listed if _is_chosen(each, options, idle_since)]
     return sorted(found, key=_SORT_KEYS[options.sort]), times
 
 
-def _is_chosen(group: GroupListing, options: ListedGroups, idle_since: str | None) -> bool:
+def _is_chosen(group: GroupFigures, options: ListedGroups, idle_since: str | None) -> bool:
     """Whether to list a group; ``idle_since``: only without a commit since this time."""
     states = {each.lower() for each in options.states}
     types = {each.lower() for each in options.types}
@@ -113,8 +110,8 @@ def _is_chosen(group: GroupListing, options: ListedGroups, idle_since: str | Non
 
 
 def _with_lag(
-    reader: StateReader, listed: list[GroupListing], time: AnswerTime, settings: Settings, live: LiveCluster
-) -> list[GroupListing]:
+    reader: StateReader, listed: list[GroupFigures], time: AnswerTime, settings: Settings, live: LiveCluster
+) -> list[GroupFigures]:
     """The groups with their lag, if positions of their topics are known."""
     if not live.is_given and not table_of(reader.location).exists():
         return listed

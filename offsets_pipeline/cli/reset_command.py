@@ -13,8 +13,7 @@ from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, time_before_ms
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import NonEmptyGroup, NotCoordinator, OffsetsError
-from offsets_pipeline.offset_reset.group_offsets import owned_group_offsets
-from offsets_pipeline.offset_reset.mirrored_group_offsets import mirrored_group_offsets
+from offsets_pipeline.offset_reset.group_offsets import mirrored_group_offsets, owned_group_offsets
 from offsets_pipeline.offset_reset.plan import (
     MAX_OFFSET,
     FromFile,

@@ -21,7 +21,7 @@ from offsets_pipeline.delta.schemas import TOPICS
 from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError
 from offsets_pipeline.offset_reset.group_offsets import PROTOCOL_TYPES
 from offsets_pipeline.offset_reset.plan import GroupOffsets
-from offsets_pipeline.offset_reset.restore_plan import PastOffset, SameOffsets, plan_restore
+from offsets_pipeline.offset_reset.restore_plan import PastOffset, plan_restore, same_offset
 from offsets_pipeline.offset_reset.translation import TranslatedOffsets, moments_by_records, moments_by_samples
 from offsets_pipeline.query.as_of import offsets_as_of
 from offsets_pipeline.semantics.partition_state import TopicPartition
@@ -120,7 +120,7 @@ def _plan(
     positions = positions_of(live, topics)
     of_store, of_live = reader.properties.cluster_id, live.cluster_id()
     recreated: list[str] = []
-    finder: Finder = SameOffsets()
+    finder: Finder = same_offset
     is_other = of_store is not None and of_live is not None and of_store != of_live
     if source is not None:
         if None not in {of_store, source.cluster_id()} and source.cluster_id() != of_store:
@@ -155,9 +155,9 @@ def _translated(
         if where in in_live
     }
     if source is not None:
-        return TranslatedOffsets(live, moments_by_records(source, points))
+        return TranslatedOffsets(live, moments_by_records(source, points)).find
     samples = read_samples(table_of(reader.location), {topic for (topic, _), _ in points})
-    return TranslatedOffsets(live, moments_by_samples(samples, points))
+    return TranslatedOffsets(live, moments_by_samples(samples, points)).find
 
 
 def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str]:

@@ -293,7 +293,7 @@ class Sql(SeveralStores):
         from offsets_pipeline.cli.opened import open_reader, spark_when_needed
         from offsets_pipeline.cli.output import write_rows
         from offsets_pipeline.delta.reader import UNREADABLE
-        from offsets_pipeline.query.sql import run_query
+        from offsets_pipeline.query.views import run_query
 
         columns, rows = run_query(spark_when_needed(settings, *self.stores), self.stores, query)
         for store in self.stores:
@@ -316,7 +316,7 @@ class CreateViews(SeveralStores):
     def run(self, settings: Settings) -> int:
         """Create the views. Raises CatalogMissing."""
         from offsets_pipeline.cli.opened import spark_when_needed
-        from offsets_pipeline.query.sql import create_lasting_views
+        from offsets_pipeline.query.views import create_lasting_views
 
         created = create_lasting_views(spark_when_needed(settings, *self.stores), self.stores, self.schema)
         names = ", ".join(f"{self.schema}.{name}" for name in created)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.semantics.log_row import ABORT, COMMIT
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT, as_bools
 
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from offsets_pipeline.record.records import Bools, Int64s
 
 COMMITTED = 1
 ABORTED = 0
@@ -93,12 +94,12 @@ def _open(rows: pa.Table) -> Endings:
 
 
 def _endings(rows: pa.Table, part: Int64s) -> Endings:
-    """``part`` numbers the parts of the log that know nothing of each other."""
+    """``part`` numbers the parts of the log whose markers end only transactions of the same part."""
     found = _open(rows)
-    commits = _equal(rows["control_type"], COMMIT)
-    is_marker = commits | _equal(rows["control_type"], ABORT)
-    is_data = np.asarray(rows["control_type"].is_null().to_numpy(), dtype=np.bool_)
-    in_transaction = np.flatnonzero((is_data | is_marker) & rows["producer_id"].is_valid().to_numpy())
+    commits = as_bools(pc.equal(rows["control_type"], COMMIT).fill_null(fill_value=False))
+    is_marker = as_bools(pc.is_in(rows["control_type"], pa.array([COMMIT, ABORT])))
+    is_data = as_bools(rows["control_type"].is_null())
+    in_transaction = np.flatnonzero((is_data | is_marker) & as_bools(rows["producer_id"].is_valid()))
     if not len(in_transaction):
         return found
     producers = rows["producer_id"].take(pa.array(in_transaction)).combine_chunks()
@@ -119,7 +120,3 @@ def _numbered(values: pa.Array) -> Int64s:
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
-
-
-def _equal(column: pa.ChunkedArray, value: str) -> Bools:
-    return np.asarray(pc.fill_null(pc.equal(column, value), fill_value=False).to_numpy(), dtype=np.bool_)

@@ -13,8 +13,7 @@ from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.errors import InvalidRequest, NoSuchOffset
-from offsets_pipeline.offset_reset.group_offsets import owned_group_offsets
-from offsets_pipeline.offset_reset.mirrored_group_offsets import mirrored_group_offsets
+from offsets_pipeline.offset_reset.group_offsets import mirrored_group_offsets, owned_group_offsets
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
