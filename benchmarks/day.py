@@ -24,7 +24,7 @@ from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.log.append import Append, LogAppender
 from offsets_pipeline.log.file_writer import LogFileWriter
 from offsets_pipeline.log.metadata import LogMetadata
-from offsets_pipeline.maintenance import maintain_beside_fold
+from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.record.decode import DecodedKey, DecodedValue
 from offsets_pipeline.record.encode import encode_key, encode_value
 from offsets_pipeline.semantics.partitioning import partition_for
@@ -86,8 +86,8 @@ class Day:
         if second % _LEASE_SECONDS == 0:
             self._leases.replace(LEASES.arrow_schema().empty_table(), seen=self._leases.snapshot())
         if second * 1000 % self._settings.fold.upkeep_interval_ms == 0:
-            maintain_beside_fold(
-                *(self.store, self.clock, lambda: False, self._settings), dropped_since_ms=self._dropped_since_ms
+            maintain_store(
+                *(self.store, self.clock, self._settings), publishes=False, dropped_since_ms=self._dropped_since_ms
             )
 
     def append(self, commits: int) -> Append:

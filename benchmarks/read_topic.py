@@ -1,6 +1,7 @@
 """Measures the first read of a topic into a log, beside Spark's own Kafka source, in one run.
 
     .venv/bin/python -m benchmarks.read_topic [--records 5000000] [--records-per-batch 10] [--rounds 3]
+        [--before FOLDER]
 
 A real broker on this machine serves the log of `generate.py` as `__consumer_offsets`: 50 log partitions, and no
 transactions, since Spark's source leaves their markers out. One Spark session reads all of it in each way, one after
@@ -8,13 +9,19 @@ the other, into new tables. The first round warms up and does not count.
 
 Seconds are from the start of the query to its end; its tables were created before. Processor time is that of Spark's
 JVM, of its Python workers and of the driver, without the broker's.
+
+With `--before` it measures something else: `offsets follow --available-now` into log and state, as a process from its
+start to its end, by turns with that of the program in another folder (`git worktree add FOLDER COMMIT`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -59,10 +66,12 @@ if TYPE_CHECKING:
 TOPIC = "__consumer_offsets"
 OURS, APPENDED, BY_SPARK = "ingest-topic", "Spark's source, our append", "Spark's source, Spark's Delta writer"
 TUNED = "the same with fetch.max.wait.ms 10"
+FOLLOWED, BEFORE = "follow --available-now, log and state", "the same, the program before"
 OURS_ALONE, SPARK_ALONE = "our source, nothing written", "Spark's source, nothing written"
 #: By way of Spark's source, ours with the same purpose.
-COUNTERPARTS = {APPENDED: OURS, TUNED: OURS, BY_SPARK: OURS, SPARK_ALONE: OURS_ALONE}
+COUNTERPARTS = {APPENDED: OURS, TUNED: OURS, BY_SPARK: OURS, SPARK_ALONE: OURS_ALONE, BEFORE: FOLLOWED}
 _LOG_PARTITIONS = 50
+_OURS = Path(__file__).resolve().parent.parent
 _DEFAULTS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -76,7 +85,7 @@ class Line:
 
 
 def render(lines: Sequence[Line], records: int) -> str:
-    """Return the lines as a Markdown table, by medians; the last column compares Spark's source with ours."""
+    """Return the lines as a Markdown table, by medians; the last column says how many times as fast ours is."""
     medians = {line.what: statistics.median(line.seconds) for line in lines}
     rows = [["what", "seconds", "records/s", "CPU s", "ours is as fast"]]
     for line in lines:
@@ -226,6 +235,9 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Line]:
     broker.format()
     broker.load(make_log=True)
     replace_segments(log.folder, broker.data, shape.offsets_partitions)
+    if options.before is not None:
+        with broker.serving(make_log=False) as address:
+            return measure_programs({FOLLOWED: _OURS, BEFORE: options.before}, address, folder, options.rounds)
     settings = load_settings()
     jars = ",".join(str(jar) for jar in sorted(SPARK_KAFKA_JARS.glob("*.jar")))
     of_spark = {
@@ -248,6 +260,29 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Line]:
     return list(lines.values())
 
 
+def measure_programs(programs: Mapping[str, Path], address: str, folder: Path, rounds: int) -> list[Line]:
+    """Measure `offsets follow --available-now` of the programs in these folders by turns, once to warm up."""
+    lines = {what: Line(what) for what in programs}
+    for number in range(1 + rounds):
+        for what, tree in programs.items():
+            store = folder / f"{number}-{tree.name}"
+            program = str(Path(sys.executable).with_name("offsets"))
+            command = [program, "follow", "--available-now", "--store", str(store), "--bootstrap-server", address]
+            began = time.perf_counter()
+            process = subprocess.Popen(command, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)})
+            with ProcessTree(process.pid).watched() as taken:
+                status = process.wait()
+            seconds = time.perf_counter() - began
+            if status:
+                sys.exit(f"read_topic: error: {what}: the program ended with status {status}")
+            shutil.rmtree(store)
+            print(f"round {number}: {what}: {seconds:.2f} s", file=sys.stderr, flush=True)
+            if number:
+                lines[what].seconds.append(seconds)
+                lines[what].cpu_seconds.append(taken.seconds)
+    return list(lines.values())
+
+
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options; exits with status 2 if one is wrong."""
     parser = argparse.ArgumentParser(
@@ -257,6 +292,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=5_000_000, metavar="N", help="records of the topic")
     parser.add_argument("--records-per-batch", type=int, default=10, metavar="N", help="1 to 10")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds that count, after the first")
+    parser.add_argument("--before", type=Path, metavar="FOLDER", help="another version, to compare follow with")
     parser.add_argument("--folder", type=Path, help="where the temporary folder is made")
     options = parser.parse_args(arguments)
     if min(options.records, options.rounds) < 1 or not 1 <= options.records_per_batch <= Shape().identities_per_group:

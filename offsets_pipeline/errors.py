@@ -156,10 +156,6 @@ class OffsetsLost(OffsetsError):
     """A target table has rows of a flush, but their source offsets are lost."""
 
 
-class SourceFileTruncated(OffsetsError):
-    """A source file is shorter than the position up to which it was read."""
-
-
 class FlushInProgress(OffsetsError):
     """A flush of offsets began before the last flush of the same writer had ended (R31)."""
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import MS_OF_HOUR
+from offsets_pipeline.config import Settings
 from offsets_pipeline.delta import COMPRESSION
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG, STATE, TOPIC_OFFSETS
 from offsets_pipeline.delta.upkeep import compact, live, never, vacuum
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import Settings
     from offsets_pipeline.delta import TableFolder
     from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.store import Store
@@ -46,15 +46,28 @@ class Upkeep(NamedTuple):
     on_disk: int
 
 
-def maintain_store(store: Store, clock: Clock, *, settings: Settings | None = None) -> list[Upkeep]:
+def maintain_store(
+    store: Store,
+    clock: Clock,
+    settings: Settings = Settings(),  # noqa: B008 - immutable
+    *,
+    publishes: bool = True,
+    cleans: bool = True,
+    is_stopping: Callable[[], bool] = never,
+    dropped_since_ms: dict[str, dict[str, int]] | None = None,
+) -> list[Upkeep]:
     """Compact and vacuum every table of the store; returns the upkeep of each.
 
-    Cleans the log first if `history_hours` is set.
+    A conflict of a compaction with another writer is no error. Only a cleaning of the log starts Spark jobs.
 
     Args:
         store: the store.
         clock: the present time.
-        settings: the program's settings; without them the log is not cleaned, and samples are kept.
+        settings: the program's settings: codec, and how long records and samples are kept.
+        publishes: whether to publish first what is folded; a stream does so itself.
+        cleans: whether to clean the log, if `history_hours` is set.
+        is_stopping: whether to end early, between two steps.
+        dropped_since_ms: for `vacuum`, by table.
 
     Raises:
         CannotClean: the log cannot be cleaned.
@@ -63,59 +76,30 @@ def maintain_store(store: Store, clock: Clock, *, settings: Settings | None = No
     """
     store.require_format()
     before = {table.name: live(store.table(table.name)) for table in _tables(store)}
-    _publish(store, clock)
-    compression = COMPRESSION if settings is None else settings.log.codec(COMPRESSION)
-    done = []
-    for table in _tables(store):
-        folder = store.table(table.name)
-        if table is LOG:
-            _clean(store, clock, settings)
-        elif table is TOPIC_OFFSETS:
-            _expire_samples(folder, clock, 0 if settings is None else settings.lag.sample_retention_hours)
-        if table.name not in STATE:
-            _compact(folder, compression, never)
-        done.append(Upkeep(table.name, *before[table.name], *live(folder), *vacuum(folder)))
-    return done
-
-
-def maintain_beside_fold(
-    store: Store,
-    clock: Clock,
-    is_stopping: Callable[[], bool],
-    settings: Settings,
-    *,
-    cleans: bool = True,
-    dropped_since_ms: dict[str, dict[str, int]] | None = None,
-) -> list[Upkeep]:
-    """Do `maintain_store` without publishing, which the stream does; returns the upkeep.
-
-    Ends early if ``is_stopping``. If it ``cleans``, it cleans the log if `history_hours` is set. Only that starts Spark
-    jobs. ``dropped_since_ms`` is for `vacuum`, by table.
-
-    Raises the errors of the storage and of damaged tables, NotAStore if the store has got another format; of a cleaning
-    CannotClean and WriteConflict. A conflict of a compaction with another writer is no error.
-    """
-    store.require_format()
+    if publishes:
+        _publish(store, clock)
     done = []
     for table in _tables(store):
         if is_stopping():
             break
         folder = store.table(table.name)
-        before = live(folder)
-        cleaned = (table is LOG and cleans and _clean(store, clock, settings)) or (
-            table is TOPIC_OFFSETS and _expire_samples(folder, clock, settings.lag.sample_retention_hours)
-        )
-        replaced = 0 if table.name in STATE else _compact(folder, settings.log.codec(COMPRESSION), is_stopping)
-        after = live(folder) if replaced or cleaned else before  # else other writers alone made the difference
+        changed = publishes
+        if table is LOG and cleans:
+            changed |= _clean(store, clock, settings)
+        elif table is TOPIC_OFFSETS:
+            changed |= _expire_samples(folder, clock, settings.lag.sample_retention_hours)
+        if table.name not in STATE:
+            changed |= _compact(folder, settings.log.codec(COMPRESSION), is_stopping) > 0
+        after = live(folder) if changed else before[table.name]  # else other writers alone made the difference
         since_ms = None if dropped_since_ms is None else dropped_since_ms.setdefault(table.name, {})
         vacuumed = vacuum(folder, is_stopping, since_ms, clock.now_ms())
-        done.append(Upkeep(table.name, *before, *after, *vacuumed))
+        done.append(Upkeep(table.name, *before[table.name], *after, *vacuumed))
     return done
 
 
-def _clean(store: Store, clock: Clock, settings: Settings | None) -> bool:
+def _clean(store: Store, clock: Clock, settings: Settings) -> bool:
     """Clean the log if the settings ask for it; returns whether that removed records."""
-    if settings is None or not settings.log.history_hours:
+    if not settings.log.history_hours:
         return False
     return clean_log(store, settings, clock, older_than_ms=settings.log.history_hours * MS_OF_HOUR).removed > 0
 

@@ -4,28 +4,24 @@
 
 STATE breaks the writers of the state tables (docs/adr/0037), DOOR the access to Delta tables (docs/adr/0015).
 
-A mutation replaces one text in one file of a copy of the project. The tests named with it run until the first fails.
-The program prints a table and exits with 1 if a mutation survives or its text is no longer in the file. First it runs
-the same tests without a mutation: a test that fails anyway notices nothing.
+A mutation replaces one text in one file of a copy of the project. The tests named with it run until an assertion fails.
+The program prints a table and exits with 1 if a mutation survives, does not compile, or its text is no longer in the
+file. First it runs the same tests without a mutation: a test that fails anyway notices nothing.
+scripts/generated_mutations.py makes mutations of all packages from the syntax.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a program, not as a module
 
-ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("offsets_pipeline", "tests", "benchmarks", "docs", "pyproject.toml")
+from scripts.mutation_runs import NOTICED, PACKAGE, RAISED, ROOT, SURVIVED, MutatedProject, Outcome, mutated_project
+
 UNIT = "tests/unit/semantics"
 PROPERTY = ("tests/property/test_fold_properties.py", "tests/property/test_cleaning_keeps.py")
 RULES = (f"{UNIT}/test_partition_state.py", f"{UNIT}/test_columnar_replay.py", f"{UNIT}/test_group_description.py")
@@ -367,7 +363,7 @@ MUTATIONS = [
     Mutation(
         "R18",
         COORDINATES,
-        "semantics/subscriptions.py",
+        "semantics/group.py",
         "if value is None or group.state == EMPTY:",
         "if value is None:",
         RETENTION,
@@ -405,10 +401,8 @@ MUTATIONS = [
     ),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_what_hides(keep)\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_proofs(keep)\n", "", CLEANING),
-    Mutation(
-        "R23", BOTH, "semantics/topic_survivors.py", "known & ~self._open & ~self._aborted", "known", CONNECT_TESTS
-    ),
-    Mutation("R23", BOTH, "semantics/topic_survivors.py", "        self._keep_markers(keep)\n", "", CONNECT_TESTS),
+    Mutation("R23", BOTH, "semantics/survivors.py", "known & ~self._open & ~self._aborted", "known", CONNECT_TESTS),
+    Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_markers(keep)\n", "", CONNECT_TESTS),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_producers(keep)\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "        keep[self._marker[ended]] = True\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "live += [newest for", "live += [] and [newest for", CLEANING),
@@ -439,7 +433,7 @@ MUTATIONS = [
     Mutation(
         "R26",
         COORDINATES,
-        "coordinator/deletion.py",
+        "coordinator/groups.py",
         "    if not group.is_empty:",
         "    if False:",
         ("tests/unit/coordinator/test_groups.py", *COORDINATOR),
@@ -447,7 +441,7 @@ MUTATIONS = [
     Mutation(
         "R26",
         COORDINATES,
-        "coordinator/deletion.py",
+        "coordinator/groups.py",
         "if group.is_subscribed_to(where.topic):",
         "if False:",
         ("tests/unit/coordinator/test_groups.py", *COORDINATOR),
@@ -1222,61 +1216,28 @@ def main(arguments: list[str] | None = None) -> int:
     rules = parser.parse_args(arguments).rules
     chosen = [each for each in MUTATIONS if not rules or each.rule in rules]
     bad = 0
-    with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
-        copy = _copied(Path(folder))
-        failing = failed_test(copy, list(dict.fromkeys(test for each in chosen for test in each.tests)))
-        if failing is not None:
-            print(f"without a mutation {failing} fails")
+    with mutated_project() as project:
+        unchanged = project.tested(list(dict.fromkeys(test for each in chosen for test in each.tests)))
+        if unchanged.result != SURVIVED:
+            print(f"without a mutation {unchanged.by} fails")
             return 1
         print(f"{'rule':6}{'where':12}{'result':10}{'seconds':>8}  file: noticed by")
         for mutation in chosen:
             begun = time.monotonic()
-            result, noticed_by = run(mutation, copy)
-            bad += result != "noticed"
+            result, by = run(mutation, project)
+            bad += result not in {NOTICED, RAISED}
             seconds = time.monotonic() - begun
-            print(
-                f"{mutation.rule:6}{mutation.engine:12}{result:10}{seconds:8.1f}  {mutation.file}: {noticed_by}",
-                flush=True,
-            )
-    print(f"{len(chosen)} mutations, {bad} survived or no longer apply")
+            print(f"{mutation.rule:6}{mutation.engine:12}{result:10}{seconds:8.1f}  {mutation.file}: {by}", flush=True)
+    print(f"{len(chosen)} mutations, {bad} survived, do not run or no longer apply")
     return min(bad, 1)
 
 
-def run(mutation: Mutation, project: Path) -> tuple[str, str]:
-    """The result of a mutation (noticed, survived, stale) and the test that noticed it."""
-    path = project / "offsets_pipeline" / mutation.file
-    source = path.read_text(encoding="utf-8")
+def run(mutation: Mutation, project: MutatedProject) -> Outcome:
+    """What the tests of a mutation say of it; stale if its text is no longer in the file."""
+    source = (ROOT / PACKAGE / mutation.file).read_text(encoding="utf-8")
     if source.count(mutation.old) != 1:
-        return "stale", f"{mutation.old!r} occurs {source.count(mutation.old)} times"
-    path.write_text(source.replace(mutation.old, mutation.new), encoding="utf-8")
-    try:
-        noticed_by = failed_test(project, mutation.tests)
-    finally:
-        path.write_text(source, encoding="utf-8")
-    return ("survived", "") if noticed_by is None else ("noticed", noticed_by)
-
-
-def failed_test(project: Path, tests: Sequence[str]) -> str | None:
-    """The first of these tests that fails; None if all pass."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return None
-    failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return failed[0] if failed else f"pytest ended with {done.returncode}"
-
-
-def _copied(folder: Path) -> Path:
-    for name in COPIED:
-        source = ROOT / name
-        if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "data")
-            shutil.copytree(source, folder / name, ignore=ignored)
-        else:
-            shutil.copy2(source, folder / name)
-    (folder / "tests" / "data").symlink_to(ROOT / "tests" / "data")
-    return folder
+        return Outcome("stale", f"{mutation.old!r} occurs {source.count(mutation.old)} times")
+    return project.outcome(mutation.file, source.replace(mutation.old, mutation.new), mutation.tests)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from offsets_pipeline.config.sections import FoldSettings, SparkSettings
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -34,8 +35,10 @@ pytest.register_assert_rewrite(
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-MARKED_FIXTURES = ("spark", "kafka")
+#: The mark of the tests that use a fixture.
+MARK_OF_FIXTURE = {"spark": "spark", "kafka": "kafka", "run_seed": "chance"}
 LONG = "long"
+LONG_TEST_SECONDS = 1800  # below `faulthandler_timeout` of pyproject.toml
 SLOWEST_FIRST = (
     "test_readme.py",
     "test_session.py",
@@ -49,6 +52,10 @@ SLOWEST_FIRST = (
 )
 SEED = os.environ.get("OFFSETS_TEST_SEED")
 USUAL_SEED = 20261121
+#: A random share of the tests that `-m` selects, and the seconds for all of them: `make test-sample`.
+SHARE = float(os.environ.get("OFFSETS_TEST_SHARE", "1"))
+SECONDS = float(os.environ.get("OFFSETS_TEST_SECONDS", "inf"))
+BEGUN = time.monotonic()
 
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.register_profile(LONG, deadline=None, database=None, print_blob=True)
@@ -67,13 +74,31 @@ def pytest_report_header() -> str | None:
     return f"seed: {SEED} (`make test-long SEED={SEED}` repeats this run)" if SEED else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use Spark or a broker, so that `-m "not spark"` leaves them out; slowest folders first."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, object, object]:
+    """Mark tests that use Spark, a broker or chance, so that `-m` selects them; slowest folders first.
+
+    Long tests get a longer timeout. Of the tests that `-m` selects, the share that the environment asks for is left.
+    """
     items.sort(key=_place_in_run)  # two workers: neither ends long after the other
     for item in items:
-        for fixture in MARKED_FIXTURES:
-            if fixture in getattr(item, "fixturenames", ()):
-                item.add_marker(fixture)
+        if item.get_closest_marker(LONG):
+            item.add_marker(pytest.mark.timeout(min(LONG_TEST_SECONDS, SECONDS / 2)))
+        for fixture in MARK_OF_FIXTURE.keys() & getattr(item, "fixturenames", ()):
+            item.add_marker(MARK_OF_FIXTURE[fixture])
+    selected = yield
+    if SHARE < 1:
+        names = sorted(item.nodeid for item in items)  # alike in all workers
+        left = set(random.Random(int(SEED or USUAL_SEED)).sample(names, round(len(names) * SHARE)))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in left])
+        items[:] = [item for item in items if item.nodeid in left]
+    return selected
+
+
+def pytest_runtest_setup() -> None:
+    """Begin no test in the second half of the time: the test that begins last has as much."""
+    if time.monotonic() - BEGUN > SECONDS / 2:
+        pytest.skip(f"not one of the tests that began within {SECONDS / 2:.0f} s (OFFSETS_TEST_SECONDS)")
 
 
 def _place_in_run(item: pytest.Item) -> int:
@@ -118,10 +143,16 @@ def set_up() -> None:
         pytest.fail(f"this test runs make: run `make setup` first\n{done.stdout}{done.stderr}")
 
 
+@pytest.fixture(scope="session")
+def run_seed() -> int:
+    """The seed of random tests: the same in each run, unless OFFSETS_TEST_SEED says otherwise."""
+    return int(SEED or USUAL_SEED)
+
+
 @pytest.fixture
-def chance() -> random.Random:
-    """Chance for a test: the same in each run, unless OFFSETS_TEST_SEED says otherwise."""
-    return random.Random(int(SEED or USUAL_SEED))
+def chance(run_seed: int) -> random.Random:
+    """Chance for a test, from the seed of the run."""
+    return random.Random(run_seed)
 
 
 @pytest.fixture(scope="session")

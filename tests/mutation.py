@@ -15,8 +15,8 @@ from offsets_pipeline.record import wire
 from offsets_pipeline.record.batch import BATCH_HEADER, BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD, MAGIC_2
 from offsets_pipeline.record.compression import Codec, compress, decompress
 from offsets_pipeline.record.corrupt import CorruptRecord
-from offsets_pipeline.record.write import BatchOptions, encode_batch
 from tests.logs import CAPTURES
+from tests.record_batches import BatchOptions, encode_batch, read_varint, write_varint, write_varlong
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,7 +178,7 @@ class Mutator:
         try:
             while reader.remaining:
                 starts.append(reader.position)
-                reader.raw(reader.varint("length"), "record")
+                reader.raw(read_varint(reader), "record")
         except CorruptRecord:
             return self._bytes(records)
         if not starts:
@@ -187,9 +187,9 @@ class Mutator:
         start, end = starts[index], (*starts[1:], len(records))[index]
         reader = wire.Reader(records[start:end])
         try:
-            reader.varint("length")
+            read_varint(reader)
             attributes = reader.raw(1, "attributes")
-            timestamp, offset = reader.varlong("timestamp"), reader.varint("offset")
+            timestamp, offset = read_varint(reader), read_varint(reader)
             key, value = (self._sized(reader) for _ in range(2))
         except CorruptRecord:
             return self._bytes(records)
@@ -203,19 +203,19 @@ class Mutator:
         else:
             value = self._content(value)
         body = bytearray(attributes)
-        wire.write_varlong(body, max(min(timestamp, 2**63 - 1), -(2**63)))
-        wire.write_varint(body, offset)
+        write_varlong(body, max(min(timestamp, 2**63 - 1), -(2**63)))
+        write_varint(body, offset)
         for content in (key, value):
-            wire.write_varint(body, -1 if content is None else len(content))
+            write_varint(body, -1 if content is None else len(content))
             body += content or b""
-        wire.write_varint(body, 0)
+        write_varint(body, 0)
         record = bytearray()
-        wire.write_varint(record, len(body))
+        write_varint(record, len(body))
         return records[:start] + bytes(record + body) + records[end:]
 
     @staticmethod
     def _sized(reader: wire.Reader) -> bytes | None:
-        size = reader.varint("size")
+        size = read_varint(reader)
         return None if size < 0 else reader.raw(size, "bytes")
 
     def _content(self, content: bytes | None) -> bytes | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-TESTS = {"test", "test-fast", "test-long"}
+TESTS = {"test", "test-fast", "test-long", "test-sample", "test-mutations"}
 TARGETS = {"setup", "kafka", "s3", "run", "lint", "format", "bench", "bench-quick", "lock", "clean"} | TESTS
 JAVA_17 = 'openjdk version "17.0.15" 2025-04-15'
 
@@ -143,6 +143,20 @@ def test_long_tests_are_left_out_unless_they_are_asked_for(root: Path, given: tu
     collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/coordinator/test_kill.py", *given]
     done = subprocess.run(collect, cwd=root, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.splitlines()[-1].startswith(f"{chosen} tests collected (")
+
+
+def test_a_sample_is_the_share_of_the_chosen_tests_that_its_seed_draws(root: Path) -> None:
+    def sample(seed: int) -> list[str]:
+        collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/readers", "-m", "long"]
+        environment = {**os.environ, "OFFSETS_TEST_SEED": str(seed), "OFFSETS_TEST_SHARE": "0.25"}
+        done = subprocess.run(
+            collect, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+        return [line for line in done.stdout.splitlines() if "::" in line]
+
+    one, other = sample(1), sample(2)
+    assert len(one) == len(other) == 4  # of 16
+    assert one != other
 
 
 @pytest.mark.usefixtures("set_up")

@@ -29,6 +29,7 @@ LINKED = (
     ".venv",
     "Makefile",
     "conf",
+    "examples",
     "jobs",
     "scripts",
     "tests",

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.broker.connection import Message
 
 LAST_VERSION_WITH_NAMES = 12  # later versions name a topic by its id
-NO_SESSION_EPOCH = -1
-READ_UNCOMMITTED = 0
+_NO_SESSION_EPOCH = -1
+_READ_UNCOMMITTED = 0
 _PREFIX = struct.Struct(">qi5x")  # offset and length; the magic is the last byte
 _MOST_BYTES = 2**30  # of a fetch, whose limits are int32
 
@@ -115,39 +115,19 @@ class Fetcher:
         """The answers by partition; None if the metadata is stale."""
         # a broker older than topic ids, or metadata from one
         max_version = None if self._topic.uuid is not None else LAST_VERSION_WITH_NAMES
-        answer = self._connection.send(
-            self._request(positions, limits), max_version=max_version, wait_seconds=limits.max_wait_ms / 1000
+        partitions = {partition: (each, limits.max_partition_bytes) for partition, each in positions.items()}
+        request = fetch_request(
+            [fetch_topic(self._topic, partitions)],
+            min_bytes=limits.min_bytes,
+            max_wait_ms=limits.max_wait_ms,
+            max_bytes=limits.max_bytes,
         )
+        answer = self._connection.send(request, max_version=max_version, wait_seconds=limits.max_wait_ms / 1000)
         if answer.error_code in STALE_METADATA:
             return None
         if answer.error_code:
             raise self._error(answer.error_code)
         return {each.partition_index: each for topic in answer.responses for each in topic.partitions}
-
-    def _request(self, positions: Mapping[int, Position], limits: FetchLimits) -> Message:
-        of_topic = FetchRequest.FetchTopic
-        partitions = [
-            of_topic.FetchPartition(
-                partition=partition,
-                current_leader_epoch=NONE if each.leader_epoch is None else each.leader_epoch,
-                fetch_offset=each.offset,
-                last_fetched_epoch=NONE,
-                log_start_offset=NONE,
-                partition_max_bytes=limits.max_partition_bytes,
-            )
-            for partition, each in positions.items()
-        ]
-        return FetchRequest(
-            max_wait_ms=limits.max_wait_ms,
-            min_bytes=limits.min_bytes,
-            max_bytes=limits.max_bytes,
-            isolation_level=READ_UNCOMMITTED,
-            session_id=0,
-            session_epoch=NO_SESSION_EPOCH,
-            topics=[of_topic(topic=self._topic.name, topic_id=self._topic.uuid, partitions=partitions)],
-            forgotten_topics_data=[],
-            rack_id="",  # with a rack a leader may refer us to a follower
-        )
 
     def _fetched(self, answer: Message, position: Position, limits: FetchLimits) -> Fetched:
         if answer.error_code == OFFSET_OUT_OF_RANGE:
@@ -218,6 +198,41 @@ class Fetcher:
             f"topic {self._topic.name}" if partition is None else f"partition {partition} of topic {self._topic.name}"
         )
         return broker_error(code, self._connection.at, f"read {place}", "READ on it", self._topic.name)
+
+
+def fetch_topic(topic: TopicMetadata, partitions: Mapping[int, tuple[Position, int]]) -> Message:
+    """Return the part of a fetch request for one topic: by partition, the position and the largest number of bytes."""
+    of_topic = FetchRequest.FetchTopic
+    return of_topic(
+        topic=topic.name,
+        topic_id=topic.uuid,
+        partitions=[
+            of_topic.FetchPartition(
+                partition=partition,
+                current_leader_epoch=NONE if position.leader_epoch is None else position.leader_epoch,
+                fetch_offset=position.offset,
+                last_fetched_epoch=NONE,
+                log_start_offset=NONE,
+                partition_max_bytes=max_bytes,
+            )
+            for partition, (position, max_bytes) in partitions.items()
+        ],
+    )
+
+
+def fetch_request(topics: list[Message], *, min_bytes: int, max_wait_ms: int, max_bytes: int) -> Message:
+    """Return a request for the results of `fetch_topic`, outside of a fetch session."""
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=_READ_UNCOMMITTED,
+        session_id=0,
+        session_epoch=_NO_SESSION_EPOCH,
+        topics=topics,
+        forgotten_topics_data=[],
+        rack_id="",  # with a rack a leader may refer us to a follower
+    )
 
 
 class BatchBytes(NamedTuple):

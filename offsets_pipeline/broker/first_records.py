@@ -5,11 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafka.protocol.consumer import FetchRequest
-
 from offsets_pipeline.broker.broker_errors import NO_ERROR, OFFSET_OUT_OF_RANGE
-from offsets_pipeline.broker.connection import NONE
-from offsets_pipeline.broker.fetch import LAST_VERSION_WITH_NAMES, NO_SESSION_EPOCH, READ_UNCOMMITTED, whole_batches
+from offsets_pipeline.broker.fetch import LAST_VERSION_WITH_NAMES, Position, fetch_request, fetch_topic, whole_batches
 from offsets_pipeline.broker.log_offsets import EARLIEST, LATEST
 from offsets_pipeline.broker.topics_offsets import by_topic, offsets_of_topics
 from offsets_pipeline.errors import KafkaFailed, OffsetsError
@@ -184,30 +181,9 @@ def _chunks(places: Iterable[Place]) -> Iterator[list[Place]]:
 def _request(
     metadata: Mapping[str, TopicMetadata], positions: Mapping[Place, int], limits: Mapping[Place, int]
 ) -> Message:
-    of_topic = FetchRequest.FetchTopic
     topics = []
     for name, partitions in by_topic(positions).items():
         leaders = metadata[name].partitions
-        wanted = [
-            of_topic.FetchPartition(
-                partition=at,
-                current_leader_epoch=NONE if leaders[at].epoch is None else leaders[at].epoch,
-                fetch_offset=positions[name, at],
-                last_fetched_epoch=NONE,
-                log_start_offset=NONE,
-                partition_max_bytes=limits[name, at],
-            )
-            for at in partitions
-        ]
-        topics.append(of_topic(topic=name, partitions=wanted))
-    return FetchRequest(
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=_MOST_BYTES,
-        isolation_level=READ_UNCOMMITTED,
-        session_id=0,
-        session_epoch=NO_SESSION_EPOCH,
-        topics=topics,
-        forgotten_topics_data=[],
-        rack_id="",
-    )
+        wanted = {at: (Position(positions[name, at], leaders[at].epoch), limits[name, at]) for at in partitions}
+        topics.append(fetch_topic(metadata[name], wanted))
+    return fetch_request(topics, min_bytes=0, max_wait_ms=0, max_bytes=_MOST_BYTES)

@@ -1,12 +1,12 @@
-"""How commands are defined: groups in the help, examples, options that exclude each other, errors in one line."""
+"""How commands are declared: classes of options, sections of the help, and errors in one line."""
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from itertools import groupby
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -18,28 +18,134 @@ from offsets_pipeline.input_text import with_short_words
 from offsets_pipeline.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from offsets_pipeline.config import Settings
 
 _DEBUG_ENV = "OFFSETS_DEBUG"
 _NO_NEEDS: Mapping[str, str] = MappingProxyType({})
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 
-#: Groups of commands in `offsets --help`, in this order.
-SOURCES, STATE, QUESTIONS, COORDINATOR, CONNECT, UPKEEP = SECTIONS = (
-    "Sources",
-    "State",
-    "Questions",
-    "Coordinator",
-    "Connect",
-    "Upkeep",
-)
+_Options = TypeVar("_Options", bound="Options")
+_CommandOptions = TypeVar("_CommandOptions", bound="CommandOptions")
+
+
+class _Declared:
+    """An option or an argument, without the name of its attribute."""
+
+    def __init__(self, kind: type[click.Parameter], names: Sequence[str], attributes: Mapping[str, Any]) -> None:
+        self._kind = kind
+        self._names = names
+        self._attributes = attributes
+
+    def parameter(self, name: str) -> click.Parameter:
+        """Return click's parameter, whose value is found by ``name``."""
+        return self._kind([*self._names, name], **self._attributes)
+
+
+def option(*names: str, **attributes: Any) -> Any:  # noqa: ANN401 - the attribute has the type of the value
+    """Declare an option as an attribute of a class of `Options`; the attributes are those of `click.Option`."""
+    return _Declared(click.Option, names, attributes)
+
+
+def flag(*names: str, help: str) -> Any:  # noqa: A002, ANN401 - click's name
+    """Declare an option without a value, a bool."""
+    return option(*names, is_flag=True, help=help)
+
+
+def several(name: str, *, help: str, **attributes: Any) -> Any:  # noqa: A002, ANN401
+    """Declare an option that may be repeated, a tuple."""
+    return option(name, multiple=True, help=f"{help} May be repeated.", **attributes)
+
+
+def argument(metavar: str, **attributes: Any) -> Any:  # noqa: ANN401
+    """Declare an argument; the attributes are those of `click.Argument`."""
+    return _Declared(click.Argument, (), {"metavar": metavar, **attributes})
+
+
+def grouped(options: type[_Options]) -> _Options:
+    """Declare a group of options in its place among a command's options."""
+    return cast("_Options", options)
+
+
+class Options:
+    """Options that commands share. A class attribute declares an option; that of an object has its value.
+
+    The order of the attributes is that of the help. Those of base classes come first.
+    """
+
+    def __init__(self, **values: object) -> None:
+        vars(self).update(values)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the options with click's values, by the names of attributes, and with those of its groups."""
+        declared = cls._declared()
+        return cls(
+            **{name: values[name] if isinstance(each, _Declared) else each.of(values) for name, each in declared}
+        )
+
+    @classmethod
+    def parameters(cls) -> list[click.Parameter]:
+        """Return click's parameters, in the order of the help."""
+        found: list[click.Parameter] = []
+        for name, each in cls._declared():
+            found += [each.parameter(name)] if isinstance(each, _Declared) else each.parameters()
+        return found
+
+    @classmethod
+    def _declared(cls) -> Iterator[tuple[str, _Declared | type[Options]]]:
+        for base in reversed(cls.__mro__):
+            for name, each in vars(base).items():
+                if isinstance(each, _Declared) or (isinstance(each, type) and issubclass(each, Options)):
+                    yield name, each
+
+
+class CommandOptions(Options):
+    """The options of a command, and its work. The docstring of a command's class is its help."""
+
+    config: Path | None
+
+    def run(self, settings: Settings) -> int:
+        """Run the command with the settings that `--config` names; returns the exit status.
+
+        It imports what it needs when it runs: help and completion start at once, and questions import no Spark.
+        """
+        raise NotImplementedError
+
+
+class Section:
+    """A section of `offsets --help`, with its commands in the order of their definition."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.commands: list[Command] = []
+
+    def command(
+        self,
+        name: str,
+        *examples: str,
+        exclusive: Sequence[Sequence[str]] = (),
+        required: Sequence[Sequence[str]] = (),
+        needs: Mapping[str, str] = _NO_NEEDS,
+    ) -> Callable[[type[_CommandOptions]], type[_CommandOptions]]:
+        """Define a command by the class of its options; the arguments are those of `Command`."""
+
+        def define(options: type[_CommandOptions]) -> type[_CommandOptions]:
+            self.commands.append(Command(name, self.title, options, examples, exclusive, required, needs))
+            return options
+
+        return define
 
 
 class Command(click.Command):
     """A command of `offsets`.
 
     Args:
-        section: the group of commands in `offsets --help`.
+        name: the command's last word.
+        section: the title of its section in `offsets --help`.
+        options: its options and its work.
         examples: command lines for the end of the command's help.
         exclusive: groups of option names (`--format`); a command line may hold one option of each group.
         required: groups of option names; a command line needs an option of each group.
@@ -48,20 +154,25 @@ class Command(click.Command):
 
     def __init__(
         self,
-        *args: Any,  # noqa: ANN401 - click's own
+        name: str,
         section: str,
+        options: type[CommandOptions],
         examples: Sequence[str],
-        exclusive: Sequence[Sequence[str]] = (),
-        required: Sequence[Sequence[str]] = (),
-        needs: Mapping[str, str] = _NO_NEEDS,
-        **kwargs: Any,  # noqa: ANN401
+        exclusive: Sequence[Sequence[str]],
+        required: Sequence[Sequence[str]],
+        needs: Mapping[str, str],
     ) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(name, params=options.parameters(), help=options.__doc__, callback=self._run)
         self.section = section
+        self.options = options
         self.examples = examples
         self._exclusive = exclusive
         self._required = required
         self._needs = needs
+
+    def _run(self, **values: object) -> int:
+        options = self.options.of(values)
+        return options.run(load_settings(options.config))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line. Raises click.UsageError."""
@@ -90,11 +201,6 @@ class Command(click.Command):
                 raise click.UsageError(f"{option} needs {needed}", ctx)
         return rest
 
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own
-        """Run the command with the settings that `--config` names."""
-        ctx.params["settings"] = load_settings(ctx.params.pop("config"))
-        return super().invoke(ctx)
-
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, a line each, so that they can be copied."""
         with formatter.section("Examples"):
@@ -121,14 +227,11 @@ class CommandGroup(click.Group):
         """Write the commands, section by section."""
         commands = self.leaves()
         width = max(map(len, commands))
-        for section in SECTIONS:
+        for section, of_section in groupby(commands.items(), key=lambda named: named[1].section):
             with formatter.section(section):
-                rows = [
-                    (f"{name:{width}}", each.get_short_help_str(limit=100))
-                    for name, each in commands.items()
-                    if each.section == section
-                ]
-                formatter.write_dl(rows)
+                formatter.write_dl(
+                    [(f"{name:{width}}", each.get_short_help_str(limit=100)) for name, each in of_section]
+                )
 
     def invoke(self, ctx: click.Context) -> int:
         """Run a command; returns the exit status, which is 1 after one line on stderr if it failed."""
@@ -150,59 +253,6 @@ class CommandGroup(click.Group):
             sys.stderr.write(f"offsets: error: {in_one_line(error)} ({_DEBUG_ENV}=1 shows where)\n")
             return 1
         return status
-
-
-def command(
-    section: str,
-    *examples: str,
-    exclusive: Sequence[Sequence[str]] = (),
-    required: Sequence[Sequence[str]] = (),
-    needs: Mapping[str, str] = _NO_NEEDS,
-    name: str | None = None,
-    several_stores: bool = False,
-) -> Callable[[Callable[..., int]], Command]:
-    """Define a command with the options `--store` and `--config`; ``name`` is by default that of the function.
-
-    The function gets ``store`` (``stores``, a tuple, with ``several_stores``), ``settings`` (of `--config`) and the
-    command's own options as keywords; it returns the exit status. Its docstring is the help.
-    """
-
-    def define(run: Callable[..., int]) -> Command:
-        config = click.option("--config", metavar="FILE", type=FILE, help="Settings file (default: conf/offsets.toml).")
-        store = click.option(
-            "--store",
-            "stores" if several_stores else "store",
-            required=True,
-            multiple=True,
-            callback=None if several_stores else _one_store,
-            metavar="STORE",
-            type=PATH,
-            help="Folder of the store, or schema:NAME." + (" May be repeated." if several_stores else ""),
-        )
-        decorator = click.command(
-            name or run.__name__.replace("_", "-"),
-            cls=Command,
-            section=section,
-            examples=examples,
-            exclusive=exclusive,
-            required=required,
-            needs=needs,
-        )
-        return decorator(store(config(run)))
-
-    return define
-
-
-def _one_store(ctx: click.Context, option: click.Parameter, stores: tuple[str, ...]) -> str:
-    """Return the store of a command that is about one: a second one would replace the first without a word."""
-    if len(stores) > 1:
-        raise click.BadParameter(f"{ctx.info_name} is about one store: give --store once", ctx, option)
-    return stores[0] if stores else ""
-
-
-#: A path or URI. The command checks it, for its errors say what to do; shells complete it.
-PATH = click.Path(readable=False)
-FILE = click.Path(readable=False, path_type=Path)
 
 
 def usage_error_line(error: click.ClickException) -> str:

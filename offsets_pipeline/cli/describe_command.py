@@ -21,6 +21,7 @@ from offsets_pipeline.semantics.group_types import SHARE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from offsets_pipeline.cli.section_questions import Describe
     from offsets_pipeline.config import Settings
     from offsets_pipeline.lag.lag_rows import LagRow
     from offsets_pipeline.query.answer_time import AnswerTime
@@ -35,21 +36,6 @@ _OFFSETS = (
 )
 _MEMBERS = ("group", "consumer_id", "host", "client_id", "#partitions")
 _STATES = ("group", "coordinator (id)", "assignment_strategy", "state", "#members")
-
-
-@dataclass(frozen=True)
-class DescribeOptions:
-    """The command's options."""
-
-    groups: Sequence[str]
-    all_groups: bool
-    list_: bool
-    members: bool
-    state: bool
-    verbose: bool
-    bootstrap_server: str | None
-    options: Sequence[str]
-    format_: str
 
 
 @dataclass
@@ -67,17 +53,17 @@ class StoreAnswer:
     lags: Mapping[tuple[str, str, int], LagRow] = field(default_factory=dict)
 
 
-def describe(stores: Sequence[str], settings: Settings, options: DescribeOptions) -> int:
+def describe(options: Describe, settings: Settings) -> int:
     """Show groups; returns the exit status.
 
     Raises NoSuchGroup for named groups that do not exist, and for patterns that match none, after the others are shown.
     """
-    readers = open_readers(stores, settings)
+    readers = open_readers(options.stores, settings)
     if options.list_:
         return _list(readers, settings, options)
     missing = set(options.groups)
     answers = []
-    with LiveCluster(options.bootstrap_server, options.options, settings) as live:
+    with LiveCluster(options.live, settings) as live:
         for store, reader in readers.items():
             answer = _answer(store, reader, settings, options, live)
             missing -= {each for each in missing if matching(answer.groups, [each])}
@@ -90,9 +76,7 @@ def describe(stores: Sequence[str], settings: Settings, options: DescribeOptions
     return 0
 
 
-def _answer(
-    store: str, reader: StateReader, settings: Settings, options: DescribeOptions, live: LiveCluster
-) -> StoreAnswer:
+def _answer(store: str, reader: StateReader, settings: Settings, options: Describe, live: LiveCluster) -> StoreAnswer:
     targets = options.members and options.verbose
     groups = describe_matching(reader, None if options.all_groups else options.groups, targets=targets)
     time = answer_time_of(reader, store, settings)
@@ -114,7 +98,7 @@ def _with_lag(name: str, group: GroupAnswer, lags: Mapping[tuple[str, str, int],
     return group if group.type == SHARE else replace(group, offsets=[of(each) for each in group.offsets])
 
 
-def _list(readers: Mapping[str, StateReader], settings: Settings, options: DescribeOptions) -> int:
+def _list(readers: Mapping[str, StateReader], settings: Settings, options: Describe) -> int:
     listed = []
     times = []
     for store, reader in readers.items():
@@ -134,7 +118,7 @@ def _list(readers: Mapping[str, StateReader], settings: Settings, options: Descr
     return 0
 
 
-def _show(answers: Sequence[StoreAnswer], options: DescribeOptions) -> None:
+def _show(answers: Sequence[StoreAnswer], options: Describe) -> None:
     if options.format_ == "json":
         write_documents(
             [

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import ExitStack
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -27,13 +27,13 @@ from offsets_pipeline.coordinator.expiry_runs import (
 )
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.errors import NotCoordinator
-from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows
-from offsets_pipeline.query.retention_inputs import retention_inputs
+from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows, retention_inputs
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, forecast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from offsets_pipeline.cli.section_coordinator import ExpireOffsets
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.query.state_reader import StateReader
@@ -41,20 +41,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.retention import GroupForecast
 
 
-@dataclass(frozen=True)
-class ExpireOptions:
-    """The options of the command; ``every`` and ``at`` are in milliseconds, ``within`` in hours."""
-
-    store: str
-    dry_run: bool
-    every: int | None
-    format_: str
-    within: int | None
-    at: int | None
-    retention_minutes: int | None
-
-
-def expire_offsets(options: ExpireOptions, settings: Settings) -> int:
+def expire_offsets(options: ExpireOffsets, settings: Settings) -> int:
     """Expire offsets, or forecast; returns the exit status, which is 1 if a log partition failed in a single run.
 
     Raises NotCoordinator for a mirrored store without a forecast, ConfigError for settings that are not allowed.
@@ -72,14 +59,14 @@ def expire_offsets(options: ExpireOptions, settings: Settings) -> int:
 
     def runs() -> Iterator[ExpiryRun]:
         nonlocal last
-        for run in _runs(reader.location, settings, clock, options.every):
+        for run in _runs(reader.location, settings, clock, options.every_ms):
             last = run
             yield run
 
     if options.format_ == "table":
         for run in runs():
             failed = f"; log partitions {', '.join(map(str, run.failed))} failed" if run.failed else ""
-            at = "" if options.every is None else f"{run.at}: "
+            at = "" if options.every_ms is None else f"{run.at}: "
             sys.stdout.write(f"{at}{run.offsets} offsets and {run.groups} groups expired in {run.store}{failed}\n")
     else:
         names = [each.name for each in fields(ExpiryRun)]
@@ -87,7 +74,7 @@ def expire_offsets(options: ExpireOptions, settings: Settings) -> int:
         if options.format_ == "csv":
             rows = ((*row[:-1], " ".join(map(str, row[-1]))) for row in rows)
         write_rows(names, rows, options.format_)
-    return 1 if last is not None and last.failed and options.every is None else 0
+    return 1 if last is not None and last.failed and options.every_ms is None else 0
 
 
 def _runs(location: str, settings: Settings, clock: Clock, every_ms: int | None) -> Iterator[ExpiryRun]:
@@ -101,14 +88,14 @@ def _runs(location: str, settings: Settings, clock: Clock, every_ms: int | None)
 
 
 def _write_forecast(
-    options: ExpireOptions, reader: StateReader, settings: Settings, clock: Clock, *, is_owned: bool
+    options: ExpireOffsets, reader: StateReader, settings: Settings, clock: Clock, *, is_owned: bool
 ) -> int:
     coordinator_settings = settings.coordinator
     if options.retention_minutes is not None:
         coordinator_settings = replace(coordinator_settings, offsets_retention_minutes=options.retention_minutes)
     retention_ms = coordinator_settings.offsets_retention_minutes * MS_PER_MINUTE
-    now_ms = clock.now_ms() if options.at is None else options.at
-    until_ms = now_ms + (options.within or 0) * MS_OF_HOUR
+    now_ms = clock.now_ms() if options.at_ms is None else options.at_ms
+    until_ms = now_ms + (options.within_hours or 0) * MS_OF_HOUR
     failed: list[int] = []
     forecasts = (
         _forecasts_of_log(reader.location, settings, clock, retention_ms, failed)

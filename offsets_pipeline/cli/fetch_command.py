@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.answer_times import TIME_COLUMNS, answer_time_of, time_of_row
+from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock
@@ -20,26 +21,12 @@ from offsets_pipeline.topic_positions.sample_files import read_sample_file
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 
 if TYPE_CHECKING:
-    from offsets_pipeline.cli.lag_command import PositionOptions
+    from offsets_pipeline.cli.section_questions import Fetch
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.lag.starting_offset import ResetPolicy
     from offsets_pipeline.query.state_reader import StateReader
 
 
-@dataclass(frozen=True)
-class FetchOptions:
-    """The options of the command."""
-
-    stores: tuple[str, ...]
-    group: str
-    topic: str
-    partition: int | None
-    reset: ResetPolicy
-    format_: str
-    of_positions: PositionOptions
-
-
-def fetch(options: FetchOptions, settings: Settings) -> int:
+def fetch(options: Fetch, settings: Settings) -> int:
     """Show where a consumer of the group would start in the topic's partitions; returns the exit status.
 
     Raises UnknownTopicOrPartition if no store knows a partition of the topic.
@@ -64,9 +51,7 @@ def fetch(options: FetchOptions, settings: Settings) -> int:
     return 0
 
 
-def _of_store(
-    store: str, reader: StateReader, options: FetchOptions, settings: Settings
-) -> tuple[str, list[tuple[Any, ...]]]:
+def _of_store(store: str, reader: StateReader, options: Fetch, settings: Settings) -> tuple[str, list[tuple[Any, ...]]]:
     """The source of positions, and the rows of one store."""
     now_ms = SystemClock().now_ms()
     group = describe_groups(reader, [options.group]).get(options.group)
@@ -91,21 +76,20 @@ def _of_store(
     return positions.source, found
 
 
-def _positions(store: str, reader: StateReader, options: FetchOptions, settings: Settings, now_ms: int) -> Positions:
+def _positions(store: str, reader: StateReader, options: Fetch, settings: Settings, now_ms: int) -> Positions:
     policy = options.reset
     # a broker gives times before 1970 other meanings
     since_ms = max(0, now_ms - policy.duration_ms) if policy.strategy is Strategy.BY_DURATION else None
-    of_positions = options.of_positions
-    if of_positions.bootstrap_server is not None:
+    asked = options.positions_from
+    if asked.bootstrap_server is not None:
         # a broker's client takes long to import
-        from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
         from offsets_pipeline.topic_positions.broker_positions import ask_broker
 
-        given = {**settings.kafka.options, **parse_options(of_positions.options)}
-        return ask_broker(KafkaOptions(of_positions.bootstrap_server, given), [options.topic], since_ms)
-    if of_positions.positions is not None:
-        rows = read_sample_file(of_positions.positions, now_ms, [options.topic])
-        return _of_samples(PositionSamples(rows), of_positions.positions, since_ms)
+        kafka = kafka_options(asked.bootstrap_server, asked.client_options, settings)
+        return ask_broker(kafka, [options.topic], since_ms)
+    if asked.positions is not None:
+        rows = read_sample_file(asked.positions, now_ms, [options.topic])
+        return _of_samples(PositionSamples(rows), asked.positions, since_ms)
     return _of_samples(read_samples(table_of(reader.location), [options.topic]), store, since_ms)
 
 

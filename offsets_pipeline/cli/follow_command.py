@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
+from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import spark_when_needed
 from offsets_pipeline.cli.stopping import Stopping, is_submitted
 from offsets_pipeline.clock import SystemClock
@@ -26,36 +25,23 @@ from offsets_pipeline.topic_positions.position_sampler import PositionSampler, S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+    from offsets_pipeline.broker.kafka_options import KafkaOptions
+    from offsets_pipeline.cli.section_sources import OfTopic
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.store import Store
 
 
-@dataclass(frozen=True)
-class TopicOptions:
-    """The options of both commands; ``metrics_port`` is a host and a port."""
-
-    bootstrap_server: str
-    topic: str | None
-    semantics: CoordinatorSemantics | None
-    if_held: str | None
-    options: tuple[str, ...]
-    available_now: bool
-    metrics_file: Path | None
-    metrics_port: tuple[str, int] | None
-
-
-def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: bool) -> int:
+def read_topic(options: OfTopic, settings: Settings, *, fold: bool) -> int:
     """Append the topic to the log, and with ``fold`` fold the log; returns the exit status.
 
     Checks address, topic and store, and waits for another process that does the same, before it starts Spark.
 
     Raises the errors of `TopicIngest`, MetricsUnavailable, LeaseHeld and LeaseLost.
     """
-    kafka = KafkaOptions(options.bootstrap_server, {**settings.kafka.options, **parse_options(options.options)})
+    store = options.store
+    kafka = kafka_options(options.bootstrap_server, options.client_options, settings)
     clock, metrics = SystemClock(), Metrics()
     log = OperatorLog(clock, metrics, only_warnings=options.available_now)
     topic_log = TopicLog(options.topic or settings.topic.name, log, clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,13 @@ from offsets_pipeline.lag.lag_of_groups import lag_of_groups
 from offsets_pipeline.lag.lag_rows import group_lags, topics_of
 from offsets_pipeline.periodic import Periodic
 from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.group_listing import GroupListing, groups_with_topics, list_groups, matching
+from offsets_pipeline.query.group_listing import GroupFigures, list_groups, matching
 from offsets_pipeline.topic_positions.sample_table import table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from offsets_pipeline.cli.section_questions import Groups, ListedGroups, Top
     from offsets_pipeline.config import Settings
     from offsets_pipeline.query.answer_time import AnswerTime
     from offsets_pipeline.query.state_reader import StateReader
@@ -34,73 +35,38 @@ if TYPE_CHECKING:
 _COLUMNS = ("group", "type", "state", "members", "topics", "offsets", "last_commit", "lag", "lag_as_of")
 _CLEAR = "\x1b[H\x1b[2J"
 _HEAD_LINES = 3  # of a refresh: time, header, and the line of the shell
+#: The orders of groups, by the value of `--sort`.
+_SORT_KEYS: Mapping[str, Callable[[GroupFigures], Any]] = {
+    "group": lambda each: (each.group, each.cluster),
+    "last-commit": lambda each: (each.last_commit or "", each.group),
+    "lag": lambda each: (-1 if each.lag is None else -each.lag, each.group),
+    "members": lambda each: (-each.members, each.group),
+    "offsets": lambda each: (-each.offsets, each.group),
+}
 
 
-@dataclass(frozen=True)
-class GroupFilter:
-    """The options that choose and sort groups."""
-
-    patterns: Sequence[str]
-    states: Sequence[str]
-    types: Sequence[str]
-    topics: Sequence[str]
-    idle: int | None
-    sort: str
-    bootstrap_server: str | None
-    options: Sequence[str]
-
-    def accepts(self, group: GroupListing, idle_since: str | None) -> bool:
-        """Whether to list a group; ``idle_since``: only without a commit since this time."""
-        states = {each.lower() for each in self.states}
-        types = {each.lower() for each in self.types}
-        return (
-            (not states or group.state.lower() in states)
-            and (not types or group.type.lower() in types)
-            and (idle_since is None or group.last_commit is None or group.last_commit < idle_since)
-        )
-
-    def key(self) -> Callable[[GroupListing], Any]:
-        """The order of groups."""
-        keys: dict[str, Callable[[GroupListing], Any]] = {
-            "group": lambda each: (each.group, each.cluster),
-            "last-commit": lambda each: (each.last_commit or "", each.group),
-            "lag": lambda each: (-1 if each.lag is None else -each.lag, each.group),
-            "members": lambda each: (-each.members, each.group),
-            "offsets": lambda each: (-each.offsets, each.group),
-        }
-        return keys[self.sort]
-
-
-def groups(stores: Sequence[str], settings: Settings, chosen: GroupFilter, format_: str) -> int:
+def groups(options: Groups, settings: Settings) -> int:
     """List groups; returns the exit status."""
-    with LiveCluster(chosen.bootstrap_server, chosen.options, settings) as live:
-        listed, times = _listed(stores, settings, chosen, live)
-    if format_ == "json":
+    with LiveCluster(options.live, settings) as live:
+        listed, times = _listed(options, settings, live)
+    if options.format_ == "json":
         write_json({"groups": listed, **time_fields(times)})
     else:
-        names = _names(stores)
-        write_rows(names, [[getattr(each, name) for name in names] for each in listed], format_)
+        names = _names(options.stores)
+        write_rows(names, [[getattr(each, name) for name in names] for each in listed], options.format_)
     return 0
 
 
-def top(
-    stores: Sequence[str],
-    settings: Settings,
-    chosen: GroupFilter,
-    *,
-    limit: int | None,
-    rounds: int | None,
-    every_ms: int,
-) -> int:
+def top(options: Top, settings: Settings) -> int:
     """List the first groups again and again; returns the exit status."""
     stopped = threading.Event()
     stopping = Stopping(stopped.set)
-    names = _names(stores)
+    names = _names(options.stores)
     numbers = count(1)
-    with LiveCluster(chosen.bootstrap_server, chosen.options, settings) as live:
+    with LiveCluster(options.live, settings) as live:
         listings = Periodic(
-            partial(_listed, stores, settings, chosen, live),
-            every_ms,
+            partial(_listed, options, settings, live),
+            options.every_ms,
             SystemClock().now_ms,
             may_pass=lambda _: False,
             stopped=stopped,
@@ -108,14 +74,14 @@ def top(
         for listed, times in listings.results():
             size = shutil.get_terminal_size()
             is_terminal = sys.stdout.isatty()
-            shown = listed[: limit or (max(1, size.lines - _HEAD_LINES) if is_terminal else None)]
+            shown = listed[: options.limit or (max(1, size.lines - _HEAD_LINES) if is_terminal else None)]
             as_of = time_fields(times)["as_of"] or "-"
             sys.stdout.write(f"{_CLEAR if is_terminal else ''}{len(listed)} groups, as of {as_of}\n")
             write_rows(names, [[getattr(each, name) for name in names] for each in shown], "table")
             sys.stdout.flush()
-            if next(numbers) == rounds:
+            if next(numbers) == options.rounds:
                 return 0
-    return stopping.status(has_an_end=rounds is not None)
+    return stopping.status(has_an_end=options.rounds is not None)
 
 
 def _names(stores: Sequence[str]) -> list[str]:
@@ -123,29 +89,37 @@ def _names(stores: Sequence[str]) -> list[str]:
 
 
 def _listed(
-    stores: Sequence[str], settings: Settings, chosen: GroupFilter, live: LiveCluster
-) -> tuple[list[GroupListing], list[tuple[str, AnswerTime]]]:
+    options: ListedGroups, settings: Settings, live: LiveCluster
+) -> tuple[list[GroupFigures], list[tuple[str, AnswerTime]]]:
     """The groups, and the time that they are as of for each cluster."""
-    found: list[GroupListing] = []
+    found: list[GroupFigures] = []
     times = []
-    for store, reader in open_readers(stores, settings).items():
+    for store, reader in open_readers(options.stores, settings).items():
         time = answer_time_of(reader, store, settings)
         times.append((reader.cluster, time))
-        listed = _with_lag(reader, list_groups(reader), time, settings, live)
-        if chosen.patterns:
-            named = set(matching((each.group for each in listed), chosen.patterns))
+        listed = _with_lag(reader, list_groups(reader, options.topics or None), time, settings, live)
+        if options.patterns:
+            named = set(matching((each.group for each in listed), options.patterns))
             listed = [each for each in listed if each.group in named]
-        if chosen.topics:
-            of_topics = groups_with_topics(reader, chosen.topics)
-            listed = [each for each in listed if each.group in of_topics]
-        idle_since = None if chosen.idle is None else shown_time(reader.opened_ms - chosen.idle)
-        found += [each for each in listed if chosen.accepts(each, idle_since)]
-    return sorted(found, key=chosen.key()), times
+        idle_since = None if options.idle_ms is None else shown_time(reader.opened_ms - options.idle_ms)
+        found += [each for each in listed if _is_chosen(each, options, idle_since)]
+    return sorted(found, key=_SORT_KEYS[options.sort]), times
+
+
+def _is_chosen(group: GroupFigures, options: ListedGroups, idle_since: str | None) -> bool:
+    """Whether to list a group; ``idle_since``: only without a commit since this time."""
+    states = {each.lower() for each in options.states}
+    types = {each.lower() for each in options.types}
+    return (
+        (not states or group.state.lower() in states)
+        and (not types or group.type.lower() in types)
+        and (idle_since is None or group.last_commit is None or group.last_commit < idle_since)
+    )
 
 
 def _with_lag(
-    reader: StateReader, listed: list[GroupListing], time: AnswerTime, settings: Settings, live: LiveCluster
-) -> list[GroupListing]:
+    reader: StateReader, listed: list[GroupFigures], time: AnswerTime, settings: Settings, live: LiveCluster
+) -> list[GroupFigures]:
     """The groups with their lag, if positions of their topics are known."""
     if not live.is_given and not table_of(reader.location).exists():
         return listed

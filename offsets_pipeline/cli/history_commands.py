@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.answer_times import log_answer_time_of
@@ -21,8 +20,9 @@ from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
+    from offsets_pipeline.cli.section_questions import AsOf, History, Why
     from offsets_pipeline.config import Settings
     from offsets_pipeline.history.log_history import LogHistory
     from offsets_pipeline.query.as_of import AsOfAnswer
@@ -30,51 +30,16 @@ if TYPE_CHECKING:
 _EVENT_COLUMNS = [name for name in TimelineEvent.__dataclass_fields__ if name != "time_ms"]
 
 
-@dataclass(frozen=True)
-class AsOfOptions:
-    """The options of `as-of`: a time in ms since 1970, or a record offset for each log partition."""
-
-    time_: int | None
-    positions: dict[int, int] | None
-    groups: tuple[str, ...]
-    members: bool
-    format_: str
-
-
-@dataclass(frozen=True)
-class HistoryOptions:
-    """The options of `history`; times in ms since 1970."""
-
-    group: str
-    topic: str | None
-    partition: int | None
-    since: int | None
-    until: int | None
-    retention_minutes: int | None
-    format_: str
-
-
-@dataclass(frozen=True)
-class WhyOptions:
-    """The options of `why`."""
-
-    group: str
-    topic: str
-    partition: int
-    retention_minutes: int | None
-    format_: str
-
-
-def as_of(stores: Sequence[str], settings: Settings, options: AsOfOptions) -> int:
+def as_of(options: AsOf, settings: Settings) -> int:
     """Show groups of the past; returns the exit status.
 
     Raises NoSuchGroup for named groups that did not exist in any store, after the others are shown.
     """
-    time_ms, positions = options.time_, options.positions
+    time_ms, positions = options.time_ms, options.positions
     missing = dict.fromkeys(options.groups)
     shown: list[StoreAnswer] = []
     documents = []
-    logs = open_logs(stores, settings)
+    logs = open_logs(options.stores, settings)
     for store, log in logs.items():
         answer = offsets_as_of(log, time_ms=time_ms, positions=positions, group_ids=options.groups or None)
         time = log_answer_time_of(log, store, settings, time_ms, positions)
@@ -95,11 +60,11 @@ def as_of(stores: Sequence[str], settings: Settings, options: AsOfOptions) -> in
     return 0
 
 
-def history(stores: Sequence[str], settings: Settings, options: HistoryOptions) -> int:
+def history(options: History, settings: Settings) -> int:
     """Show the events of a group; returns the exit status. Raises NoSuchGroup for a group that no log knows."""
     rows: list[list[Any]] = []
     documents = []
-    logs = open_logs(stores, settings)
+    logs = open_logs(options.stores, settings)
     for store, log in logs.items():
         found = group_timeline(
             log,
@@ -107,10 +72,10 @@ def history(stores: Sequence[str], settings: Settings, options: HistoryOptions) 
             options.group,
             topic=options.topic,
             partition=options.partition,
-            since_ms=options.since,
-            until_ms=options.until,
+            since_ms=options.since_ms,
+            until_ms=options.until_ms,
         )
-        time = log_answer_time_of(log, store, settings, options.until)
+        time = log_answer_time_of(log, store, settings, options.until_ms)
         since = None if found.complete_since_ms is None else shown_time(found.complete_since_ms)
         if since is not None and options.format_ != "json":
             warn(f"older records of {store} were cleaned or compacted away: the history is complete since {since}")
@@ -125,7 +90,7 @@ def history(stores: Sequence[str], settings: Settings, options: HistoryOptions) 
                 "history": [dict(zip(_EVENT_COLUMNS, event, strict=True)) for event in events],
             }
         )
-    limits = (options.topic, options.partition, options.since, options.until)
+    limits = (options.topic, options.partition, options.since_ms, options.until_ms)
     if not rows and all(each is None for each in limits):
         raise NoSuchGroup(f"the log of {_named(logs)} has no record of group {options.group!r} (GROUP_ID_NOT_FOUND)")
     if options.format_ == "json":
@@ -137,10 +102,10 @@ def history(stores: Sequence[str], settings: Settings, options: HistoryOptions) 
     return 0
 
 
-def why(stores: Sequence[str], settings: Settings, options: WhyOptions) -> int:
+def why(options: Why, settings: Settings) -> int:
     """Tell why an offset is what it is; returns the exit status."""
     documents = []
-    logs = open_logs(stores, settings)
+    logs = open_logs(options.stores, settings)
     for store, log in logs.items():
         retention = _retention(log, settings, options.retention_minutes)
         answer = why_of(log, retention, options.group, options.topic, options.partition)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,34 +24,14 @@ from offsets_pipeline.query.group_listing import describe_matching, is_pattern, 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from offsets_pipeline.cli.section_questions import Lag
     from offsets_pipeline.config import Settings
     from offsets_pipeline.query.answer_time import AnswerTime
     from offsets_pipeline.query.describe import GroupAnswer
     from offsets_pipeline.query.state_reader import StateReader
 
 
-@dataclass(frozen=True)
-class PositionOptions:
-    """The options that say where positions come from."""
-
-    bootstrap_server: str | None
-    positions: str | None
-    options: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class LagOptions:
-    """The options of the command; ``at`` in ms since 1970."""
-
-    stores: tuple[str, ...]
-    groups: tuple[str, ...]
-    at: int | None
-    summary: bool
-    format_: str
-    of_positions: PositionOptions
-
-
-def lag(options: LagOptions, settings: Settings) -> int:
+def lag(options: Lag, settings: Settings) -> int:
     """Show the lag of these groups, or of all; returns the exit status.
 
     Raises NoSuchGroup for named groups that do not exist, and for patterns that match none, after the others are shown.
@@ -61,20 +40,20 @@ def lag(options: LagOptions, settings: Settings) -> int:
         return _lag(options, settings)
 
 
-def _lag(options: LagOptions, settings: Settings) -> int:
+def _lag(options: Lag, settings: Settings) -> int:
     kind = GroupLag if options.summary else LagRow
     readers = open_readers(options.stores, settings)
     columns = [*kind._fields, *(["cluster"] if len(readers) > 1 else [])]
     missing = dict.fromkeys(options.groups)
     shown: list[tuple[Any, ...]] = []
     for store, reader in readers.items():
-        if options.at is None:
+        if options.at_ms is None:
             groups = describe_matching(reader, options.groups or None)
             time = answer_time_of(reader, store, settings)
         else:
             log = LogHistory(reader)
-            groups = _past_groups(log, options.groups, options.at)
-            time = log_answer_time_of(log, store, settings, options.at)
+            groups = _past_groups(log, options.groups, options.at_ms)
+            time = log_answer_time_of(log, store, settings, options.at_ms)
         rows = _of_store(reader, groups, time, options, settings)
         if len(readers) > 1:
             rows = [(*row, reader.cluster) for row in rows]
@@ -97,16 +76,16 @@ def _of_store(
     reader: StateReader,
     groups: dict[str, GroupAnswer],
     time: AnswerTime,
-    options: LagOptions,
+    options: Lag,
     settings: Settings,
 ) -> Sequence[tuple[Any, ...]]:
     """The rows of one store."""
-    where = options.of_positions
-    with LiveCluster(where.bootstrap_server, where.options, settings) as live:
+    asked = options.positions_from
+    with LiveCluster(asked, settings) as live:
         source = position_source(
-            reader, live, where.positions, settings, topics_of(groups), time, SystemClock().now_ms(), options.at
+            reader, live, asked.positions, settings, topics_of(groups), time, SystemClock().now_ms(), options.at_ms
         )
-        rows = lag_of_groups(reader, groups, time, source, settings.lag.window_commits, options.at)
+        rows = lag_of_groups(reader, groups, time, source, settings.lag.window_commits, options.at_ms)
     return group_lags(groups, rows) if options.summary else rows
 
 

@@ -6,50 +6,33 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-import click
-
-from offsets_pipeline.cli.values import OPTION, SERVERS
+from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.cli.options import LiveBrokers, PositionsFrom
     from offsets_pipeline.config import Settings
 
 
-def live_options(run: Callable[..., int]) -> Callable[..., int]:
-    """The options `--bootstrap-server` and `--option`."""
-    option = click.option(
-        "--option",
-        "options",
-        type=OPTION,
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="Option of Kafka's clients, such as security.protocol=SASL_SSL. A value env:NAME or file:PATH "
-        "names a secret. May be repeated.",
-    )
-    server = click.option(
-        "--bootstrap-server",
-        type=SERVERS,
-        metavar="HOST:PORT",
-        help="Live brokers with the topics, separated by commas.",
-    )
-    return server(option(run))
+def kafka_options(bootstrap_server: str, client_options: Iterable[str], settings: Settings) -> KafkaOptions:
+    """Return how clients reach these brokers: by the settings, and by `--option`. Raises ConfigError."""
+    return KafkaOptions(bootstrap_server, {**settings.kafka.options, **parse_options(client_options)})
 
 
 class LiveCluster:
     """The cluster of `--bootstrap-server`. Connects at the first question; without the option nothing is known."""
 
-    def __init__(self, bootstrap_server: str | None, options: Sequence[str], settings: Settings) -> None:
-        self._bootstrap_server = bootstrap_server
-        self._options = options
+    def __init__(self, asked: LiveBrokers | PositionsFrom, settings: Settings) -> None:
+        self._asked = asked
         self._settings = settings
         self._opened = ExitStack()
 
     @property
     def is_given(self) -> bool:
         """Whether there is a cluster to ask."""
-        return self._bootstrap_server is not None
+        return self._asked.bootstrap_server is not None
 
     def coordinators(self, offsets_topic: str | None) -> Mapping[int, str]:
         """Return the coordinators of groups by log partition. Raises the errors of `Cluster`."""
@@ -61,10 +44,10 @@ class LiveCluster:
     def cluster(self) -> Cluster:
         """The cluster, if there is one to ask. Raises the errors of `Cluster`."""
         from offsets_pipeline.broker.cluster import Cluster
-        from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
 
-        given = {**self._settings.kafka.options, **parse_options(self._options)}
-        return self._opened.enter_context(Cluster(KafkaOptions(str(self._bootstrap_server), given)))
+        server = str(self._asked.bootstrap_server)
+        kafka = kafka_options(server, self._asked.client_options, self._settings)
+        return self._opened.enter_context(Cluster(kafka))
 
     def __enter__(self) -> Self:
         return self

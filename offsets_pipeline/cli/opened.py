@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,12 @@ from offsets_pipeline.delta.s3_access import is_s3
 from offsets_pipeline.errors import NoSuchStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyspark.sql import SparkSession
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.coordinator.owned_store import OwnedStore
     from offsets_pipeline.history.log_history import LogHistory
     from offsets_pipeline.query.state_reader import StateReader
@@ -57,20 +59,34 @@ def open_store(location: str, settings: Settings) -> Store:
     return Store.open(spark_when_needed(settings, location), location)
 
 
-def open_or_create_owned(location: str, settings: Settings, offsets_partitions: int | None) -> OwnedStore:
-    """Open the owned store in a folder; create it if nothing is there.
+def open_to_import(
+    location: str, settings: Settings, offsets_partitions: int | None, group_ids: Iterable[str] | None = None
+) -> Coordinator:
+    """Open a coordinator of these groups, or of all, for imported offsets; creates the store if nothing is there.
 
     Raises StoreMismatch for another number of log partitions than ``offsets_partitions``, and the errors of
     `OwnedStore.open` and `create`.
     """
     from offsets_pipeline.coordinator.owned_store import OwnedStore
-    from offsets_pipeline.errors import NoSuchStore
 
     try:
         owned = OwnedStore.open(location)
     except NoSuchStore:
-        return OwnedStore.create(location, offsets_partitions or settings.log.offsets_partitions)
-    return owned if offsets_partitions is None else OwnedStore.create(location, offsets_partitions)
+        owned = OwnedStore.create(location, offsets_partitions or settings.log.offsets_partitions)
+    else:
+        if offsets_partitions is not None:
+            owned = OwnedStore.create(location, offsets_partitions)
+    # imported offsets go to the log, wherever commits go
+    to_log = replace(settings.coordinator, offsets_storage="kafka", dual_commit_enabled=False)
+    return open_coordinator(owned, replace(settings, coordinator=to_log), group_ids)
+
+
+def open_coordinator(store: OwnedStore, settings: Settings, group_ids: Iterable[str] | None) -> Coordinator:
+    """Open a coordinator that loads only the log partitions of these groups, or all."""
+    from offsets_pipeline.coordinator.coordinator import Coordinator
+
+    partitions = None if group_ids is None else {store.partition_for(group_id) for group_id in group_ids}
+    return Coordinator.open(store, settings, partitions=partitions, housekeeping=False)
 
 
 def open_reader(location: str, settings: Settings, at_most: int | None = None) -> StateReader:

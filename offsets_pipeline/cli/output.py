@@ -41,13 +41,6 @@ _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 _ESCAPED_IN_JSON = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
-def format_option(help_: str = "Output format.") -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """The option `--format`, one of FORMATS, as the argument ``format_``."""
-    return click.option(
-        "--format", "format_", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help=help_
-    )
-
-
 def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format_: str) -> None:
     """Write rows to stdout in one of FORMATS; JSON is one object a line, on a terminal indented."""
     if format_ == "json":

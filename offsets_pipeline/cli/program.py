@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from offsets_pipeline import __version__
-from offsets_pipeline.cli import section_connect
-from offsets_pipeline.cli import section_coordinator as coordinator
-from offsets_pipeline.cli import section_history as past
-from offsets_pipeline.cli import section_questions as questions
-from offsets_pipeline.cli import section_sources as sources
-from offsets_pipeline.cli import section_state as state
-from offsets_pipeline.cli import section_upkeep as upkeep
 from offsets_pipeline.cli.command import CommandGroup, usage_error_line
+from offsets_pipeline.cli.section_connect import connect
+from offsets_pipeline.cli.section_coordinator import coordinator
+from offsets_pipeline.cli.section_questions import questions
+from offsets_pipeline.cli.section_sources import sources
+from offsets_pipeline.cli.section_state import state
+from offsets_pipeline.cli.section_upkeep import upkeep
 from offsets_pipeline.input_text import is_utf8, shown
 
 if TYPE_CHECKING:
@@ -27,17 +26,9 @@ if TYPE_CHECKING:
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     commands=[
-        *(sources.ingest_segments, sources.ingest_topic, sources.follow),
-        *(sources.snapshot, sources.import_zookeeper, sources.import_checkpoint, sources.sample_topic_offsets),
-        *(state.fold, state.reload, state.verify),
-        *(questions.describe, questions.groups, questions.top, questions.lag, questions.fetch),
-        *(questions.log_info, questions.sql, questions.create_views, questions.export_segments),
-        *(past.as_of, past.history, past.why),
-        *(questions.report, questions.serve),
-        *(coordinator.create, coordinator.commit, coordinator.reset_offsets, coordinator.restore),
-        *(coordinator.delete_offsets, coordinator.delete_group),
-        *(coordinator.expire_offsets, section_connect.connect),
-        *(upkeep.maintain, upkeep.clean_log, upkeep.name_cluster, upkeep.upgrade),
+        *(each for section in (sources, state, questions, coordinator) for each in section.commands),
+        connect,
+        *upkeep.commands,
     ],
 )
 @click.version_option(__version__, message="%(version)s")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.cli.answer_times import answer_time_of
+from offsets_pipeline.cli.opened import open_coordinator
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, time_before_ms
-from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import NonEmptyGroup, NotCoordinator, OffsetsError
-from offsets_pipeline.offset_reset.group_offsets import owned_group_offsets
-from offsets_pipeline.offset_reset.mirrored_group_offsets import mirrored_group_offsets
+from offsets_pipeline.offset_reset.group_offsets import mirrored_group_offsets, owned_group_offsets
 from offsets_pipeline.offset_reset.plan import (
     MAX_OFFSET,
     FromFile,
@@ -39,8 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
+    from offsets_pipeline.cli.section_coordinator import ResetOffsets
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.offset_reset.plan import GroupOffsets, PlannedOffset, ResetPlan
     from offsets_pipeline.semantics.partition_state import TopicPartition
     from offsets_pipeline.topic_positions.positions import Positions
@@ -51,33 +51,7 @@ _COMMIT_TIMEOUT_MS = 600_000
 _NAMED_GROUPS = 5
 
 
-@dataclass(frozen=True)
-class ResetOptions:
-    """The options of the command; ``to_datetime`` in ms since 1970."""
-
-    store: str
-    groups: tuple[str, ...]
-    all_groups: bool
-    topics: tuple[tuple[str, tuple[int, ...] | None], ...]
-    all_topics: bool
-    to_earliest: bool
-    to_latest: bool
-    to_current: bool
-    to_offset: int | None
-    shift_by: int | None
-    to_datetime: int | None
-    by_duration: str | None
-    from_file: str | None
-    bootstrap_server: str | None
-    positions: str | None
-    command_config: str | None
-    execute: bool
-    dry_run: bool
-    format_: str
-    export: bool
-
-
-def reset_offsets(options: ResetOptions, settings: Settings) -> int:
+def reset_offsets(options: ResetOffsets, settings: Settings) -> int:
     """Show the plan of a reset, or commit it; returns the exit status.
 
     Raises NotCoordinator and the errors of `plan_reset`. After the others are reset, raises the error of the groups
@@ -100,8 +74,7 @@ def reset_offsets(options: ResetOptions, settings: Settings) -> int:
         _show(options, plan, plan.offsets, "--export prints it for kafka-consumer-groups --reset-offsets --from-file")
         raise_errors(plan.active, [], "reset")
         return 0
-    partitions = None if group_ids is None else {store.partition_for(group_id) for group_id in group_ids}
-    with Coordinator.open(store, settings, partitions=partitions, housekeeping=False) as coordinator:
+    with open_coordinator(store, settings, group_ids) as coordinator:
         plan = _plan(options, settings, scenario, owned_group_offsets(coordinator, group_ids))
         failed = _commit(coordinator, plan.offsets) if options.execute else {}
     _show(options, plan, [each for each in plan.offsets if each.group_id not in failed], "--execute commits it")
@@ -109,7 +82,7 @@ def reset_offsets(options: ResetOptions, settings: Settings) -> int:
     return 0
 
 
-def _scenario(options: ResetOptions, group_ids: Sequence[str], clock: Clock) -> Scenario:
+def _scenario(options: ResetOffsets, group_ids: Sequence[str], clock: Clock) -> Scenario:
     plain: tuple[tuple[bool, Scenario], ...] = (
         (options.to_earliest, ToEarliest()),
         (options.to_latest, ToLatest()),
@@ -122,8 +95,8 @@ def _scenario(options: ResetOptions, group_ids: Sequence[str], clock: Clock) -> 
         return ToOffset(options.to_offset)
     if options.shift_by is not None:
         return ShiftBy(options.shift_by)
-    if options.to_datetime is not None:
-        return _to_time(options.to_datetime)
+    if options.to_datetime_ms is not None:
+        return _to_time(options.to_datetime_ms)
     if options.by_duration is not None:
         return _to_time(time_before_ms(clock.now_ms(), options.by_duration))
     if options.from_file is not None:
@@ -137,13 +110,13 @@ def _to_time(time_ms: int) -> ToTime:
 
 
 def _plan(
-    options: ResetOptions, settings: Settings, scenario: Scenario, standings: Mapping[str, GroupOffsets]
+    options: ResetOffsets, settings: Settings, scenario: Scenario, standings: Mapping[str, GroupOffsets]
 ) -> ResetPlan:
     return plan_reset(standings, scenario, options.topics or None, _positions(options, settings, scenario, standings))
 
 
 def _positions(
-    options: ResetOptions, settings: Settings, scenario: Scenario, standings: Mapping[str, GroupOffsets]
+    options: ResetOffsets, settings: Settings, scenario: Scenario, standings: Mapping[str, GroupOffsets]
 ) -> Positions | None:
     if options.positions is not None:
         return read_positions(Path(options.positions))
@@ -184,7 +157,7 @@ def _commit(coordinator: Coordinator, planned: Sequence[PlannedOffset]) -> dict[
     return failed
 
 
-def _show(options: ResetOptions, plan: ResetPlan, offsets: Sequence[PlannedOffset], otherwise: str) -> None:
+def _show(options: ResetOffsets, plan: ResetPlan, offsets: Sequence[PlannedOffset], otherwise: str) -> None:
     """Print the planned or committed offsets; ``otherwise`` says how a plan is carried out."""
     for line in plan.warnings:
         warn(line)

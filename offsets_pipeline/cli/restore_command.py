@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from offsets_pipeline.broker.cluster import Cluster
 from offsets_pipeline.broker.group_offsets_client import fetch_group_offsets, refused_offsets
 from offsets_pipeline.broker.groups_client import list_groups
 from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
+from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.reset_command import raise_errors
@@ -21,7 +21,7 @@ from offsets_pipeline.delta.schemas import TOPICS
 from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError
 from offsets_pipeline.offset_reset.group_offsets import PROTOCOL_TYPES
 from offsets_pipeline.offset_reset.plan import GroupOffsets
-from offsets_pipeline.offset_reset.restore_plan import PastOffset, SameOffsets, plan_restore
+from offsets_pipeline.offset_reset.restore_plan import PastOffset, plan_restore, same_offset
 from offsets_pipeline.offset_reset.translation import TranslatedOffsets, moments_by_records, moments_by_samples
 from offsets_pipeline.query.as_of import offsets_as_of
 from offsets_pipeline.semantics.partition_state import TopicPartition
@@ -32,6 +32,7 @@ from offsets_pipeline.warnings import warn
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from offsets_pipeline.cli.section_coordinator import Restore
     from offsets_pipeline.config import Settings
     from offsets_pipeline.offset_reset.restore_plan import Finder, RestoredOffset, RestorePlan
     from offsets_pipeline.query.state_reader import StateReader
@@ -39,30 +40,13 @@ if TYPE_CHECKING:
 _COLUMNS = ("group", "topic", "partition", "past_offset", "new_offset", "current_offset", "method", "detail")
 
 
-@dataclass(frozen=True)
-class RestoreOptions:
-    """The options of the command; ``as_of`` in ms since 1970."""
-
-    store: str
-    as_of: int
-    bootstrap_server: str
-    groups: tuple[str, ...]
-    source_bootstrap_server: str | None
-    options: tuple[str, ...]
-    source_options: tuple[str, ...]
-    same_offsets: bool
-    command_config: str | None
-    execute: bool
-    format_: str
-
-
-def restore(options: RestoreOptions, settings: Settings) -> int:
+def restore(options: Restore, settings: Settings) -> int:
     """Show the plan, or commit it; returns the exit status.
 
     Raises NoSuchGroup for a named group without offsets at the time, NonEmptyGroup for groups with members after the
     others are restored, and the errors of `Cluster`.
     """
-    at_ms = options.as_of
+    at_ms = options.as_of_ms
     reader = open_reader(options.store, settings)
     past = _past_offsets(reader, options.groups, at_ms)
     if not past:
@@ -73,12 +57,12 @@ def restore(options: RestoreOptions, settings: Settings) -> int:
     if options.command_config is not None:
         given = read_client_properties(Path(options.command_config))
     with ExitStack() as opened:
-        kafka = KafkaOptions(options.bootstrap_server, {**given, **parse_options(options.options)})
+        kafka = KafkaOptions(options.bootstrap_server, {**given, **parse_options(options.client_options)})
         live = opened.enter_context(Cluster(kafka))
         source = None
         if options.source_bootstrap_server is not None:
-            of_source = {**settings.kafka.options, **parse_options(options.source_options)}
-            source = opened.enter_context(Cluster(KafkaOptions(options.source_bootstrap_server, of_source)))
+            of_source = kafka_options(options.source_bootstrap_server, options.source_options, settings)
+            source = opened.enter_context(Cluster(of_source))
         plan = _plan(reader, live, source, past, same_offsets=options.same_offsets)
         planned = [each for each in plan.offsets if each.new_offset is not None]
         failed = _commit(live, planned) if options.execute else {}
@@ -136,7 +120,7 @@ def _plan(
     positions = positions_of(live, topics)
     of_store, of_live = reader.properties.cluster_id, live.cluster_id()
     recreated: list[str] = []
-    finder: Finder = SameOffsets()
+    finder: Finder = same_offset
     is_other = of_store is not None and of_live is not None and of_store != of_live
     if source is not None:
         if None not in {of_store, source.cluster_id()} and source.cluster_id() != of_store:
@@ -171,9 +155,9 @@ def _translated(
         if where in in_live
     }
     if source is not None:
-        return TranslatedOffsets(live, moments_by_records(source, points))
+        return TranslatedOffsets(live, moments_by_records(source, points)).find
     samples = read_samples(table_of(reader.location), {topic for (topic, _), _ in points})
-    return TranslatedOffsets(live, moments_by_samples(samples, points))
+    return TranslatedOffsets(live, moments_by_samples(samples, points)).find
 
 
 def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str]:
@@ -209,9 +193,7 @@ def _commit(live: Cluster, planned: Sequence[RestoredOffset]) -> dict[tuple[str,
     return failed
 
 
-def _show(
-    options: RestoreOptions, plan: RestorePlan, failed: Mapping[tuple[str, TopicPartition], OffsetsError]
-) -> None:
+def _show(options: Restore, plan: RestorePlan, failed: Mapping[tuple[str, TopicPartition], OffsetsError]) -> None:
     rows = [
         (
             each.group_id,

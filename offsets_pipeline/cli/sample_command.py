@@ -7,6 +7,7 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.repeating import repeated
 from offsets_pipeline.clock import SystemClock
@@ -17,46 +18,40 @@ from offsets_pipeline.topic_positions.sample_files import read_sample_file
 from offsets_pipeline.topic_positions.sample_table import SampleWriter, table_of
 
 if TYPE_CHECKING:
-    from offsets_pipeline.cli.lag_command import PositionOptions
+    from offsets_pipeline.cli.section_sources import SampleTopicOffsets
     from offsets_pipeline.config import Settings
 
 
-def sample_topic_offsets(
-    store: str, settings: Settings, of_positions: PositionOptions, topics: str | None, every_ms: int | None
-) -> int:
-    """Append positions to `topic_offsets` of the store; returns the exit status.
-
-    ``topics`` is a regular expression; by default that of the settings. Raises NoSuchTopic if no topic matches it.
-    """
-    reader = open_reader(store, settings)
+def sample_topic_offsets(options: SampleTopicOffsets, settings: Settings) -> int:
+    """Append positions to the table topic_offsets; returns the exit status. Raises NoSuchTopic if no topic matches."""
+    reader = open_reader(options.store, settings)
     table = table_of(reader.location)
     clock = SystemClock()
-    pattern = settings.lag.sample_topics if topics is None else topics
-    if of_positions.positions is not None:
-        rows = read_sample_file(of_positions.positions, clock.now_ms())
+    pattern = settings.lag.sample_topics if options.topics is None else options.topics
+    asked = options.positions_from
+    if asked.positions is not None:
+        rows = read_sample_file(asked.positions, clock.now_ms())
         matches = [re.fullmatch(pattern, topic) is not None for topic in rows["topic"].to_pylist()]
         if matches and not any(matches):
-            raise NoSuchTopic(f"{of_positions.positions} has no topic that matches {pattern!r}; check --topics")
-        added = SampleWriter(table, of_positions.positions).append(rows.filter(matches))
-        sys.stdout.write(f"{added} positions added to {store}\n")
+            raise NoSuchTopic(f"{asked.positions} has no topic that matches {pattern!r}; check --topics")
+        added = SampleWriter(table, asked.positions).append(rows.filter(matches))
+        sys.stdout.write(f"{added} positions added to {options.store}\n")
         return 0
     # a broker's client takes long to import
-    from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
     from offsets_pipeline.topic_positions.position_sampler import PositionSampler
 
-    given = {**settings.kafka.options, **parse_options(of_positions.options)}
-    kafka = KafkaOptions(str(of_positions.bootstrap_server), given)
+    kafka = kafka_options(str(asked.bootstrap_server), asked.client_options, settings)
     with closing(PositionSampler(kafka, table, pattern, clock)) as sampler:
 
         def sample() -> int:
             properties_of(arrow_folder(reader.location))  # raises NotAStore once the store has another format
             return sampler.sample()
 
-        for sampled in repeated(sample, every_ms, clock):
-            if not sampled and every_ms is None:
+        for sampled in repeated(sample, options.every_ms, clock):
+            if not sampled and options.every_ms is None:
                 raise NoSuchTopic(
                     f"no positions sampled: no topic at {kafka.bootstrap_server} matches {pattern!r}, or no leader of "
                     "its partitions answers; check --topics"
                 )
-            sys.stdout.write(f"positions of {sampled} partitions sampled into {store}\n")
+            sys.stdout.write(f"positions of {sampled} partitions sampled into {options.store}\n")
     return 0

@@ -2,181 +2,297 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from offsets_pipeline.cli.command import CONNECT, FILE, PATH, Command, command
-from offsets_pipeline.cli.output import format_option
-from offsets_pipeline.cli.values import ADDRESS
+from offsets_pipeline.cli.command import Section, grouped, option
+from offsets_pipeline.cli.options import OneStore, ServiceAccess, SeveralStores, format_option, listen_option
+from offsets_pipeline.cli.values import FILE, PATH
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from starlette.types import ASGIApp
+
     from offsets_pipeline.config import Settings
 
-CONNECTOR = click.option("--connector", required=True, metavar="C", help="The connector.")
+connectors = Section("Connect")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def connect() -> None:
-    """Show and change offsets and states of connectors of Kafka Connect."""
+class OfConnector(OneStore):
+    """The options of the commands about one connector."""
+
+    connector: str = option("--connector", required=True, metavar="C", help="The connector.")
 
 
-@command(
-    CONNECT,
+@connectors.command(
+    "list",
     "offsets connect list --store connect",
     "offsets connect list --store connect --format json",
     "offsets connect list --store prod/connect --store test/offsets",
-    name="list",
-    several_stores=True,
 )
-@format_option()
-def list_connectors(stores: tuple[str, ...], settings: Settings, format_: str) -> int:
+class ListConnectors(SeveralStores):
     """Show connectors: type, state, number of offsets. Starts no Spark.
 
     Reads the stores STORE-status and STORE-configs as well, if they exist.
     """
-    from offsets_pipeline.cli import connect_commands
 
-    return connect_commands.list_(stores, settings, format_)
+    format_: str = format_option()
+
+    def run(self, settings: Settings) -> int:
+        """Show the connectors. Raises StoreMismatch for a store without a topic of Connect."""
+        from offsets_pipeline.cli.answer_times import answer_time_of, time_fields
+        from offsets_pipeline.cli.opened import open_beside, open_readers
+        from offsets_pipeline.cli.output import write_json, write_rows
+        from offsets_pipeline.query.connectors import ConnectorInfo, list_connectors
+        from offsets_pipeline.semantics.topic_kind import TopicKind
+
+        opened = open_readers(self.stores, settings)
+        names = [*ConnectorInfo.__dataclass_fields__, *(["cluster"] if len(opened) > 1 else [])]
+        listed: list[dict[str, Any]] = []
+        times = []
+        for store, own in opened.items():
+            own.properties.require_topic_kind(own.location, *(kind for kind in TopicKind if kind.is_connect))
+            readers = [own, *open_beside(store, own, settings)]
+            listed += [{**vars(each), "cluster": own.cluster} for each in list_connectors(readers)]
+            times += [(own.cluster, answer_time_of(reader, reader.location, settings)) for reader in readers]
+        if self.format_ == "json":
+            write_json({"connectors": listed, **time_fields(times)})
+        else:
+            write_rows(names, [[each[name] for name in names] for each in listed], self.format_)
+        return 0
 
 
-@command(
-    CONNECT,
+@connectors.command(
+    "describe",
     "offsets connect describe --store connect --connector files",
     "offsets connect describe --store connect --connector files --format json",
     "offsets connect describe --store groups --configs connect-configs --connector sink",
-    name="describe",
 )
-@CONNECTOR
-@click.option(
-    "--configs",
-    metavar="STORE",
-    type=PATH,
-    help="Store of config.storage.topic, which names the group of a sink connector. Default: STORE-configs.",
-)
-@format_option("Output format; json is the answer of Connect's REST interface.")
-def describe_connector(store: str, settings: Settings, connector: str, configs: str | None, format_: str) -> int:
+class DescribeConnector(OfConnector):
     """Show a connector's offsets. Starts no Spark.
 
     A store of __consumer_offsets answers for a sink connector, by the offsets of its group.
     """
-    from offsets_pipeline.cli import connect_commands
 
-    return connect_commands.describe(store, settings, connector, configs, format_)
+    configs: str | None = option(
+        "--configs",
+        metavar="STORE",
+        type=PATH,
+        help="Store of config.storage.topic, which names the group of a sink connector. Default: STORE-configs.",
+    )
+    format_: str = format_option("Output format; json is the answer of Connect's REST interface.")
 
+    def run(self, settings: Settings) -> int:
+        """Show the offsets. Raises NoSuchConnector, StoreMismatch."""
+        from offsets_pipeline.cli.answer_times import answer_time_of
+        from offsets_pipeline.cli.opened import open_beside, open_reader
+        from offsets_pipeline.cli.output import write_json, write_rows
+        from offsets_pipeline.query.connectors import describe_connector
+        from offsets_pipeline.semantics.connect_keys import canonical_json
+        from offsets_pipeline.semantics.topic_kind import TopicKind
 
-def _of_state(name: str, help_: str, state: str) -> Command:
-    def change(store: str, settings: Settings, connector: str) -> int:  # noqa: ARG001 - each command has settings
-        from offsets_pipeline.cli import connect_changes
-
-        return connect_changes.set_state(store, connector, state)
-
-    change.__doc__ = help_
-    return command(CONNECT, f"offsets connect {name} --store owned --connector files", name=name)(CONNECTOR(change))
-
-
-@command(
-    CONNECT,
-    "offsets connect alter --store owned --connector files --offsets offsets.json",
-    name="alter",
-)
-@CONNECTOR
-@click.option(
-    "--offsets",
-    required=True,
-    metavar="FILE",
-    type=FILE,
-    help="JSON as Connect's REST interface takes it: offsets, pairs of partition and offset. - is stdin.",
-)
-def alter(store: str, settings: Settings, connector: str, offsets: Path) -> int:  # noqa: ARG001
-    """Add and replace offsets of a STOPPED connector of an owned store.
-
-    An offset of null deletes one. Offsets that the file does not name stay.
-    """
-    from offsets_pipeline.cli import connect_changes
-
-    return connect_changes.alter(store, connector, offsets)
+        reader = open_reader(self.store, settings)
+        if self.configs is not None:
+            configs = [open_reader(self.configs, settings)]
+        else:
+            beside = open_beside(self.store, reader, settings)
+            configs = [each for each in beside if each.properties.topic_kind is TopicKind.CONNECT_CONFIGS]
+        answer = describe_connector(reader, self.connector, *configs)
+        answer_time_of(reader, self.store, settings)
+        if self.format_ == "json":
+            write_json(answer)  # of Connect's REST interface, which has no more fields
+        else:
+            rows = [[canonical_json(each["partition"]), json.dumps(each["offset"])] for each in answer["offsets"]]
+            write_rows(["partition", "offset"], rows, self.format_)
+        return 0
 
 
-@command(
-    CONNECT,
+@connectors.command(
+    "config",
     "offsets connect config --store owned --connector files --settings files.json",
     "offsets connect config --store owned --connector files",
-    name="config",
 )
-@CONNECTOR
-@click.option(
-    "--settings",
-    "file",
-    metavar="FILE",
-    type=FILE,
-    help="JSON object of settings, as PUT /connectors/C/config takes it. - is stdin. Without it, show the settings.",
-)
-def configure(store: str, settings: Settings, connector: str, file: Path | None) -> int:  # noqa: ARG001
+class Configure(OfConnector):
     """Configure a connector of an owned store, or show its settings.
 
     Creates the connector if it does not exist. Secrets must be references such as ${file:/run/secrets/db:password}.
     """
-    from offsets_pipeline.cli import connect_changes
 
-    return connect_changes.configure(store, connector, file)
+    file: Path | None = option(
+        "--settings",
+        metavar="FILE",
+        type=FILE,
+        help="JSON object of settings, as PUT /connectors/C/config takes it. - is stdin. Without it, show the "
+        "settings.",
+    )
+
+    def run(self, _: Settings) -> int:
+        """Configure the connector. Raises NoSuchConnector, BadConnectRequest, NoSuchPath."""
+        from offsets_pipeline.cli.output import write_json
+        from offsets_pipeline.connect.connect_log import ConnectLog
+        from offsets_pipeline.connect.offset_management import OffsetManagement
+        from offsets_pipeline.connect.request_bodies import settings_of
+
+        configuration = None if self.file is None else settings_of(*_read(self.file))
+        with ConnectLog.open(self.store) as log:
+            management = OffsetManagement(log)
+            if configuration is None:
+                write_json(management.info(self.connector)["config"])
+            else:
+                created, _info = management.put_config(self.connector, configuration)
+                done = "created" if created else "configured"
+                sys.stdout.write(f"connector {self.connector} is {done} in {self.store}\n")
+        return 0
 
 
-@command(
-    CONNECT,
+class _SetState(OfConnector):
+    """A command that sets the target state of a connector."""
+
+    state: str
+
+    def run(self, _: Settings) -> int:
+        """Set the state. Raises NoSuchConnector."""
+        from offsets_pipeline.connect.connect_log import ConnectLog
+        from offsets_pipeline.connect.offset_management import OffsetManagement
+
+        with ConnectLog.open(self.store) as log:
+            OffsetManagement(log).set_target_state(self.connector, self.state)
+        sys.stdout.write(f"connector {self.connector} is {self.state} in {self.store}\n")
+        return 0
+
+
+@connectors.command("stop", "offsets connect stop --store owned --connector files")
+class Stop(_SetState):
+    """Stop a connector of an owned store: its tasks write no offsets."""
+
+    state = "STOPPED"
+
+
+@connectors.command("pause", "offsets connect pause --store owned --connector files")
+class Pause(_SetState):
+    """Pause a connector of an owned store."""
+
+    state = "PAUSED"
+
+
+@connectors.command("resume", "offsets connect resume --store owned --connector files")
+class Resume(_SetState):
+    """Resume a connector of an owned store."""
+
+    state = "RUNNING"
+
+
+@connectors.command("alter", "offsets connect alter --store owned --connector files --offsets offsets.json")
+class Alter(OfConnector):
+    """Add and replace offsets of a STOPPED connector of an owned store.
+
+    An offset of null deletes one. Offsets that the file does not name stay.
+    """
+
+    file: Path = option(
+        "--offsets",
+        required=True,
+        metavar="FILE",
+        type=FILE,
+        help="JSON as Connect's REST interface takes it: offsets, pairs of partition and offset. - is stdin.",
+    )
+
+    def run(self, _: Settings) -> int:
+        """Alter the offsets. Raises NoSuchConnector, BadConnectRequest, NoSuchPath."""
+        from offsets_pipeline.connect.connect_log import ConnectLog
+        from offsets_pipeline.connect.offset_management import OffsetManagement
+        from offsets_pipeline.connect.request_bodies import offsets_of
+
+        offsets = offsets_of(*_read(self.file))
+        with ConnectLog.open(self.store) as log:
+            message = OffsetManagement(log).alter(self.connector, offsets)
+        sys.stdout.write(f"{message}\n")
+        return 0
+
+
+@connectors.command("reset", "offsets connect reset --store owned --connector files")
+class Reset(OfConnector):
+    """Delete all offsets of a STOPPED connector of an owned store."""
+
+    def run(self, _: Settings) -> int:
+        """Delete the offsets. Raises NoSuchConnector, BadConnectRequest."""
+        from offsets_pipeline.connect.connect_log import ConnectLog
+        from offsets_pipeline.connect.offset_management import OffsetManagement
+
+        with ConnectLog.open(self.store) as log:
+            message = OffsetManagement(log).reset(self.connector)
+        sys.stdout.write(f"{message}\n")
+        return 0
+
+
+@connectors.command(
+    "serve",
     "offsets connect serve --store owned",
     "offsets connect serve --store owned --cluster-id lab --listen 8083",
     "offsets connect serve --store owned --listen 0.0.0.0:8083 --token-file /run/secrets/connect-token "
     "--tls-certificate server.pem --tls-key server.key",
-    name="serve",
 )
-@click.option(
-    "--listen",
-    type=ADDRESS,
-    default="127.0.0.1:8083",
-    show_default=True,
-    metavar="[HOST:]PORT",
-    help="Address. One that is not a loopback address needs --token-file or --tls-client-ca.",
-)
-@click.option("--cluster-id", metavar="ID", help="Create the store if it does not exist, for this cluster.")
-@click.option("--token-file", type=FILE, metavar="FILE", help="Require the bearer token in this file.")
-@click.option("--tls-certificate", type=FILE, metavar="FILE", help="Serve HTTPS with this certificate, in PEM.")
-@click.option("--tls-key", type=FILE, metavar="FILE", help="The certificate's key, in PEM without a password.")
-@click.option(
-    "--tls-client-ca", type=FILE, metavar="FILE", help="Require client certificates of this authority, in PEM."
-)
-@click.option(
-    "--max-request-bytes",
-    type=click.IntRange(1),
-    default=1_048_576,
-    show_default=True,
-    metavar="N",
-    help="Limit of a request's body.",
-)
-def serve(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401, ARG001 - ServeOptions
+class Serve(OneStore):
     """Serve the REST interface of Kafka Connect for an owned store.
 
     Runs until SIGTERM or Ctrl-C.
     """
-    from offsets_pipeline.cli import connect_serve
 
-    return connect_serve.serve(store, connect_serve.ServeOptions(**options))
+    listen: tuple[str, int] = listen_option("127.0.0.1:8083")
+    cluster_id: str | None = option(
+        "--cluster-id", metavar="ID", help="Create the store if it does not exist, for this cluster."
+    )
+    access: ServiceAccess = grouped(ServiceAccess)
+    max_request_bytes: int = option(
+        "--max-request-bytes",
+        type=click.IntRange(1),
+        default=1_048_576,
+        show_default=True,
+        metavar="N",
+        help="Limit of a request's body.",
+    )
+
+    def run(self, _: Settings) -> int:
+        """Serve until a signal stops the service.
+
+        Raises as `ConnectLog.open` and `RestServer`, and as `ConnectLog.create` with a cluster id.
+        """
+        from offsets_pipeline.cli.serving import serve_until_stopped
+        from offsets_pipeline.connect.connect_log import ConnectLog
+        from offsets_pipeline.connect.connect_service import ConnectService
+
+        if self.cluster_id is not None:
+            ConnectLog.create(self.store, self.cluster_id)
+        with ConnectLog.open(self.store) as log:
+
+            def app_at(address: str) -> ASGIApp:
+                return ConnectService(log, address, self.max_request_bytes).app
+
+            what = f"connectors of {self.store} are served"
+            serve_until_stopped(what, self.listen, self.access, app_at, self.max_request_bytes)
+        return 0
 
 
-@command(CONNECT, "offsets connect reset --store owned --connector files", name="reset")
-@CONNECTOR
-def reset(store: str, settings: Settings, connector: str) -> int:  # noqa: ARG001
-    """Delete all offsets of a STOPPED connector of an owned store."""
-    from offsets_pipeline.cli import connect_changes
+def _read(file: Path) -> tuple[str, str]:
+    """The text of a file, and its name for errors; ``-`` is stdin. Raises NoSuchPath, BadConnectRequest."""
+    from offsets_pipeline.errors import BadConnectRequest, NoSuchPath
 
-    return connect_changes.reset(store, connector)
+    name = "stdin" if str(file) == "-" else str(file)
+    try:
+        return sys.stdin.read() if name == "stdin" else file.read_text(encoding="utf-8"), name
+    except OSError as error:
+        raise NoSuchPath(f"cannot read {name}: {error.strerror}; name a readable file") from None
+    except UnicodeDecodeError as error:
+        raise BadConnectRequest(f"{name} is not JSON: not UTF-8 at position {error.start}") from None
 
 
-stop = _of_state("stop", "Stop a connector of an owned store: its tasks write no offsets.", "STOPPED")
-pause = _of_state("pause", "Pause a connector of an owned store.", "PAUSED")
-resume = _of_state("resume", "Resume a connector of an owned store.", "RUNNING")
-
-for each in (list_connectors, describe_connector, configure, stop, pause, resume, alter, reset, serve):
-    connect.add_command(each)
+connect = click.Group(
+    "connect",
+    commands=connectors.commands,
+    help="Show and change offsets and states of connectors of Kafka Connect.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)

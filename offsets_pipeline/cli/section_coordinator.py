@@ -2,78 +2,108 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from offsets_pipeline.cli.command import COORDINATOR, PATH, command
-from offsets_pipeline.cli.output import format_option
-from offsets_pipeline.cli.values import (
-    COMMIT,
-    DURATION,
-    HOURS,
-    OPTION,
-    PLACE,
-    SERVERS,
-    TIME,
-    TOPIC,
+from offsets_pipeline.cli.command import Section, argument, flag, option, several
+from offsets_pipeline.cli.options import (
+    CLIENT_OPTIONS_AS_FOLLOW,
+    EXECUTE,
+    GROUP_WITHOUT_MEMBERS,
+    OneStore,
     every_option,
+    format_option,
     partitions_option,
+    retention_option,
+    servers_option,
 )
+from offsets_pipeline.cli.values import COMMIT, DURATION, HOURS, OPTION, PATH, PLACE, SERVERS, TIME, TOPIC
 from offsets_pipeline.input_text import INT32_MAX
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.coordinator.coordinator import Coordinator
 
 _RETENTION_MAX_MS = 2**62  # the commit's time and this fit into 64 bits
 
+coordinator = Section("Coordinator")
 
-@command(
-    COORDINATOR,
+
+@coordinator.command(
+    "create",
     "offsets create --store owned",
     "offsets create --store owned --offsets-partitions 10",
     "offsets create --store owned-connect --connect-cluster-id lab",
 )
-@partitions_option("Number of log partitions (default: setting offsets_partitions; 25 for Kafka Connect, its default).")
-@click.option(
-    "--connect-cluster-id",
-    metavar="ID",
-    help="Create the store for the connectors of this cluster of Kafka Connect, in place of groups.",
-)
-def create(store: str, settings: Settings, offsets_partitions: int | None, connect_cluster_id: str | None) -> int:
+class Create(OneStore):
     """Create an owned store, for groups or for connectors.
 
     The number of log partitions cannot change later.
     """
-    from offsets_pipeline.cli import commit_commands
 
-    return commit_commands.create(store, settings, offsets_partitions, connect_cluster_id)
+    offsets_partitions: int | None = partitions_option(
+        "Number of log partitions (default: setting offsets_partitions; 25 for Kafka Connect, its default)."
+    )
+    connect_cluster_id: str | None = option(
+        "--connect-cluster-id",
+        metavar="ID",
+        help="Create the store for the connectors of this cluster of Kafka Connect, in place of groups.",
+    )
+
+    def run(self, settings: Settings) -> int:
+        """Create the store. Raises as `OwnedStore.create` if something is in the folder."""
+        from offsets_pipeline.connect.connect_log import PARTITIONS, ConnectLog
+        from offsets_pipeline.coordinator.owned_store import OwnedStore
+
+        if self.connect_cluster_id is None:
+            count, holds = self.offsets_partitions or settings.log.offsets_partitions, "groups"
+            OwnedStore.create(self.store, count, must_be_new=True)
+        else:
+            count, holds = self.offsets_partitions or PARTITIONS, f"connectors of cluster {self.connect_cluster_id}"
+            ConnectLog.create(self.store, self.connect_cluster_id, count, must_be_new=True)
+        sys.stdout.write(f"owned store {self.store} created for {holds}, with {count} log partitions\n")
+        return 0
 
 
-@command(
-    COORDINATOR,
+@coordinator.command(
+    "commit",
     "offsets commit --store owned --group billing orders:0=42 orders:1=17",
     'offsets commit --store owned --group billing orders:0=40 --metadata "replay from 40"',
 )
-@click.argument(
-    "offsets", nargs=-1, required=True, type=COMMIT, metavar="TOPIC:PARTITION=OFFSET...", help="Offsets to commit."
-)
-@click.option("--group", required=True, metavar="G", help="Group; it must have no members.")
-@click.option("--metadata", default="", metavar="TEXT", help="Metadata of each commit.")
-@click.option(
-    "--leader-epoch", type=click.IntRange(0, INT32_MAX), metavar="N", help="Leader epoch of the last consumed record."
-)
-@click.option(
-    "--retention-ms",
-    type=click.IntRange(-1, _RETENTION_MAX_MS),
-    metavar="MS",
-    help="Time until the offsets expire (default: -1, the store's retention).",
-)
-def commit(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - CommitOptions
+class Commit(OneStore):
     """Commit offsets of a group to an owned store."""
-    from offsets_pipeline.cli import commit_commands
 
-    return commit_commands.commit(store, settings, **options)
+    offsets: tuple[tuple[tuple[str, int], int], ...] = argument(
+        "TOPIC:PARTITION=OFFSET...", nargs=-1, required=True, type=COMMIT, help="Offsets to commit."
+    )
+    group: str = GROUP_WITHOUT_MEMBERS
+    metadata: str = option("--metadata", default="", metavar="TEXT", help="Metadata of each commit.")
+    leader_epoch: int | None = option(
+        "--leader-epoch",
+        type=click.IntRange(0, INT32_MAX),
+        metavar="N",
+        help="Leader epoch of the last consumed record.",
+    )
+    retention_ms: int | None = option(
+        "--retention-ms",
+        type=click.IntRange(-1, _RETENTION_MAX_MS),
+        metavar="MS",
+        help="Time until the offsets expire (default: -1, the store's retention).",
+    )
+
+    def run(self, settings: Settings) -> int:
+        """Commit the offsets of a group without members."""
+        from offsets_pipeline.coordinator.requests import OffsetAndMetadata
+
+        commits = {at: OffsetAndMetadata(offset, self.leader_epoch, self.metadata) for at, offset in self.offsets}
+        with _opened(self.store, settings, [self.group]) as opened:
+            opened.commit_offsets(self.group, commits, retention_time_ms=self.retention_ms)
+        sys.stdout.write(f"{len(commits)} offsets of group {self.group} committed in {self.store}\n")
+        return 0
 
 
 #: The options of `reset-offsets` that choose the new offsets.
@@ -89,8 +119,8 @@ _SCENARIOS = (
 )
 
 
-@command(
-    COORDINATOR,
+@coordinator.command(
+    "reset-offsets",
     "offsets reset-offsets --store owned --group billing --topic orders --to-offset 40",
     "offsets reset-offsets --store owned --group billing --all-topics --shift-by -10 --execute",
     "offsets reset-offsets --store store --group billing --topic orders:0,1 --to-datetime 2026-11-20T12:00:00 "
@@ -106,172 +136,202 @@ _SCENARIOS = (
     required=[_SCENARIOS],
     needs={"--command-config": "--bootstrap-server"},
 )
-@click.option("--group", "groups", multiple=True, metavar="G", help="This group. May be repeated.")
-@click.option("--all-groups", is_flag=True, help="Every consumer group.")
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    type=TOPIC,
-    metavar="T[:P,P...]",
-    help="All partitions of a topic, or some. May be repeated.",
-)
-@click.option("--all-topics", is_flag=True, help="All partitions that the group has committed.")
-@click.option("--to-earliest", is_flag=True, help="To the start of each partition.")
-@click.option("--to-latest", is_flag=True, help="To the end of each partition.")
-@click.option("--to-current", is_flag=True, help="To the committed offset, or else to the end of the partition.")
-@click.option("--to-offset", type=int, metavar="N", help="To an offset, limited to the partition's start and end.")
-@click.option("--shift-by", type=int, metavar="N", help="By N, backwards if negative; limited in the same way.")
-@click.option("--to-datetime", type=TIME, metavar="T", help="To the first record at or after a time: ISO 8601.")
-@click.option(
-    "--by-duration", type=DURATION, metavar="D", help="To the first record of the last D: ISO 8601, such as PT1H30M."
-)
-@click.option("--from-file", type=PATH, metavar="FILE", help="To the offsets that --export wrote, here or in Kafka.")
-@click.option("--bootstrap-server", type=SERVERS, metavar="HOST:PORT", help="Broker that has the topics.")
-@click.option(
-    "--positions",
-    type=PATH,
-    metavar="FILE",
-    help="CSV in place of a broker. Header: topic,partition,earliest,latest, then times; a time's column has the "
-    "offset of the first record at or after it.",
-)
-@click.option(
-    "--command-config", type=PATH, metavar="FILE", help="Properties of the Kafka client (default: setting [kafka])."
-)
-@click.option("--execute", is_flag=True, help="Commit the offsets.")
-@click.option("--dry-run", is_flag=True, help="Only show the plan (default).")
-@format_option(help_="Format of the plan; csv is the format of --export.")
-@click.option("--export", is_flag=True, help="CSV without a header, for Kafka's --from-file.")
-def reset_offsets(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - ResetOptions
+class ResetOffsets(OneStore):
     """Plan a reset of groups' offsets, and commit it with --execute.
 
     Has the options of kafka-consumer-groups --reset-offsets. For a mirrored store it only plans.
     """
-    from offsets_pipeline.cli import reset_command
 
-    _require_scope(options)
-    return reset_command.reset_offsets(reset_command.ResetOptions(store, **options), settings)
+    groups: tuple[str, ...] = several("--group", metavar="G", help="This group.")
+    all_groups: bool = flag("--all-groups", help="Every consumer group.")
+    topics: tuple[tuple[str, tuple[int, ...] | None], ...] = several(
+        "--topic", type=TOPIC, help="All partitions of a topic, or some."
+    )
+    all_topics: bool = flag("--all-topics", help="All partitions that the group has committed.")
+    to_earliest: bool = flag("--to-earliest", help="To the start of each partition.")
+    to_latest: bool = flag("--to-latest", help="To the end of each partition.")
+    to_current: bool = flag("--to-current", help="To the committed offset, or else to the end of the partition.")
+    to_offset: int | None = option(
+        "--to-offset", type=int, metavar="N", help="To an offset, limited to the partition's start and end."
+    )
+    shift_by: int | None = option(
+        "--shift-by", type=int, metavar="N", help="By N, backwards if negative; limited in the same way."
+    )
+    to_datetime_ms: int | None = option(
+        "--to-datetime", type=TIME, help="To the first record at or after a time: ISO 8601."
+    )
+    by_duration: str | None = option(
+        "--by-duration", type=DURATION, help="To the first record of the last D: ISO 8601, such as PT1H30M."
+    )
+    from_file: str | None = option(
+        "--from-file", type=PATH, metavar="FILE", help="To the offsets that --export wrote, here or in Kafka."
+    )
+    bootstrap_server: str | None = servers_option("Broker that has the topics.")
+    positions: str | None = option(
+        "--positions",
+        type=PATH,
+        metavar="FILE",
+        help="CSV in place of a broker. Header: topic,partition,earliest,latest, then times; a time's column has the "
+        "offset of the first record at or after it.",
+    )
+    command_config: str | None = option(
+        "--command-config", type=PATH, metavar="FILE", help="Properties of the Kafka client (default: setting [kafka])."
+    )
+    execute: bool = EXECUTE
+    dry_run: bool = flag("--dry-run", help="Only show the plan (default).")
+    format_: str = format_option("Format of the plan; csv is the format of --export.")
+    export: bool = flag("--export", help="CSV without a header, for Kafka's --from-file.")
+
+    def run(self, settings: Settings) -> int:
+        """Show the plan, or commit it."""
+        from offsets_pipeline.cli.reset_command import reset_offsets
+
+        self._require_scope()
+        return reset_offsets(self, settings)
+
+    def _require_scope(self) -> None:
+        """Raise click.UsageError if the command line names no groups or no partitions, or partitions twice."""
+        names_partitions = self.topics or self.all_topics
+        if self.from_file is not None:
+            if names_partitions:
+                raise click.UsageError(
+                    "--from-file is not allowed with --topic or --all-topics: it names the partitions"
+                )
+        elif not (self.groups or self.all_groups):
+            raise click.UsageError("no group is named: add --group G (may be repeated) or --all-groups")
+        elif not names_partitions:
+            raise click.UsageError("no partition is named: add --topic T[:P,P...] (may be repeated) or --all-topics")
 
 
-def _require_scope(options: dict[str, Any]) -> None:
-    """Raise click.UsageError if the command line names no groups or no partitions, or partitions twice."""
-    names_partitions = options["topics"] or options["all_topics"]
-    if options["from_file"] is not None:
-        if names_partitions:
-            raise click.UsageError("--from-file is not allowed with --topic or --all-topics: it names the partitions")
-    elif not (options["groups"] or options["all_groups"]):
-        raise click.UsageError("no group is named: add --group G (may be repeated) or --all-groups")
-    elif not names_partitions:
-        raise click.UsageError("no partition is named: add --topic T[:P,P...] (may be repeated) or --all-topics")
-
-
-@command(
-    COORDINATOR,
+@coordinator.command(
+    "restore",
     "offsets restore --store store --as-of 2026-11-20T12:00:00Z --bootstrap-server localhost:9092 --group billing",
     "offsets restore --store store --as-of 2026-11-20T12:00:00Z --bootstrap-server localhost:9092 --execute",
     "offsets restore --store store --as-of 2026-11-20T12:00:00Z --bootstrap-server other:9092 "
     "--source-bootstrap-server localhost:9092",
     exclusive=[("--source-bootstrap-server", "--same-offsets")],
 )
-@click.option("--as-of", required=True, type=TIME, metavar="T", help="Time: ISO 8601, or milliseconds since 1970.")
-@click.option(
-    "--bootstrap-server", required=True, type=SERVERS, metavar="HOST:PORT", help="Brokers of the cluster to commit to."
-)
-@click.option(
-    "--group", "groups", multiple=True, metavar="G", help="This group (default: every consumer group). May be repeated."
-)
-@click.option(
-    "--source-bootstrap-server",
-    type=SERVERS,
-    metavar="HOST:PORT",
-    help="Brokers of the store's cluster, if the topics are mirrored to another one: offsets are translated by the "
-    "timestamps of their records.",
-)
-@click.option(
-    "--option",
-    "options",
-    type=OPTION,
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Option of Kafka's clients, as in `offsets follow`. May be repeated.",
-)
-@click.option(
-    "--source-option",
-    "source_options",
-    type=OPTION,
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="The same for the store's cluster.",
-)
-@click.option(
-    "--same-offsets", is_flag=True, help="Another cluster has the same records at the same offsets: do not translate."
-)
-@click.option("--command-config", type=PATH, metavar="FILE", help="Properties of the Kafka client.")
-@click.option("--execute", is_flag=True, help="Commit the offsets.")
-@format_option(help_="Format of the plan.")
-def restore(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - RestoreOptions
+class Restore(OneStore):
     """Plan to commit offsets of the past to a live cluster, and commit them with --execute.
 
     Restores groups without members only. Topics are matched by name, and offsets limited to the logs' starts and ends.
     """
-    from offsets_pipeline.cli import restore_command
 
-    return restore_command.restore(restore_command.RestoreOptions(store, **options), settings)
+    as_of_ms: int = option("--as-of", required=True, type=TIME, help="Time: ISO 8601, or milliseconds since 1970.")
+    bootstrap_server: str = servers_option("Brokers of the cluster to commit to.", required=True)
+    groups: tuple[str, ...] = option(
+        "--group", multiple=True, metavar="G", help="This group (default: every consumer group). May be repeated."
+    )
+    source_bootstrap_server: str | None = option(
+        "--source-bootstrap-server",
+        type=SERVERS,
+        help="Brokers of the store's cluster, if the topics are mirrored to another one: offsets are translated by the "
+        "timestamps of their records.",
+    )
+    client_options: tuple[str, ...] = CLIENT_OPTIONS_AS_FOLLOW
+    source_options: tuple[str, ...] = option(
+        "--source-option", type=OPTION, multiple=True, help="The same for the store's cluster."
+    )
+    same_offsets: bool = flag(
+        "--same-offsets", help="Another cluster has the same records at the same offsets: do not translate."
+    )
+    command_config: str | None = option(
+        "--command-config", type=PATH, metavar="FILE", help="Properties of the Kafka client."
+    )
+    execute: bool = EXECUTE
+    format_: str = format_option("Format of the plan.")
+
+    def run(self, settings: Settings) -> int:
+        """Show the plan, or commit it."""
+        from offsets_pipeline.cli.restore_command import restore
+
+        return restore(self, settings)
 
 
-@command(
-    COORDINATOR,
+@coordinator.command(
+    "delete-offsets",
     "offsets delete-offsets --store owned --group billing orders:1",
     "offsets delete-offsets --store owned --group billing orders",
 )
-@click.argument(
-    "places",
-    nargs=-1,
-    required=True,
-    type=PLACE,
-    metavar="TOPIC[:PARTITION]...",
-    help="Partitions, or topics with all of their partitions.",
-)
-@click.option("--group", required=True, metavar="G", help="Group that committed the offsets.")
-def delete_offsets(store: str, settings: Settings, places: tuple[tuple[str, int | None], ...], group: str) -> int:
+class DeleteOffsets(OneStore):
     """Delete offsets of a group from an owned store."""
-    from offsets_pipeline.cli import commit_commands
 
-    return commit_commands.delete_offsets(store, settings, group, places)
+    places: tuple[tuple[str, int | None], ...] = argument(
+        "TOPIC[:PARTITION]...",
+        nargs=-1,
+        required=True,
+        type=PLACE,
+        help="Partitions, or topics with all of their partitions.",
+    )
+    group: str = option("--group", required=True, metavar="G", help="Group that committed the offsets.")
+
+    def run(self, settings: Settings) -> int:
+        """Delete the offsets. As with Kafka's tool, a partition without an offset is no error."""
+        with _opened(self.store, settings, [self.group]) as opened:
+            held = opened.fetch_offsets(self.group)
+            chosen: list[tuple[str, int]] = []
+            for topic, partition in self.places:
+                chosen += [at for at in held if at.topic == topic] if partition is None else [(topic, partition)]
+            deleted = opened.delete_offsets(self.group, chosen)
+        named = ", ".join(topic if at is None else f"{topic}:{at}" for topic, at in self.places)
+        nothing = "" if deleted else f": it has no committed offset of {named}"
+        sys.stdout.write(f"{deleted} offsets of group {self.group} deleted from {self.store}{nothing}\n")
+        return 0
 
 
-@command(COORDINATOR, "offsets delete-group --store owned --group billing --group old")
-@click.option("--group", "groups", required=True, multiple=True, metavar="G", help="This group. May be repeated.")
-def delete_group(store: str, settings: Settings, groups: tuple[str, ...]) -> int:
+@coordinator.command("delete-group", "offsets delete-group --store owned --group billing --group old")
+class DeleteGroup(OneStore):
     """Delete groups with their offsets from an owned store."""
-    from offsets_pipeline.cli import commit_commands
 
-    return commit_commands.delete_groups(store, settings, groups)
+    groups: tuple[str, ...] = several("--group", required=True, metavar="G", help="This group.")
+
+    def run(self, settings: Settings) -> int:
+        """Delete the groups. Raises the error of the first that cannot be deleted, after the others are deleted."""
+        with _opened(self.store, settings, self.groups) as opened:
+            answers = opened.delete_groups(list(self.groups))
+        for group_id, error in answers.items():
+            if error is None:
+                sys.stdout.write(f"group {group_id} deleted from {self.store}\n")
+        for error in answers.values():
+            if error is not None:
+                raise error
+        return 0
 
 
-@command(
-    COORDINATOR,
+@coordinator.command(
+    "expire-offsets",
     "offsets expire-offsets --store owned",
     "offsets expire-offsets --store owned --every PT10M",
     "offsets expire-offsets --store store --dry-run --within 168",
     exclusive=[("--dry-run", "--every")],
     needs=dict.fromkeys(("--at", "--within", "--retention-minutes"), "--dry-run: only a forecast takes it"),
 )
-@click.option("--dry-run", is_flag=True, help="Only forecast what expires, when, and by which rule; for any store.")
-@every_option(default="offsets_retention_check_interval_ms")
-@format_option()
-@click.option("--within", type=HOURS, metavar="HOURS", help="Forecast: include offsets that expire within this time.")
-@click.option(
-    "--at", type=TIME, metavar="T", help="Forecast: as if now were this time, ISO 8601 or milliseconds since 1970."
-)
-@click.option(
-    "--retention-minutes",
-    type=click.IntRange(1, INT32_MAX),
-    metavar="N",
-    help="Forecast: the broker's offsets.retention.minutes (default: settings).",
-)
-def expire_offsets(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - ExpireOptions
+class ExpireOffsets(OneStore):
     """Expire offsets of an owned store, or forecast what expires in any store."""
-    from offsets_pipeline.cli import expire_command
 
-    return expire_command.expire_offsets(expire_command.ExpireOptions(store, **options), settings)
+    dry_run: bool = flag("--dry-run", help="Only forecast what expires, when, and by which rule; for any store.")
+    every_ms: int | None = every_option(default="offsets_retention_check_interval_ms")
+    format_: str = format_option()
+    within_hours: int | None = option(
+        "--within", type=HOURS, help="Forecast: include offsets that expire within this time."
+    )
+    at_ms: int | None = option(
+        "--at", type=TIME, help="Forecast: as if now were this time, ISO 8601 or milliseconds since 1970."
+    )
+    retention_minutes: int | None = retention_option(
+        "Forecast: the broker's offsets.retention.minutes (default: settings)."
+    )
+
+    def run(self, settings: Settings) -> int:
+        """Expire offsets, or forecast."""
+        from offsets_pipeline.cli.expire_command import expire_offsets
+
+        return expire_offsets(self, settings)
+
+
+def _opened(location: str, settings: Settings, group_ids: Iterable[str]) -> Coordinator:
+    """A coordinator that loads only the log partitions of these groups."""
+    from offsets_pipeline.cli.opened import open_coordinator
+    from offsets_pipeline.coordinator.owned_store import OwnedStore
+
+    return open_coordinator(OwnedStore.open(location), settings, group_ids)

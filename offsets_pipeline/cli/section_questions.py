@@ -1,36 +1,34 @@
-"""Commands that answer questions from a store."""
+"""Commands that answer questions from a store: from its state, or about the past from its log."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import sys
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from offsets_pipeline.cli.command import FILE, PATH, QUESTIONS, command
-from offsets_pipeline.cli.live_cluster import live_options
-from offsets_pipeline.cli.output import format_option
-from offsets_pipeline.cli.values import (
-    ADDRESS,
-    HOURS,
-    INTERVAL,
-    PARTITION,
-    RESET,
-    SCHEMA,
-    TIME,
-    position_options,
+from offsets_pipeline.cli.command import Section, argument, flag, grouped, option, several
+from offsets_pipeline.cli.options import (
+    LiveBrokers,
+    OneStore,
+    PositionsFrom,
+    ReportCoverage,
+    ServiceAccess,
+    SeveralStores,
+    format_option,
+    listen_option,
+    retention_option,
 )
-from offsets_pipeline.input_text import INT32_MAX
+from offsets_pipeline.cli.values import FILE, INTERVAL, PARTITION, PATH, POSITIONS, RESET, SCHEMA, TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from starlette.types import ASGIApp
 
-    from offsets_pipeline.cli.lag_command import PositionOptions
-    from offsets_pipeline.cli.report_command import CoverageOptions
     from offsets_pipeline.config import Settings
     from offsets_pipeline.lag.starting_offset import ResetPolicy
-
+    from offsets_pipeline.report.model import Report
 
 #: States and types of groups, of all that Kafka has.
 _STATES = (
@@ -38,39 +36,20 @@ _STATES = (
     *("PreparingRebalance", "CompletingRebalance"),
 )
 _TYPES = ("Classic", "Consumer", "Share", "Streams")
+_TIME = "ISO 8601, or milliseconds since 1970"
+_MAX_REQUEST_BYTES = 4_096  # requests of the report's page have no body
+
+_GROUP = option("--group", required=True, metavar="G", help="The group.")
+_MEMBERS = flag("--members", help="Show members in place of offsets (table and csv).")
+_RETENTION = retention_option(
+    "The broker's offsets.retention.minutes, to distinguish retention from requests (owned stores: settings)."
+)
+
+questions = Section("Questions")
 
 
-def _several(
-    option: str, name: str, metavar: str, help_: str, type_: click.ParamType[str] = click.STRING
-) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    return click.option(option, name, type=type_, multiple=True, metavar=metavar, help=f"{help_} May be repeated.")
-
-
-def group_filters(run: Callable[..., int]) -> Callable[..., int]:
-    """The options that choose and sort groups."""
-    for option in reversed(
-        (
-            _several("--group", "patterns", "G", "A group, or a pattern with * and ?."),
-            _several("--state", "states", "S", "State, such as Empty.", click.Choice(_STATES, case_sensitive=False)),
-            _several("--type", "types", "T", "Type, such as Consumer.", click.Choice(_TYPES, case_sensitive=False)),
-            _several("--topic", "topics", "T", "Groups with offsets of this topic."),
-            click.option("--idle", type=INTERVAL, metavar="DURATION", help="Without a commit for this time: P7D."),
-            click.option(
-                "--sort",
-                type=click.Choice(("group", "last-commit", "lag", "members", "offsets")),
-                default="group",
-                show_default=True,
-                help="Order: by name, oldest commit first, or largest number first.",
-            ),
-            live_options,
-        )
-    ):
-        run = option(run)
-    return run
-
-
-@command(
-    QUESTIONS,
+@questions.command(
+    "describe",
     "offsets describe --store store --group billing",
     "offsets describe --store store --group 'billing-*' --bootstrap-server localhost:9092",
     "offsets describe --store store --group billing --members --verbose",
@@ -78,342 +57,466 @@ def group_filters(run: Callable[..., int]) -> Callable[..., int]:
     "offsets describe --store store --list",
     exclusive=[("--group", "--all-groups"), ("--members", "--state", "--offsets"), ("--members", "--list")],
     required=[("--group", "--all-groups", "--list")],
-    several_stores=True,
 )
-@click.option(
-    "--group", "groups", multiple=True, metavar="G", help="This group, or a pattern with * and ?. May be repeated."
-)
-@click.option("--all-groups", is_flag=True, help="Every group.")
-@click.option("--list", "list_", is_flag=True, help="Only list groups, with --state and --verbose more of each.")
-@click.option("--offsets", is_flag=True, help="Show offsets, which is the default (table and csv).")
-@click.option("--members", is_flag=True, help="Show members in place of offsets (table and csv).")
-@click.option("--state", is_flag=True, help="Show states in place of offsets (table and csv).")
-@click.option("--verbose", is_flag=True, help="Show more columns.")
-@live_options
-@format_option()
-def describe(stores: tuple[str, ...], settings: Settings, offsets: bool, **options: Any) -> int:  # noqa: ANN401, ARG001, FBT001
+class Describe(SeveralStores):
     """Show groups: type, state, members, committed offsets.
 
     Columns are those of kafka-consumer-groups. Starts no Spark.
     """
-    from offsets_pipeline.cli import describe_command
 
-    return describe_command.describe(stores, settings, describe_command.DescribeOptions(**options))
+    groups: tuple[str, ...] = several("--group", metavar="G", help="This group, or a pattern with * and ?.")
+    all_groups: bool = flag("--all-groups", help="Every group.")
+    list_: bool = flag("--list", help="Only list groups, with --state and --verbose more of each.")
+    offsets: bool = flag("--offsets", help="Show offsets, which is the default (table and csv).")
+    members: bool = _MEMBERS
+    state: bool = flag("--state", help="Show states in place of offsets (table and csv).")
+    verbose: bool = flag("--verbose", help="Show more columns.")
+    live: LiveBrokers = grouped(LiveBrokers)
+    format_: str = format_option()
+
+    def run(self, settings: Settings) -> int:
+        """Show the groups."""
+        from offsets_pipeline.cli.describe_command import describe
+
+        return describe(self, settings)
 
 
-@command(
-    QUESTIONS,
+class ListedGroups(SeveralStores):
+    """The options that choose and sort groups."""
+
+    patterns: tuple[str, ...] = several("--group", metavar="G", help="A group, or a pattern with * and ?.")
+    states: tuple[str, ...] = several(
+        "--state", type=click.Choice(_STATES, case_sensitive=False), metavar="S", help="State, such as Empty."
+    )
+    types: tuple[str, ...] = several(
+        "--type", type=click.Choice(_TYPES, case_sensitive=False), metavar="T", help="Type, such as Consumer."
+    )
+    topics: tuple[str, ...] = several("--topic", metavar="T", help="Groups with offsets of this topic.")
+    idle_ms: int | None = option("--idle", type=INTERVAL, help="Without a commit for this time: P7D.")
+    sort: str = option(
+        "--sort",
+        type=click.Choice(("group", "last-commit", "lag", "members", "offsets")),
+        default="group",
+        show_default=True,
+        help="Order: by name, oldest commit first, or largest number first.",
+    )
+    live: LiveBrokers = grouped(LiveBrokers)
+
+
+@questions.command(
+    "groups",
     "offsets groups --store store",
     "offsets groups --store store --state Stable --group 'billing-*' --format json",
     "offsets groups --store store --idle P7D --sort last-commit",
-    several_stores=True,
 )
-@group_filters
-@format_option()
-def groups(stores: tuple[str, ...], settings: Settings, format_: str, **options: Any) -> int:  # noqa: ANN401
+class Groups(ListedGroups):
     """List groups: state, members, offsets, last commit, lag.
 
     The lag is that of --bootstrap-server, or of the newest samples. Starts no Spark.
     """
-    from offsets_pipeline.cli import groups_command
 
-    return groups_command.groups(stores, settings, groups_command.GroupFilter(**options), format_)
+    format_: str = format_option()
+
+    def run(self, settings: Settings) -> int:
+        """List the groups."""
+        from offsets_pipeline.cli.groups_command import groups
+
+        return groups(self, settings)
 
 
-@command(
-    QUESTIONS,
+@questions.command(
+    "top",
     "offsets top --store store",
     "offsets top --store store --bootstrap-server localhost:9092 --sort lag --every 5",
-    several_stores=True,
 )
-@group_filters
-@click.option(
-    "--limit", type=click.IntRange(1), metavar="N", help="Largest number of groups (default: fill the screen)."
-)
-@click.option("--rounds", type=click.IntRange(1), metavar="N", help="End after this number of refreshes.")
-@click.option(
-    "--every", type=INTERVAL, metavar="DURATION", default="5", help="Seconds between refreshes, or a duration: PT1M."
-)
-def top(stores: tuple[str, ...], settings: Settings, **options: Any) -> int:  # noqa: ANN401
+class Top(ListedGroups):
     """List groups, refreshed until Ctrl-C.
 
     A terminal shows as many as fit. Starts no Spark.
     """
-    from offsets_pipeline.cli import groups_command
 
-    limit, rounds, every_ms = options.pop("limit"), options.pop("rounds"), options.pop("every")
-    return groups_command.top(
-        stores, settings, groups_command.GroupFilter(**options), limit=limit, rounds=rounds, every_ms=every_ms
+    limit: int | None = option(
+        "--limit", type=click.IntRange(1), metavar="N", help="Largest number of groups (default: fill the screen)."
+    )
+    rounds: int | None = option(
+        "--rounds", type=click.IntRange(1), metavar="N", help="End after this number of refreshes."
+    )
+    every_ms: int = option(
+        "--every", type=INTERVAL, default="5", help="Seconds between refreshes, or a duration: PT1M."
     )
 
+    def run(self, settings: Settings) -> int:
+        """List the first groups again and again."""
+        from offsets_pipeline.cli.groups_command import top
 
-@command(
-    QUESTIONS,
+        return top(self, settings)
+
+
+@questions.command(
+    "lag",
     "offsets lag --store store --group billing",
     "offsets lag --store store --bootstrap-server localhost:9092 --format json",
     "offsets lag --store store --at 2026-11-20T19:07:40Z --summary",
     "offsets lag --store prod --store test --summary",
     exclusive=[("--bootstrap-server", "--positions")],
-    several_stores=True,
 )
-@click.option(
-    "--group",
-    "groups",
-    multiple=True,
-    metavar="G",
-    help="This group, or a pattern with * and ? (default: all). May be repeated.",
-)
-@position_options
-@click.option("--at", type=TIME, metavar="T", help="As of this time: ISO 8601, or milliseconds since 1970.")
-@click.option("--summary", is_flag=True, help="One row per group.")
-@format_option()
-def lag(
-    stores: tuple[str, ...],
-    settings: Settings,
-    groups: tuple[str, ...],
-    at: int | None,
-    summary: bool,  # noqa: FBT001
-    format_: str,
-    **of_positions: Any,  # noqa: ANN401 - PositionOptions
-) -> int:
+class Lag(SeveralStores):
     """Show how far groups are behind: offsets, seconds, and status by Burrow's rules. Starts no Spark."""
-    from offsets_pipeline.cli import lag_command
 
-    where = lag_command.PositionOptions(**of_positions)
-    _require_one_store(stores, where)
-    return lag_command.lag(lag_command.LagOptions(stores, groups, at, summary, format_, where), settings)
+    groups: tuple[str, ...] = option(
+        "--group",
+        multiple=True,
+        metavar="G",
+        help="This group, or a pattern with * and ? (default: all). May be repeated.",
+    )
+    positions_from: PositionsFrom = grouped(PositionsFrom)
+    at_ms: int | None = option("--at", type=TIME, help=f"As of this time: {_TIME}.")
+    summary: bool = flag("--summary", help="One row per group.")
+    format_: str = format_option()
+
+    def run(self, settings: Settings) -> int:
+        """Show the lag."""
+        from offsets_pipeline.cli.lag_command import lag
+
+        self.positions_from.require_one_of(self.stores)
+        return lag(self, settings)
 
 
-def _require_one_store(stores: tuple[str, ...], where: PositionOptions) -> None:
-    """Raise click.UsageError for positions of one cluster and several stores."""
-    if len(set(stores)) > 1 and (where.bootstrap_server is not None or where.positions is not None):
-        raise click.UsageError("--bootstrap-server and --positions are of one cluster: give one --store with them")
-
-
-@command(
-    QUESTIONS,
+@questions.command(
+    "fetch",
     "offsets fetch --store store --group billing --topic orders",
     "offsets fetch --store store --group new --topic orders --reset by_duration:PT1H --bootstrap-server localhost:9092",
     exclusive=[("--bootstrap-server", "--positions")],
-    several_stores=True,
 )
-@click.option("--group", required=True, metavar="G", help="The consumer's group.")
-@click.option("--topic", required=True, metavar="T", help="The topic.")
-@click.option("--partition", type=PARTITION, metavar="P", help="This partition (default: all known ones).")
-@click.option(
-    "--reset",
-    type=RESET,
-    default="latest",
-    show_default=True,
-    metavar="POLICY",
-    help="The consumer's auto.offset.reset: earliest, latest, none or by_duration:PT1H.",
-)
-@position_options
-@format_option()
-def fetch(
-    stores: tuple[str, ...],
-    settings: Settings,
-    group: str,
-    topic: str,
-    partition: int | None,
-    reset: ResetPolicy,
-    format_: str,
-    **of_positions: Any,  # noqa: ANN401 - PositionOptions
-) -> int:
+class Fetch(SeveralStores):
     """Show where a consumer of a group would start, and why. Starts no Spark."""
-    from offsets_pipeline.cli import fetch_command, lag_command
 
-    where = lag_command.PositionOptions(**of_positions)
-    _require_one_store(stores, where)
-    options = fetch_command.FetchOptions(stores, group, topic, partition, reset, format_, where)
-    return fetch_command.fetch(options, settings)
+    group: str = option("--group", required=True, metavar="G", help="The consumer's group.")
+    topic: str = option("--topic", required=True, metavar="T", help="The topic.")
+    partition: int | None = option(
+        "--partition", type=PARTITION, metavar="P", help="This partition (default: all known ones)."
+    )
+    reset: ResetPolicy = option(
+        "--reset",
+        type=RESET,
+        default="latest",
+        show_default=True,
+        help="The consumer's auto.offset.reset: earliest, latest, none or by_duration:PT1H.",
+    )
+    positions_from: PositionsFrom = grouped(PositionsFrom)
+    format_: str = format_option()
+
+    def run(self, settings: Settings) -> int:
+        """Show where the consumer would start."""
+        from offsets_pipeline.cli.fetch_command import fetch
+
+        self.positions_from.require_one_of(self.stores)
+        return fetch(self, settings)
 
 
-@command(QUESTIONS, "offsets log-info --store store", several_stores=True)
-@format_option()
-def log_info(stores: tuple[str, ...], settings: Settings, format_: str) -> int:
+@questions.command("log-info", "offsets log-info --store store")
+class LogInfo(SeveralStores):
     """Show log partitions: start, end, folded to, records, quarantined records. Starts no Spark."""
-    from offsets_pipeline.cli import answers
 
-    return answers.show_log(stores, settings, format_)
+    format_: str = format_option()
+
+    def run(self, settings: Settings) -> int:
+        """Show each log partition."""
+        from offsets_pipeline.cli.answer_times import answer_time_of, time_fields
+        from offsets_pipeline.cli.opened import open_readers
+        from offsets_pipeline.cli.output import write_json, write_rows
+        from offsets_pipeline.query.log_info import OF_TOPIC, LogPartitionInfo, log_info
+
+        readers = open_readers(self.stores, settings)
+        of_cluster = len(readers) > 1
+        answers: list[dict[str, Any]] = []
+        times = []
+        for store, reader in readers.items():
+            cluster = {"cluster": reader.cluster} if of_cluster else {}
+            answers += [{**vars(each), **cluster} for each in log_info(reader)]
+            times.append((reader.cluster, answer_time_of(reader, store, settings)))
+        if self.format_ == "json":
+            write_json({"log_partitions": answers, **time_fields(times)})
+        else:
+            names = [*LogPartitionInfo.__dataclass_fields__, *(["cluster"] if of_cluster else [])]
+            if self.format_ == "table" and all(each["complete_since"] is None for each in answers):
+                names = [name for name in names if name not in OF_TOPIC]  # they are empty, and a table has to fit
+            write_rows(names, [[each[name] for name in names] for each in answers], self.format_)
+        return 0
 
 
-@command(
-    QUESTIONS,
+@questions.command(
+    "sql",
     "offsets sql --store store \"SELECT * FROM current_offsets WHERE topic = 'orders'\"",
     'offsets sql --store store "SELECT log_partition, reason FROM quarantine" --format csv',
     'offsets sql --store prod --store test "SELECT cluster, count(*) AS n FROM consumer_groups GROUP BY ALL"',
     "offsets sql --store store --tables",
     exclusive=[("--tables", "--spark")],
-    several_stores=True,
 )
-@click.argument("query", metavar="[QUERY]", required=False, help="One SELECT in DuckDB's SQL; with --spark, Spark SQL.")
-@click.option("--tables", is_flag=True, help="List the views and tables with their columns, in place of a query.")
-@click.option("--spark", is_flag=True, help="Run the query in Spark: any statement, and only folded records.")
-@format_option()
-def sql(
-    stores: tuple[str, ...],
-    settings: Settings,
-    query: str | None,
-    tables: bool,  # noqa: FBT001
-    spark: bool,  # noqa: FBT001
-    format_: str,
-) -> int:
+class Sql(SeveralStores):
     """Query the views, such as current_offsets, consumer_groups, group_members and consumer_lag, or the tables.
 
     Starts no Spark without --spark.
     """
-    if (query is None) is not tables:
-        raise click.UsageError("give either a QUERY or --tables")
-    if spark and query is not None:
-        from offsets_pipeline.cli import spark_commands
 
-        return spark_commands.sql(stores, settings, query, format_)
-    from offsets_pipeline.cli import sql_command
+    query: str | None = argument("[QUERY]", required=False, help="One SELECT in DuckDB's SQL; with --spark, Spark SQL.")
+    tables: bool = flag("--tables", help="List the views and tables with their columns, in place of a query.")
+    spark: bool = flag("--spark", help="Run the query in Spark: any statement, and only folded records.")
+    format_: str = format_option()
 
-    return sql_command.sql(stores, settings, query, format_)
+    def run(self, settings: Settings) -> int:
+        """Show the result of the query, or the views and tables. Raises QueryFailed."""
+        from offsets_pipeline.cli.answer_times import answer_time_of
+        from offsets_pipeline.cli.opened import open_beside, open_readers
+        from offsets_pipeline.cli.output import write_rows
+
+        if (self.query is None) is not self.tables:
+            raise click.UsageError("give either a QUERY or --tables")
+        if self.spark and self.query is not None:
+            return self._run_in_spark(settings, self.query)
+        from offsets_pipeline.query.local_sql import LocalSql
+
+        readers = open_readers(self.stores, settings)
+        beside = [open_beside(store, reader, settings) for store, reader in readers.items()]
+        with closing(LocalSql(list(readers.values()), beside)) as local:
+            if self.query is None:
+                write_rows(("name", "kind", "column", "type"), local.columns(), self.format_)
+                return 0
+            columns, rows = local.run(self.query)
+            for store, reader in readers.items():
+                answer_time_of(reader, store, settings)
+            write_rows(columns, rows, self.format_)
+        return 0
+
+    def _run_in_spark(self, settings: Settings, query: str) -> int:
+        from offsets_pipeline.cli.answer_times import answer_time_of
+        from offsets_pipeline.cli.opened import open_reader, spark_when_needed
+        from offsets_pipeline.cli.output import write_rows
+        from offsets_pipeline.delta.reader import UNREADABLE
+        from offsets_pipeline.query.views import run_query
+
+        columns, rows = run_query(spark_when_needed(settings, *self.stores), self.stores, query)
+        for store in self.stores:
+            with suppress(*UNREADABLE):  # Spark may read tables that this process cannot
+                answer_time_of(open_reader(store, settings, at_most=0), store, settings)
+        write_rows(columns, rows, self.format_)
+        return 0
 
 
-@command(
-    QUESTIONS,
+@questions.command(
+    "create-views",
     "offsets create-views --store store --schema ops",
     "offsets create-views --store prod --store test --schema ops",
-    several_stores=True,
 )
-@click.option(
-    "--schema", required=True, type=SCHEMA, metavar="NAME", help="Schema for the views; created if it is missing."
-)
-def create_views(stores: tuple[str, ...], settings: Settings, schema: str) -> int:
+class CreateViews(SeveralStores):
     """Create the views in a catalog, for every session that uses it."""
-    from offsets_pipeline.cli import spark_commands
 
-    return spark_commands.create_views(stores, settings, schema)
+    schema: str = option("--schema", required=True, type=SCHEMA, help="Schema for the views; created if it is missing.")
+
+    def run(self, settings: Settings) -> int:
+        """Create the views. Raises CatalogMissing."""
+        from offsets_pipeline.cli.opened import spark_when_needed
+        from offsets_pipeline.query.views import create_lasting_views
+
+        created = create_lasting_views(spark_when_needed(settings, *self.stores), self.stores, self.schema)
+        names = ", ".join(f"{self.schema}.{name}" for name in created)
+        sys.stdout.write(f"views of {', '.join(self.stores)} created: {names}\n")
+        return 0
 
 
-@command(
-    QUESTIONS,
+@questions.command(
+    "export-segments",
     "offsets export-segments --store store --to segments",
     "offsets export-segments --store store --to segments-then --as-of 2026-11-20T19:07:40Z",
 )
-@click.option("--to", required=True, metavar="DIR", type=PATH, help="New or empty folder to write to.")
-@click.option(
-    "--as-of",
-    type=TIME,
-    metavar="T",
-    help="End each log partition before its first record younger than this time: ISO 8601, or milliseconds since 1970.",
-)
-@click.option(
-    "--codec",
-    type=click.Choice(("none", "gzip", "snappy", "lz4", "zstd")),
-    help="Compression of the batches (default: offsets_topic_compression_codec, or none).",
-)
-def export_segments(store: str, settings: Settings, to: str, as_of: int | None, codec: str | None) -> int:
+class ExportSegments(OneStore):
     """Write the log as segment files that a broker loads. Starts no Spark."""
-    from offsets_pipeline.cli import export_command
 
-    return export_command.export_segments(store, settings, to, as_of, codec)
+    to: str = option("--to", required=True, metavar="DIR", type=PATH, help="New or empty folder to write to.")
+    as_of_ms: int | None = option(
+        "--as-of", type=TIME, help=f"End each log partition before its first record younger than this time: {_TIME}."
+    )
+    codec: str | None = option(
+        "--codec",
+        type=click.Choice(("none", "gzip", "snappy", "lz4", "zstd")),
+        help="Compression of the batches (default: offsets_topic_compression_codec, or none).",
+    )
 
+    def run(self, settings: Settings) -> int:
+        """Write the segment files. Raises as `export_segments`."""
+        from offsets_pipeline.cli.opened import open_reader
+        from offsets_pipeline.cli.progress_bar import Progress, progress_bar
+        from offsets_pipeline.clock import shown_time
+        from offsets_pipeline.errors import TargetNotEmpty
+        from offsets_pipeline.export.segment_export import export_segments
+        from offsets_pipeline.record.compression import Codec
 
-def _coverage_options(run: Callable[..., int]) -> Callable[..., int]:
-    for option in reversed(
-        (
-            click.option(
-                "--rows", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="Rows of each table."
-            ),
-            click.option(
-                "--hours", type=HOURS, default=24, show_default=True, metavar="HOURS", help="Span of the charts."
-            ),
-            click.option(
-                "--stale-hours",
-                type=HOURS,
-                default=24,
-                show_default=True,
-                metavar="HOURS",
-                help="A group without a commit for this time is stale.",
-            ),
-            click.option(
-                "--within",
-                type=HOURS,
-                default=168,
-                show_default=True,
-                metavar="HOURS",
-                help="Show offsets that expire within this time.",
-            ),
-            click.option(
-                "--retention-minutes",
-                type=click.IntRange(1, INT32_MAX),
-                metavar="N",
-                help="The broker's offsets.retention.minutes (default: settings).",
-            ),
+        if "://" in self.to:
+            raise TargetNotEmpty(f"cannot export to {self.to}: it is not a local folder; name a new or empty one")
+        reader = open_reader(self.store, settings)
+        codec = Codec[(self.codec or settings.log.codec("none")).upper()]
+        read = 0
+
+        def on_read(records: int) -> None:
+            nonlocal read
+            read += records
+
+        def progress() -> Progress:
+            return Progress(read, sum(file.rows for file in reader.table("log").files()), "records")
+
+        with progress_bar("exporting", progress):
+            exported = export_segments(reader, Path(self.to), as_of_ms=self.as_of_ms, codec=codec, on_read=on_read)
+        written = exported.log_partitions
+        sys.stdout.write(
+            f"{sum(each.records for each in written)} records of {len(written)} log partitions written to {self.to}, "
+            f"in {sum(len(each.files) for each in written)} segment files"
+            + ("\n" if self.as_of_ms is None else f", as of {shown_time(self.as_of_ms)}\n")
         )
-    ):
-        run = option(run)
-    return position_options(run)
+        return 0
 
 
-def _coverage(options: dict[str, Any]) -> CoverageOptions:
-    """Take the options of `_coverage_options` out of a command's options."""
-    from offsets_pipeline.cli.lag_command import PositionOptions
-    from offsets_pipeline.cli.report_command import CoverageOptions
+@questions.command(
+    "as-of",
+    "offsets as-of --store store --time 2026-11-20T19:07:40Z",
+    "offsets as-of --store store --position 3:120,4:80 --group billing --format json",
+    exclusive=[("--time", "--position")],
+    required=[("--time", "--position")],
+)
+class AsOf(SeveralStores):
+    """Show groups as `describe` does, as of a time or a position of the log. Starts no Spark."""
 
-    positions = PositionOptions(*(options.pop(name) for name in ("bootstrap_server", "positions", "options")))
-    names = [each.name for each in fields(CoverageOptions) if each.name != "positions"]
-    return CoverageOptions(**{name: options.pop(name) for name in names}, positions=positions)
+    time_ms: int | None = option(
+        "--time", type=TIME, help=f"Each log partition before its first record younger than T: {_TIME}."
+    )
+    positions: dict[int, int] | None = option(
+        "--position", type=POSITIONS, help="These log partitions, each before this record offset."
+    )
+    groups: tuple[str, ...] = several("--group", metavar="G", help="This group.")
+    members: bool = _MEMBERS
+    format_: str = format_option()
+
+    def run(self, settings: Settings) -> int:
+        """Show the groups of the past."""
+        from offsets_pipeline.cli.history_commands import as_of
+
+        if len(set(self.stores)) > 1 and self.positions is not None:
+            raise click.UsageError("--position is of one log: give one --store with it")
+        return as_of(self, settings)
 
 
-@command(
-    QUESTIONS,
+@questions.command(
+    "history",
+    "offsets history --store store --group billing",
+    "offsets history --store store --group billing --topic orders --since 2026-11-20T19:00:00Z --format csv",
+    "offsets history --store prod --store test --group billing",
+)
+class History(SeveralStores):
+    """Show every commit, deletion and change of a group, in the order of the log. Starts no Spark."""
+
+    group: str = _GROUP
+    topic: str | None = option("--topic", metavar="T", help="Only offsets of this topic.")
+    partition: int | None = option(
+        "--partition", type=PARTITION, metavar="P", help="Only offsets of partitions with this number."
+    )
+    since_ms: int | None = option("--since", type=TIME, help=f"Leave out earlier events: {_TIME}.")
+    until_ms: int | None = option("--until", type=TIME, help=f"Leave out later events: {_TIME}.")
+    retention_minutes: int | None = _RETENTION
+    format_: str = format_option()
+
+    def run(self, settings: Settings) -> int:
+        """Show the events of the group."""
+        from offsets_pipeline.cli.history_commands import history
+
+        return history(self, settings)
+
+
+@questions.command("why", "offsets why --store store --group billing --topic orders --partition 0")
+class Why(SeveralStores):
+    """Tell why a committed offset has its value, or when and why it was deleted. Starts no Spark."""
+
+    group: str = _GROUP
+    topic: str = option("--topic", required=True, metavar="T", help="The topic.")
+    partition: int = option("--partition", required=True, type=PARTITION, metavar="P", help="The topic's partition.")
+    retention_minutes: int | None = _RETENTION
+    format_: str = format_option()
+
+    def run(self, settings: Settings) -> int:
+        """Tell why the offset is what it is."""
+        from offsets_pipeline.cli.history_commands import why
+
+        return why(self, settings)
+
+
+@questions.command(
+    "report",
     "offsets report --store store --html report.html",
     "offsets report --store store --html report.html --at 2026-11-20T19:10:00Z --hours 1",
 )
-@click.option("--html", required=True, type=FILE, metavar="FILE", help="File for the page; - is stdout.")
-@click.option("--at", type=TIME, metavar="T", help="As if now were this time: ISO 8601, or milliseconds since 1970.")
-@_coverage_options
-def report(store: str, settings: Settings, html: Path, at: int | None, **coverage: Any) -> int:  # noqa: ANN401
+class WriteReport(OneStore):
     """Write a web page about groups: lag, commit rates, rewinds, stale groups, what expires soon. Starts no Spark.
 
     The page is one file that needs no other.
     """
-    from offsets_pipeline.cli import report_command
 
-    return report_command.report(store, settings, html, at, _coverage(coverage))
+    html: Path = option("--html", required=True, type=FILE, metavar="FILE", help="File for the page; - is stdout.")
+    at_ms: int | None = option("--at", type=TIME, help=f"As if now were this time: {_TIME}.")
+    coverage: ReportCoverage = grouped(ReportCoverage)
+
+    def run(self, settings: Settings) -> int:
+        """Write the page. Raises TargetNotWritable, and as `collect_report`."""
+        from offsets_pipeline.cli.report_command import collected, write_page
+        from offsets_pipeline.clock import SystemClock
+        from offsets_pipeline.report.page import page
+
+        write_page(self.html, page(collected(self.store, settings, SystemClock().now_ms(), self.coverage, self.at_ms)))
+        sys.stdout.write(f"report of {self.store} written to {self.html}\n")
+        return 0
 
 
-@command(
-    QUESTIONS,
+@questions.command(
+    "serve",
     "offsets serve --store store",
     "offsets serve --store store --listen 0.0.0.0:8443 --token-file /run/secrets/token --tls-certificate server.pem "
     "--tls-key server.key",
 )
-@click.option(
-    "--listen",
-    type=ADDRESS,
-    default="127.0.0.1:8085",
-    show_default=True,
-    metavar="[HOST:]PORT",
-    help="Address. One that is not a loopback address needs --token-file or --tls-client-ca.",
-)
-@click.option(
-    "--every",
-    type=INTERVAL,
-    default="10",
-    show_default=True,
-    metavar="DURATION",
-    help="Interval at which the page is updated: seconds, or a duration such as PT1M.",
-)
-@click.option("--token-file", type=FILE, metavar="FILE", help="Require the bearer token in this file.")
-@click.option("--tls-certificate", type=FILE, metavar="FILE", help="Serve HTTPS with this certificate, in PEM.")
-@click.option("--tls-key", type=FILE, metavar="FILE", help="The certificate's key, in PEM without a password.")
-@click.option(
-    "--tls-client-ca", type=FILE, metavar="FILE", help="Require client certificates of this authority, in PEM."
-)
-@_coverage_options
-def serve(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - LiveOptions, CoverageOptions
+class ServeReport(OneStore):
     """Serve the page of `report`, kept up to date. Starts no Spark.
 
     Runs until SIGTERM or Ctrl-C.
     """
-    from offsets_pipeline.cli import serve_command
 
-    coverage = _coverage(options)
-    return serve_command.serve(store, settings, serve_command.LiveOptions(**options), coverage)
+    listen: tuple[str, int] = listen_option("127.0.0.1:8085")
+    every_ms: int = option(
+        "--every",
+        type=INTERVAL,
+        default="10",
+        show_default=True,
+        help="Interval at which the page is updated: seconds, or a duration such as PT1M.",
+    )
+    access: ServiceAccess = grouped(ServiceAccess)
+    coverage: ReportCoverage = grouped(ReportCoverage)
+
+    def run(self, settings: Settings) -> int:
+        """Serve the page until a signal stops the service.
+
+        Raises as `collect_report` if the store cannot be read at the start, and as `RestServer`.
+        """
+        from offsets_pipeline.cli.report_command import collected
+        from offsets_pipeline.cli.serving import serve_until_stopped
+        from offsets_pipeline.clock import SystemClock
+        from offsets_pipeline.report.live_report import LiveReport
+
+        clock = SystemClock()
+
+        def collect() -> Report:
+            return collected(self.store, settings, clock.now_ms(), self.coverage)
+
+        live = LiveReport(collect, self.every_ms)
+        collect()  # a wrong store is an error now, not on the first request
+
+        def app_at(_: str) -> ASGIApp:
+            return live.app
+
+        what = f"report of {self.store} is served"
+        serve_until_stopped(what, self.listen, self.access, app_at, _MAX_REQUEST_BYTES)
+        return 0

@@ -2,38 +2,112 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import click
-
-from offsets_pipeline.cli.command import PATH, UPKEEP, command
-from offsets_pipeline.cli.values import CLUSTER, HOURS, every_option
+from offsets_pipeline.cli.command import Section, argument, flag, option
+from offsets_pipeline.cli.options import OneStore, every_option
+from offsets_pipeline.cli.values import CLUSTER, HOURS, PATH
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.log.clean import Cleaned
+    from offsets_pipeline.maintenance import Upkeep
+
+upkeep = Section("Upkeep")
 
 
-@command(UPKEEP, "offsets maintain --store store", "offsets maintain --store store --every PT1H")
-@every_option()
-def maintain(store: str, settings: Settings, every: int | None) -> int:
+@upkeep.command("maintain", "offsets maintain --store store", "offsets maintain --store store --every PT1H")
+class Maintain(OneStore):
     """Compact the tables, and remove files that no reader needs any more. Streams may run at the same time."""
-    from offsets_pipeline.cli import upkeep_commands
 
-    return upkeep_commands.maintain(store, settings, every)
+    every_ms: int | None = every_option()
+
+    def run(self, settings: Settings) -> int:
+        """Compact and vacuum the tables, once or again and again."""
+        from offsets_pipeline import maintenance
+        from offsets_pipeline.cli.opened import open_store
+        from offsets_pipeline.cli.output import write_rows
+        from offsets_pipeline.cli.progress_bar import progress_bar, tasks
+        from offsets_pipeline.cli.repeating import repeated
+        from offsets_pipeline.clock import SystemClock
+
+        store, clock = open_store(self.store, settings), SystemClock()
+
+        def maintained() -> list[Upkeep]:
+            with progress_bar("compacting", tasks):
+                return maintenance.maintain_store(store, clock, settings)
+
+        for done in repeated(maintained, self.every_ms, clock, spark=lambda: store.spark):
+            write_rows(list(maintenance.Upkeep._fields), done, "table")
+        return 0
 
 
-@command(UPKEEP, "offsets name-cluster --store store prod", name="name-cluster")
-@click.argument("name", metavar="NAME", type=CLUSTER, help="1 to 100 letters, digits, dots, _ and -.")
-def name_cluster(store: str, settings: Settings, name: str) -> int:
+@upkeep.command(
+    "clean-log",
+    "offsets clean-log --store store --dry-run",
+    "offsets clean-log --store store --older-than 168 --every PT24H",
+    exclusive=[("--dry-run", "--every")],
+)
+class CleanLog(OneStore):
+    """Remove records that no replay needs from the old part of the log.
+
+    State and answers stay the same. Removed records do not come back with the next ingest.
+    """
+
+    older_than_hours: int = option(
+        "--older-than",
+        type=HOURS,
+        default=0,
+        help="Keep all records younger than this (default: setting history_hours).",
+    )
+    dry_run: bool = flag("--dry-run", help="Show how many records would go; remove nothing.")
+    every_ms: int | None = every_option()
+
+    def run(self, settings: Settings) -> int:
+        """Clean the log, once or again and again."""
+        from offsets_pipeline.cli.opened import open_store
+        from offsets_pipeline.cli.output import write_rows
+        from offsets_pipeline.cli.progress_bar import progress_bar, tasks
+        from offsets_pipeline.cli.repeating import repeated
+        from offsets_pipeline.clock import MS_OF_HOUR, SystemClock
+        from offsets_pipeline.log.clean import clean_log
+
+        store, clock, older_than_ms = (
+            open_store(self.store, settings),
+            SystemClock(),
+            self.older_than_hours * MS_OF_HOUR,
+        )
+
+        def cleaned() -> Cleaned:
+            with progress_bar("cleaning", tasks):
+                return clean_log(store, settings, clock, older_than_ms=older_than_ms, dry_run=self.dry_run)
+
+        for done in repeated(cleaned, self.every_ms, clock, spark=lambda: store.spark):
+            row = [self.store, *asdict(done).values(), done.removed]
+            write_rows(["store", *asdict(done), "removed"], [row], "table")
+        return 0
+
+
+@upkeep.command("name-cluster", "offsets name-cluster --store store prod")
+class NameCluster(OneStore):
     """Set the name of the store's cluster, as the column `cluster` shows it. Starts no Spark."""
-    from offsets_pipeline.cli import cluster_command
 
-    return cluster_command.name_cluster(store, settings, name)
+    name: str = argument("NAME", type=CLUSTER, help="1 to 100 letters, digits, dots, _ and -.")
+
+    def run(self, settings: Settings) -> int:
+        """Write the name to the store's properties."""
+        from offsets_pipeline.cli.opened import open_reader
+        from offsets_pipeline.delta.store_folder import name_cluster
+
+        name_cluster(open_reader(self.store, settings).location, self.name, settings.fold)
+        sys.stdout.write(f"the cluster of {self.store} is {self.name}\n")
+        return 0
 
 
-@command(UPKEEP, "offsets upgrade --store store --to new-store")
-@click.option("--to", required=True, metavar="FOLDER", type=PATH, help="Folder of the new store.")
-def upgrade(store: str, settings: Settings, to: str) -> int:  # noqa: ARG001
+@upkeep.command("upgrade", "offsets upgrade --store store --to new-store")
+class Upgrade(OneStore):
     """Copy a store of the previous format to a new store. Starts no Spark.
 
     The store has format 5, of version 0.1.0; the new store has format 6. The last version 0.1.0 copies stores of
@@ -42,31 +116,20 @@ def upgrade(store: str, settings: Settings, to: str) -> int:  # noqa: ARG001
     Stop the programs that write to the store first. The old store is only read. A fold or a reload of the new store
     makes its state from the log.
     """
-    from offsets_pipeline.cli import upgrade_command
 
-    return upgrade_command.upgrade(store, to)
+    to: str = option("--to", required=True, metavar="FOLDER", type=PATH, help="Folder of the new store.")
 
+    def run(self, _: Settings) -> int:
+        """Copy the store. Raises NotAStore for a schema of a catalog."""
+        from offsets_pipeline.delta.filesystems import arrow_folder
+        from offsets_pipeline.delta.properties import SCHEMA_PREFIX
+        from offsets_pipeline.errors import NotAStore
+        from offsets_pipeline.log.upgrade import upgrade
 
-@command(
-    UPKEEP,
-    "offsets clean-log --store store --dry-run",
-    "offsets clean-log --store store --older-than 168 --every PT24H",
-    exclusive=[("--dry-run", "--every")],
-)
-@click.option(
-    "--older-than",
-    type=HOURS,
-    default=0,
-    metavar="HOURS",
-    help="Keep all records younger than this (default: setting history_hours).",
-)
-@click.option("--dry-run", is_flag=True, help="Show how many records would go; remove nothing.")
-@every_option()
-def clean_log(store: str, settings: Settings, older_than: int, dry_run: bool, every: int | None) -> int:  # noqa: FBT001
-    """Remove records that no replay needs from the old part of the log.
-
-    State and answers stay the same. Removed records do not come back with the next ingest.
-    """
-    from offsets_pipeline.cli import upkeep_commands
-
-    return upkeep_commands.clean_log(store, settings, older_than, every, dry_run=dry_run)
+        store, to = self.store, self.to
+        for location in (store, to):
+            if location.startswith(SCHEMA_PREFIX):
+                raise NotAStore(f"cannot upgrade {store} to {to}: name folders; a schema's tables are in a folder, too")
+        records = upgrade(arrow_folder(store), arrow_folder(to))
+        sys.stdout.write(f"{to} has the {records} records of {store}; offsets reload --store {to} makes its state\n")
+        return 0

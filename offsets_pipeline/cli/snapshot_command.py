@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
+from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.repeating import repeated
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.group_snapshots.group_snapshot import take_snapshot
@@ -21,34 +20,23 @@ from offsets_pipeline.topic_positions.position_sampler import PositionSampler
 from offsets_pipeline.topic_positions.sample_table import table_of
 
 if TYPE_CHECKING:
+    from offsets_pipeline.cli.section_sources import Snapshot
     from offsets_pipeline.config import Settings
 
 
-@dataclass(frozen=True)
-class SnapshotOptions:
-    """The options of the command."""
-
-    bootstrap_server: str
-    interval_ms: int
-    available_now: bool
-    offsets_partitions: int | None
-    if_held: str | None
-    options: tuple[str, ...]
-
-
-def snapshot(store: str, settings: Settings, options: SnapshotOptions) -> int:
+def snapshot(options: Snapshot, settings: Settings) -> int:
     """Append the changes of a cluster's groups, and positions of its topics; returns the exit status.
 
     Raises any error of the first connection. After a later retriable error, such as a broker that is away, the next
     snapshot tries again. Raises LeaseHeld, LeaseLost.
     """
-    kafka = KafkaOptions(options.bootstrap_server, {**settings.kafka.options, **parse_options(options.options)})
+    kafka = kafka_options(options.bootstrap_server, options.client_options, settings)
     clock, stopped = SystemClock(), threading.Event()
     warning = OperatorLog(clock, Metrics()).warning
     interval_ms = None if options.available_now else options.interval_ms
     with Cluster(kafka) as cluster, ExitStack() as opened:
         log = opened.enter_context(
-            SnapshotLog.open_snapshots(store, cluster.cluster_id, options.offsets_partitions, settings, clock)
+            SnapshotLog.open_snapshots(options.store, cluster.cluster_id, options.offsets_partitions, settings, clock)
         )
         lease = Lease(log.store.location, "snapshot", (SNAPSHOT,), settings, clock, warning)
         opened.enter_context(lease.held(options.if_held or (END if options.available_now else WAIT)))
@@ -64,5 +52,5 @@ def snapshot(store: str, settings: Settings, options: SnapshotOptions) -> int:
 
         for groups, records in repeated(run, interval_ms, clock, stopped, say=warning):
             if records or options.available_now:
-                sys.stdout.write(f"{records} records appended to {store}; {groups} groups\n")
+                sys.stdout.write(f"{records} records appended to {options.store}; {groups} groups\n")
     return 0

@@ -23,12 +23,12 @@ from offsets_pipeline.warnings import warn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from offsets_pipeline.cli.section_state import Fold, Reload, Verify
     from offsets_pipeline.config import Settings
     from offsets_pipeline.maintenance import Upkeep
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 
-def fold(location: str, settings: Settings, if_held: str | None, *, available_now: bool) -> int:
+def fold(options: Fold, settings: Settings) -> int:
     """Fold the log until stopped, or all that it has now; returns the exit status. Raises LeaseHeld, LeaseLost."""
     total = expired_offsets = expired_groups = 0
 
@@ -47,12 +47,12 @@ def fold(location: str, settings: Settings, if_held: str | None, *, available_no
         before, after = sum(each.files_before for each in done), sum(each.files for each in done)
         show_status(f"upkeep done: {before} files before, {after} after; {sum(each.on_disk for each in done)} on disk")
 
-    store, clock = open_store(location, settings), SystemClock()
+    store, clock = open_store(options.store, settings), SystemClock()
     lease = Lease(arrow_folder(store.folder()), "fold", (FOLD,), settings, clock, warn)
-    with lease.held(if_held or (END if available_now else WAIT)):
+    with lease.held(options.if_held or (END if options.available_now else WAIT)):
         folding = Folding(store, settings, clock, on_fold=on_fold, on_expiry=on_expiry, on_upkeep=on_upkeep, warn=warn)
         status = 0
-        if available_now:
+        if options.available_now:
             with progress_bar("folding", tasks):
                 folding.fold_to_end()
         else:
@@ -62,29 +62,31 @@ def fold(location: str, settings: Settings, if_held: str | None, *, available_no
             stream.await_end()
             status = stopping.status(has_an_end=False)
     expired = f"; {expired_offsets} offsets and {expired_groups} groups expired"
-    sys.stdout.write(f"{total} records folded in {location}{expired if expired_offsets or expired_groups else ''}\n")
+    sys.stdout.write(
+        f"{total} records folded in {options.store}{expired if expired_offsets or expired_groups else ''}\n"
+    )
     return status
 
 
-def reload(location: str, settings: Settings, partitions: Sequence[int], semantics: CoordinatorSemantics | None) -> int:
+def reload(options: Reload, settings: Settings) -> int:
     """Rebuild the state of these log partitions, or of all; returns the exit status."""
-    store = open_store(location, settings)
+    store = open_store(options.store, settings)
     with progress_bar("replaying", tasks):
-        records = reload_partitions(store, list(partitions) or None, settings, SystemClock(), semantics)
+        records = reload_partitions(store, list(options.partitions) or None, settings, SystemClock(), options.semantics)
         Publisher(store, settings.fold, SystemClock(), warn).finish()
-    sys.stdout.write(f"{records} records replayed in {location}\n")
+    sys.stdout.write(f"{records} records replayed in {options.store}\n")
     return 0
 
 
-def verify(location: str, settings: Settings, *, independent: bool) -> int:
+def verify(options: Verify, settings: Settings) -> int:
     """Compare the state with a replay of the log; returns the exit status. Raises StateDiffers."""
-    store = open_store(location, settings)
+    store = open_store(options.store, settings)
     with progress_bar("comparing", tasks):
-        result = verify_store(store, settings.fold, independent=independent)
+        result = verify_store(store, settings.fold, independent=options.independent)
     if not result.equal:
         counts = ", ".join(f"{count} in {table}" for table, count in result.differences.items())
         raise StateDiffers(
-            f"{location} differs from its log: {counts} (first: {result.examples[0]}); "
+            f"{options.store} differs from its log: {counts} (first: {result.examples[0]}); "
             "`offsets reload` rebuilds the state"
         )
     sys.stdout.write(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,6 @@ from offsets_pipeline.config.sections import HOURS_MAX, ZooKeeperSettings
 from offsets_pipeline.errors import InvalidTime, OffsetsError
 from offsets_pipeline.input_text import INT32_MAX, shown, whole_number
 from offsets_pipeline.lag.starting_offset import parse_reset
-from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.topic_names import validated_topic
 from offsets_pipeline.warnings import warn
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: The value of `--every` without a duration: the interval is a setting.
 AS_SET = 0
+#: What click takes `--every` without a duration for.
+NO_DURATION = "as set"
 
 _COMMIT = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+)=(?P<offset>\d+)")
 _PLACE = re.compile(r"(?P<topic>[^:]+)(:(?P<partition>\d+))?")
@@ -33,11 +35,19 @@ _PORT_MAX = 65_535
 
 
 class Written(click.ParamType[Any]):
-    """A value that a function reads; it raises ValueError or OffsetsError with the reason for a text that is wrong."""
+    """A value that a function reads; it raises ValueError or OffsetsError with the reason for a text that is wrong.
 
-    def __init__(self, name: str, read: Callable[[str], object]) -> None:
+    ``metavar`` is what the help shows in place of the value.
+    """
+
+    def __init__(self, name: str, metavar: str, read: Callable[[str], object]) -> None:
         self.name = name
+        self._metavar = metavar
         self._read = read
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's own
+        """Return what the help shows in place of the value."""
+        return self._metavar
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
         """Read the text. Raises click.BadParameter."""
@@ -166,21 +176,21 @@ def read_positions(text: str) -> dict[int, int]:
     return positions
 
 
-CLUSTER = Written("cluster", read_cluster)
-COMMIT = Written("commit", read_commit)
-POSITIONS = Written("positions", read_positions)
-PLACE = Written("place", read_place)
-TOPIC = Written("topic", read_topic)
-TOPIC_NAME = Written("topic", validated_topic)
-HOURS = Written("hours", read_hours)
-ADDRESS = Written("address", read_address)
-TIME = Written("time", parse_time_ms)
-DURATION = Written("duration", read_duration)
-RESET = Written("reset", parse_reset)
-SERVERS = Written("servers", read_servers)
-PATTERN = Written("pattern", read_pattern)
-SCHEMA = Written("schema", read_schema)
-ZOOKEEPER = Written("zookeeper", read_zookeeper)
+CLUSTER = Written("cluster", "NAME", read_cluster)
+COMMIT = Written("commit", "TOPIC:PARTITION=OFFSET", read_commit)
+POSITIONS = Written("positions", "LOGPARTITION:OFFSET,...", read_positions)
+PLACE = Written("place", "TOPIC[:PARTITION]", read_place)
+TOPIC = Written("topic", "T[:P,P...]", read_topic)
+TOPIC_NAME = Written("topic", "T", validated_topic)
+HOURS = Written("hours", "HOURS", read_hours)
+ADDRESS = Written("address", "[HOST:]PORT", read_address)
+TIME = Written("time", "T", parse_time_ms)
+DURATION = Written("duration", "D", read_duration)
+RESET = Written("reset", "POLICY", parse_reset)
+SERVERS = Written("servers", "HOST:PORT", read_servers)
+PATTERN = Written("pattern", "PATTERN", read_pattern)
+SCHEMA = Written("schema", "NAME", read_schema)
+ZOOKEEPER = Written("zookeeper", "HOST:PORT[/CHROOT]", read_zookeeper)
 
 
 class _Interval(Written):
@@ -188,11 +198,10 @@ class _Interval(Written):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
         """Read the text. Raises click.BadParameter."""
-        return AS_SET if value == _NO_DURATION else super().convert(value, param, ctx)
+        return AS_SET if value == NO_DURATION else super().convert(value, param, ctx)
 
 
-_NO_DURATION = "as set"
-INTERVAL = _Interval("duration", read_interval)
+INTERVAL = _Interval("duration", "DURATION", read_interval)
 
 
 class _Option(Written):
@@ -210,75 +219,9 @@ class _Option(Written):
         return read
 
 
-OPTION = _Option("option", read_option)
+OPTION = _Option("option", "NAME=VALUE", read_option)
 #: Number of a partition.
 PARTITION = click.IntRange(0, INT32_MAX)
-
-
-def semantics_option(help_: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """The option `--coordinator-semantics`, a CoordinatorSemantics or None."""
-    return click.option(
-        "--coordinator-semantics",
-        "semantics",
-        type=click.Choice([each.value for each in CoordinatorSemantics]),
-        callback=lambda _context, _option, value: None if value is None else CoordinatorSemantics(value),
-        help=help_,
-    )
-
-
-IF_HELD = click.option(
-    "--if-held",
-    type=click.Choice(["wait", "end"]),
-    help="If another process does this work on the store: wait for its end, or end with an error (default: wait; with "
-    "--available-now end).",
-)
-
-
-SEMANTICS_OF_NEW_STORE = semantics_option(
-    "Coordinator that a new store reproduces: modern of Kafka 4.x, classic of brokers up to 3.9 (default: settings)."
-)
-
-
-def partitions_option(help_: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """The option `--offsets-partitions`, which has Kafka's name `--offsets.topic.num.partitions`, too."""
-    names = ("--offsets-partitions", "--offsets-topic-num-partitions", "--offsets.topic.num.partitions")
-    return click.option(*names, "offsets_partitions", type=click.IntRange(1, INT32_MAX), metavar="N", help=help_)
-
-
-def every_option(default: str | None = None) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """The option `--every`, in milliseconds; without a duration AS_SET, if ``default`` names the interval's setting."""
-    help_ = "Repeat at this interval until SIGTERM or Ctrl-C: seconds, or a duration such as PT1H30M"
-    if default is None:
-        return click.option("--every", type=INTERVAL, metavar="DURATION", help=f"{help_}.")
-    return click.option(
-        "--every",
-        type=INTERVAL,
-        metavar="[DURATION]",
-        is_flag=False,
-        flag_value=_NO_DURATION,
-        help=f"{help_} (default: setting {default}).",
-    )
-
-
-def position_options(run: Callable[..., int]) -> Callable[..., int]:
-    """The options that say where positions of topics come from: `--bootstrap-server`, `--positions`, `--option`."""
-    for option in reversed((
-        click.option("--bootstrap-server", type=SERVERS, metavar="HOST:PORT", help="Brokers that have the topics."),
-        click.option(
-            "--positions",
-            type=click.Path(readable=False),
-            metavar="FILE",
-            help="CSV file or Delta table with positions. Header: topic,partition,log_start_offset,log_end_offset,"
-            "sampled_at, or that of reset-offsets.",
-        ),
-        click.option(
-            "--option",
-            "options",
-            type=OPTION,
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="Option of Kafka's clients, as in `offsets follow`. May be repeated.",
-        ),
-    )):  # fmt: skip
-        run = option(run)
-    return run
+#: A path or URI. The command checks it, for its errors say what to do; shells complete it.
+PATH = click.Path(readable=False)
+FILE = click.Path(readable=False, path_type=Path)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.opened import open_or_create_owned
+from offsets_pipeline.cli.opened import open_to_import
 from offsets_pipeline.cli.output import write_rows
-from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.ingest.zookeeper_import import import_offsets
 from offsets_pipeline.warnings import warn
 from offsets_pipeline.zookeeper.client import ZooKeeperClient
@@ -19,6 +18,7 @@ from offsets_pipeline.zookeeper.dump import read_dump
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from offsets_pipeline.cli.section_sources import ImportZookeeper
     from offsets_pipeline.config import Settings
     from offsets_pipeline.ingest.zookeeper_import import ImportedGroup
     from offsets_pipeline.zookeeper.consumer_nodes import GroupNodes
@@ -27,29 +27,16 @@ _COUNTS = ("group", "offsets", "imported", "up_to_date", "kept", "skipped")
 _WARNINGS = 20
 
 
-@dataclass(frozen=True)
-class ImportOptions:
-    """The options of the command; one of ``zookeeper`` and ``dump`` is given."""
-
-    zookeeper: str | None
-    dump: str | None
-    offsets_partitions: int | None
-    format_: str
-
-
-def import_zookeeper(store: str, settings: Settings, options: ImportOptions) -> int:
+def import_zookeeper(options: ImportZookeeper, settings: Settings) -> int:
     """Import, and show the result of each group; returns the exit status."""
     if options.zookeeper is None:
-        return _import(store, settings, options, read_dump(Path(str(options.dump))))
+        return _import(options, settings, read_dump(Path(str(options.dump))))
     with ZooKeeperClient(replace(settings.zookeeper, connect=options.zookeeper)) as client:
-        return _import(store, settings, options, read_groups(client, group_ids(client, must_exist=True)))
+        return _import(options, settings, read_groups(client, group_ids(client, must_exist=True)))
 
 
-def _import(store: str, settings: Settings, options: ImportOptions, groups: Iterable[GroupNodes]) -> int:
-    # imported offsets go to the log, wherever commits go
-    to_log = replace(settings.coordinator, offsets_storage="kafka", dual_commit_enabled=False)
-    owned = open_or_create_owned(store, settings, options.offsets_partitions)
-    with Coordinator.open(owned, replace(settings, coordinator=to_log), housekeeping=False) as coordinator:
+def _import(options: ImportZookeeper, settings: Settings, groups: Iterable[GroupNodes]) -> int:
+    with open_to_import(options.store, settings, options.offsets_partitions) as coordinator:
         results = list(import_offsets(coordinator, groups))
     _show(results, options.format_)
     skipped = [node for each in results for node in each.skipped]
@@ -59,8 +46,8 @@ def _import(store: str, settings: Settings, options: ImportOptions, groups: Iter
         warn(f"skipped {len(skipped) - _WARNINGS} more nodes; --format json names all")
     imported, up_to_date, kept = (sum(getattr(each, name) for each in results) for name in _COUNTS[2:5])
     sys.stderr.write(
-        f"offsets: {imported} offsets of {len(results)} groups imported into {store}; {up_to_date} were up to date, "
-        f"{kept} have later commits, {len(skipped)} nodes skipped\n"
+        f"offsets: {imported} offsets of {len(results)} groups imported into {options.store}; {up_to_date} were "
+        f"up to date, {kept} have later commits, {len(skipped)} nodes skipped\n"
     )
     return 0
 

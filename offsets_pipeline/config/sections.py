@@ -163,9 +163,6 @@ class CoordinatorSettings(Section):
     offset_commit_value_version: int = setting(4, WholeNumber(0, 4))
     """Version of the values of offset commits; a commit with its own retention time always has version 1 (R7)."""
 
-    group_metadata_value_version: int = setting(3, WholeNumber(0, 4))
-    """Version of the values of group metadata (R7)."""
-
     transaction_max_timeout_ms: int = setting(900_000, WholeNumber(1, _INT32_MAX))
     """Largest timeout of a transaction; after this time a transaction that its process left open is aborted."""
 

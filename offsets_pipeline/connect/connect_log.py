@@ -7,33 +7,30 @@ record of each key in memory, and looks for new records of other processes befor
 from __future__ import annotations
 
 import threading
-import time
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import pyarrow as pa
 
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.connect.connector_offsets import ConnectorOffset, OffsetRecord, answering_offsets
-from offsets_pipeline.coordinator.appender import Appender, Request
-from offsets_pipeline.coordinator.owned_log import OwnedLog
+from offsets_pipeline.coordinator.appender import Appender
+from offsets_pipeline.coordinator.owned_log import OwnedLog, Record
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import Instance
 from offsets_pipeline.delta.damage import reading
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.errors import LogMovedOn, RequestTimedOut
+from offsets_pipeline.errors import LogMovedOn
 from offsets_pipeline.semantics.connect_keys import ConnectRecordType
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, connect_rows
 from offsets_pipeline.semantics.topic_state import TopicPartitionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.coordinator.appender import Handler
+    from offsets_pipeline.coordinator.appender import Claims, Handler, Request
     from offsets_pipeline.semantics.topic_state import ConnectRecord
 
 Answer = TypeVar("Answer")
@@ -125,38 +122,22 @@ class ConnectLog:
             {each.key.connector for state in self._states for each in state.records.values() if each.value is not None}
         )
 
+    def new_record(self, connector: str, raw_key: bytes, value: bytes | None) -> Record:
+        """Return a record of a connector to append."""
+        return Record(self.store.partition_for(connector), raw_key, value)
+
     def _state_of(self, connector: str) -> TopicPartitionState:
         return self._states[self.store.partition_for(connector)]
 
     # --- appends
 
-    def submit(
-        self,
-        what: str,
-        handler: Handler,
-        claims: Mapping[Hashable, bool],
-        timeout_ms: float = TIMEOUT_MS,
-    ) -> Request:
+    def submit(self, what: str, handler: Handler, claims: Claims, timeout_ms: float = TIMEOUT_MS) -> Request:
         """Queue a request. Its handler validates it against the newest records, and returns the records to append.
 
         ``claims`` as of `Request`. The request fails with RequestTimedOut if its append has not begun in time. Raises
         CoordinatorNotAvailable if the log is closed.
         """
-        deadline_ns = time.monotonic_ns() + int(timeout_ms * 1_000_000)
-        request = Request(what, handler, lambda: claims, deadline_ns, durable=True)
-        self._appender.submit(request)
-        return request
-
-    def call(self, what: str, handler: Handler, claims: Mapping[Hashable, bool], timeout_ms: float = TIMEOUT_MS) -> Any:  # noqa: ANN401 - the response
-        """Submit a request and wait for its response. Raises its error, or RequestTimedOut."""
-        request = self.submit(what, handler, claims, timeout_ms)
-        done: Future[Any] = request.done
-        try:
-            return done.result(timeout_ms / 1000)
-        except FutureTimeoutError:
-            if done.cancel():
-                raise RequestTimedOut(f"{what}: timed out; it was not written") from None
-            raise RequestTimedOut(f"{what}: timed out; it may still be written") from None
+        return self._appender.submit(what, handler, lambda: claims, timeout_ms)
 
     # --- the log
 

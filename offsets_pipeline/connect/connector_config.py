@@ -7,13 +7,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.connect.connector_offsets import connector_type
-from offsets_pipeline.coordinator.owned_log import Record
 from offsets_pipeline.errors import BadConnectRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from offsets_pipeline.connect.connect_log import ConnectLog
+    from offsets_pipeline.coordinator.owned_log import Record
 
 SOURCE = "source"
 _INT_MAX = 2**31 - 1
@@ -111,7 +111,7 @@ def config_record(log: ConnectLog, config: Mapping[str, str]) -> Record:
     """The record that gives a connector this configuration, in the form of `config.storage.topic`."""
     connector = config["name"]
     value = json.dumps({"properties": config}, ensure_ascii=False, separators=(",", ":")).encode()
-    return Record(log.store.partition_for(connector), _key(connector), value)
+    return log.new_record(connector, _key(connector), value)
 
 
 def _key(connector: str) -> bytes:

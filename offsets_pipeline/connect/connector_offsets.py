@@ -92,19 +92,6 @@ def connector_type(settings: Mapping[str, object]) -> str:
     return "sink" if "Sink" in name or "topics" in settings or "topics.regex" in settings else "source"
 
 
-def target_state(value: Mapping[str, Any] | None) -> str | None:
-    """The state that a connector should be in, by the value of its target state record; None without a record.
-
-    Workers before 3.5 know no STOPPED: a worker writes PAUSED for these, and its own state as ``state.v2``.
-    """
-    return None if value is None else value.get("state.v2") or value.get("state")
-
-
-def state_of(target: str | None) -> str:
-    """The state of a connector that has reached this target state; without one it runs."""
-    return "RUNNING" if target in (None, "STARTED") else target
-
-
 def sink_group(connector: str, settings: Mapping[str, object]) -> str:
     """The consumer group of a sink connector (R32)."""
     return str(settings.get("consumer.override.group.id") or f"{SINK_GROUP_PREFIX}{connector}")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from offsets_pipeline.connect.target_states import STOPPED, claim_of, target_state_of
 from offsets_pipeline.connect.target_table import FlushedOffsets
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED
-from offsets_pipeline.coordinator.owned_log import Record
 from offsets_pipeline.coordinator.requests import Outcome
 from offsets_pipeline.errors import (
     CommitUnknown,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.connect.offset_backing_store import JsonObject, OffsetBackingStore
     from offsets_pipeline.connect.target_table import TargetTable
     from offsets_pipeline.coordinator.appender import Handler
+    from offsets_pipeline.coordinator.owned_log import Record
 
 _LOG = logging.getLogger(__name__)
 
@@ -154,14 +154,13 @@ class ExactlyOnceTask:
     # --- the target table is the truth
 
     def _start(self) -> None:
-        log = self._store.log
-        note = log.read(lambda: self._note(refuse_stopped=True))
+        note = self._store.log.read(self._note)
         epoch = 1 + max(self._target.epoch(self.application), note.epoch)
         self._target.fence(self.application, epoch)
         flushed = self._target.flushed(self.application, note.flush)
 
         def handler(_: int) -> Outcome[None]:
-            now = self._note(refuse_stopped=True)
+            now = self._note()
             if now.epoch >= epoch:
                 raise self._fenced(epoch)
             if now.table_id == self._target.table_id and flushed.flush < now.flush:
@@ -227,15 +226,16 @@ class ExactlyOnceTask:
 
     def _call(self, what: str, handler: Handler) -> None:
         claims = {claim_of(self._connector): SHARED, ("task", self.application): EXCLUSIVE}
-        self._store.log.call(what, handler, claims)
+        self._store.log.submit(what, handler, claims).result()
 
     def _refuse(self) -> None:
         """Raise TaskFenced or ConnectorStopped by the store's newest records. The caller holds the log's lock."""
-        if self._note(refuse_stopped=True).epoch > self._epoch:
+        if self._note().epoch > self._epoch:
             raise self._fenced(self._epoch)
 
-    def _note(self, *, refuse_stopped: bool) -> _Note:
-        if refuse_stopped and target_state_of(self._store.log, self._connector) == STOPPED:
+    def _note(self) -> _Note:
+        """Return the note in the store. Raises ConnectorStopped."""
+        if target_state_of(self._store.log, self._connector) == STOPPED:
             raise ConnectorStopped(
                 f"cannot write as {self.application}: connector {self._connector} is STOPPED; resume it"
             )
@@ -250,12 +250,12 @@ class ExactlyOnceTask:
 
     def _note_record(self, epoch: int, flush: int) -> Record:
         value = canonical_json({"epoch": epoch, "flush": flush, "table": self._target.table_id})
-        return Record(self._store.log.store.partition_for(self._connector), self._note_key(), value.encode())
+        return self._store.log.new_record(self._connector, self._note_key(), value.encode())
 
     def _offset_record(self, partition: str, offset: str) -> Record:
         key = offset_key(self._connector, json.loads(partition))
         value = None if offset == "null" else offset.encode()
-        return Record(self._store.log.store.partition_for(self._connector), key, value)
+        return self._store.log.new_record(self._connector, key, value)
 
     def _require_started(self) -> None:
         if self._epoch < 0:

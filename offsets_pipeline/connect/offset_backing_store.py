@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 from offsets_pipeline.connect.connect_log import TIMEOUT_MS, ConnectLog
 from offsets_pipeline.connect.target_states import STOPPED, claim_of, target_state_of
 from offsets_pipeline.coordinator.appender import SHARED
-from offsets_pipeline.coordinator.owned_log import Record
 from offsets_pipeline.coordinator.requests import Outcome
 from offsets_pipeline.errors import ConnectorStopped, FlushInProgress, InvalidRequest, OffsetsError
 from offsets_pipeline.semantics.connect_keys import (
@@ -98,10 +97,7 @@ class OffsetBackingStore:
                     raise ConnectorStopped(
                         f"cannot write offsets of connector {connector}: it is STOPPED; resume it, or alter its offsets"
                     )
-            return Outcome(
-                [Record(self.log.store.partition_for(connectors[key]), key, value) for key, value in values.items()],
-                None,
-            )
+            return Outcome([self.log.new_record(connectors[key], key, value) for key, value in values.items()], None)
 
         claims = {claim_of(connector): SHARED for connector in connectors.values()}
         what = f"a flush of {len(values)} offsets of {', '.join(sorted(set(connectors.values())))}"

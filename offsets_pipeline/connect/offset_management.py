@@ -10,7 +10,6 @@ from offsets_pipeline.connect.connector_config import SOURCE, config_of, config_
 from offsets_pipeline.connect.connector_offsets import source_answer
 from offsets_pipeline.connect.target_states import STOPPED, claim_of, target_state_of, target_state_record
 from offsets_pipeline.coordinator.appender import EXCLUSIVE
-from offsets_pipeline.coordinator.owned_log import Record
 from offsets_pipeline.coordinator.requests import Outcome
 from offsets_pipeline.errors import BadConnectRequest, NoSuchConnector, StoreMismatch
 from offsets_pipeline.semantics.connect_keys import canonical_json, offset_key, offset_value
@@ -18,8 +17,8 @@ from offsets_pipeline.semantics.connect_keys import canonical_json, offset_key, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from offsets_pipeline.connect.connect_log import ConnectLog
-    from offsets_pipeline.connect.connector_offsets import ConnectorOffset
+    from offsets_pipeline.connect.connect_log import Answer, ConnectLog
+    from offsets_pipeline.coordinator.owned_log import Record
 
 _ALTERED = "The offsets for this connector have been altered successfully"
 _RESET = "The offsets for this connector have been reset successfully"
@@ -43,38 +42,20 @@ class OffsetManagement:
 
     def target_states(self) -> dict[str, str]:
         """The target state of each connector, by name."""
-
-        def found() -> dict[str, str]:
-            return {name: target_state_of(self._log, name) for name in self._log.connectors()}
-
-        return self._log.read(found)
+        return self._log.read(lambda: {name: target_state_of(self._log, name) for name in self._log.connectors()})
 
     def offsets(self, connector: str) -> dict[str, Any]:
         """The answer to `GET /connectors/{connector}/offsets`, at any state."""
-
-        def found() -> list[ConnectorOffset]:
-            self._require(connector)
-            return self._log.offsets(connector)
-
-        return source_answer(self._log.read(found))
+        return source_answer(self._read(connector, lambda: self._log.offsets(connector)))
 
     def info(self, connector: str) -> dict[str, Any]:
         """The answer to `GET /connectors/{connector}`. No tasks run here."""
-
-        def found() -> dict[str, str] | None:
-            self._require(connector)
-            return config_of(self._log, connector)
-
-        return _info(connector, self._log.read(found))
+        return _info(connector, self._read(connector, lambda: config_of(self._log, connector)))
 
     def status(self, connector: str, worker_id: str) -> dict[str, Any]:
         """The answer to `GET /connectors/{connector}/status`: the target state, at any worker."""
-
-        def found() -> str:
-            self._require(connector, f"No status found for connector {connector}")
-            return target_state_of(self._log, connector)
-
-        state = self._log.read(found)
+        otherwise = f"No status found for connector {connector}"
+        state = self._read(connector, lambda: target_state_of(self._log, connector), otherwise)
         connector_state = {"state": state, "worker_id": worker_id}
         return {"name": connector, "connector": connector_state, "tasks": [], "type": SOURCE}
 
@@ -123,10 +104,10 @@ class OffsetManagement:
             for partition, offset in wanted.items():
                 keys = [key.encode() for key in known[partition].raw_keys] if partition in known else []
                 if offset is None:
-                    records += [self._record(connector, key, None) for key in keys]
+                    records += [self._log.new_record(connector, key, None) for key in keys]
                 else:
                     key = offset_key(connector, json.loads(partition))
-                    records.append(self._record(connector, key, offset_value(offset)))
+                    records.append(self._log.new_record(connector, key, offset_value(offset)))
             return Outcome(records, _ALTERED)
 
         return str(self._call(f"an alteration of offsets of connector {connector}", connector, handler))
@@ -140,15 +121,19 @@ class OffsetManagement:
         def handler(_: int) -> Outcome[str]:
             self._require_stopped(connector)
             keys = [key.encode() for each in self._log.offsets(connector) for key in each.raw_keys]
-            return Outcome([self._record(connector, key, None) for key in keys], _RESET)
+            return Outcome([self._log.new_record(connector, key, None) for key in keys], _RESET)
 
         return str(self._call(f"a reset of offsets of connector {connector}", connector, handler))
 
-    def _call(self, what: str, connector: str, handler: Callable[[int], Outcome[Any]]) -> Any:  # noqa: ANN401
-        return self._log.call(what, handler, {claim_of(connector): EXCLUSIVE}, self._timeout_ms)
+    def _read(self, connector: str, answer: Callable[[], Answer], otherwise: str | None = None) -> Answer:
+        def found() -> Answer:
+            self._require(connector, otherwise)
+            return answer()
 
-    def _record(self, connector: str, key: bytes, value: bytes | None) -> Record:
-        return Record(self._log.store.partition_for(connector), key, value)
+        return self._log.read(found)
+
+    def _call(self, what: str, connector: str, handler: Callable[[int], Outcome[Any]]) -> Any:  # noqa: ANN401
+        return self._log.submit(what, handler, {claim_of(connector): EXCLUSIVE}, self._timeout_ms).result()
 
     def _exists(self, connector: str) -> bool:
         return next(self._log.records(connector), None) is not None

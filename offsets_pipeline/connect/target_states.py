@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.connect.connector_offsets import state_of, target_state
-from offsets_pipeline.coordinator.owned_log import Record
-
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
 
     from offsets_pipeline.connect.connect_log import ConnectLog
+    from offsets_pipeline.coordinator.owned_log import Record
 
 RUNNING, PAUSED, STOPPED = "RUNNING", "PAUSED", "STOPPED"
 _STARTED = "STARTED"  # Connect's name of the target state of a running connector
@@ -28,17 +26,24 @@ def claim_of(connector: str) -> Hashable:
     return "connector", connector
 
 
+def state_of(value: Mapping[str, str | None] | None) -> str:
+    """Return the state that the value of a target state record names; RUNNING without a record.
+
+    Workers before 3.5 know no STOPPED. So a worker writes PAUSED for them, and its own state as ``state.v2``.
+    """
+    state = None if value is None else value.get("state.v2") or value.get("state")
+    return RUNNING if state in (None, _STARTED) else state
+
+
 def target_state_of(log: ConnectLog, connector: str) -> str:
-    """The target state of a connector by the records that ``log`` has read; RUNNING without a record."""
+    """Return the target state of a connector by the records that ``log`` has read."""
     record = log.record(connector, _key(connector))
-    value = None if record is None or record.value is None else json.loads(record.value)
-    return state_of(target_state(value))
+    return state_of(None if record is None or record.value is None else json.loads(record.value))
 
 
 def target_state_record(log: ConnectLog, connector: str, state: str) -> Record:
-    """The record that gives a connector this target state."""
-    value = json.dumps(_VALUES[state], separators=(",", ":")).encode()
-    return Record(log.store.partition_for(connector), _key(connector), value)
+    """Return the record that gives a connector this target state."""
+    return log.new_record(connector, _key(connector), json.dumps(_VALUES[state], separators=(",", ":")).encode())
 
 
 def _key(connector: str) -> bytes:

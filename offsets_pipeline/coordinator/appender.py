@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
     #: Validates a request at a time (ms), and returns the records to append. Raises OffsetsError to refuse it.
     Handler = Callable[[int], Outcome[Any]]
+    #: The resources that a request depends on or changes, each claimed as SHARED or EXCLUSIVE.
+    Claims = Mapping[Hashable, bool]
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ class Request:
 
     what: str
     handler: Handler
-    claims: Callable[[], Mapping[Hashable, bool]]
+    claims: Callable[[], Claims]
     deadline_ns: int
     durable: bool
     done: Future[Any] = field(default_factory=Future)
@@ -72,6 +75,21 @@ class Request:
         if not self.is_running:
             self.is_running = self.done.set_running_or_notify_cancel()
         return self.is_running
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the deadline; 0 after it."""
+        return max(0, self.deadline_ns - time.monotonic_ns()) / 1e9
+
+    def result(self) -> Any:  # noqa: ANN401 - any response
+        """Wait for the response. Raises the request's error, or RequestTimedOut at the deadline."""
+        try:
+            return self.done.result(self.seconds_left())
+        except FutureTimeoutError:
+            if self.done.cancel():
+                raise RequestTimedOut(f"{self.what}: timed out; it was not written") from None
+            if self.done.done():
+                return self.done.result()
+            raise RequestTimedOut(f"{self.what}: timed out; it may still be written") from None
 
 
 @dataclass
@@ -150,19 +168,32 @@ class Appender:
         if self._checkpoint is not None:
             self._checkpoint.join()
 
-    def submit(self, request: Request) -> None:
-        """Queue a request. Raises CoordinatorNotAvailable if closed, RequestTimedOut if the queue stays full."""
+    def submit(
+        self,
+        what: str,
+        handler: Handler,
+        claims: Callable[[], Claims],
+        timeout_ms: float,
+        *,
+        durable: bool = True,
+    ) -> Request:
+        """Queue a request. It fails with RequestTimedOut if its append has not begun in ``timeout_ms``.
+
+        Raises CoordinatorNotAvailable if closed, RequestTimedOut if the queue stays full.
+        """
+        deadline_ns = time.monotonic_ns() + int(timeout_ms * 1_000_000)
+        request = Request(what, handler, claims, deadline_ns, durable)
         with self._changed:
             while len(self._waiting) >= _MAX_WAITING and not self._closing:
-                left_ns = request.deadline_ns - time.monotonic_ns()
-                if left_ns <= 0 or not self._changed.wait(left_ns / 1e9):
+                if not self._changed.wait(request.seconds_left()):
                     raise RequestTimedOut(
-                        f"{request.what}: rejected, because {_MAX_WAITING} requests are waiting; it was not written"
+                        f"{what}: rejected, because {_MAX_WAITING} requests are waiting; it was not written"
                     )
             if self._closing:
-                raise CoordinatorNotAvailable(f"{request.what}: the coordinator is closed; open another one")
+                raise CoordinatorNotAvailable(f"{what}: the coordinator is closed; open another one")
             self._waiting.append(request)
             self._changed.notify_all()
+        return request
 
     def _run(self) -> None:
         while True:

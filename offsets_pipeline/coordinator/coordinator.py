@@ -1,37 +1,55 @@
-"""The coordinator of an owned log, with calls named as in Kafka (R24-R28)."""
+"""The coordinator of an owned log, with calls named as in Kafka (R24-R28).
+
+`Coordinator` has the calls, and its parts do the work. `LogOffsets`, `TransactionCoordinator` and `Expiration` make
+requests. `CoordinatorCore` loads the log, and passes the requests to the `Appender`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Self
 
-from offsets_pipeline.coordinator import commits, deletion, groups
-from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED
-from offsets_pipeline.coordinator.core import ACKS_NONE
-from offsets_pipeline.coordinator.expiring import ExpiringCoordinator
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.config import Settings
+from offsets_pipeline.coordinator import groups
+from offsets_pipeline.coordinator.coordinator_metrics import coordinator_metrics
+from offsets_pipeline.coordinator.core import ACKS_NONE, CoordinatorCore
+from offsets_pipeline.coordinator.expiration import Expiration
+from offsets_pipeline.coordinator.gauges import Gauges
+from offsets_pipeline.coordinator.housekeeping import Housekeeping
+from offsets_pipeline.coordinator.loading import LoadCallbacks
+from offsets_pipeline.coordinator.offsets_storage import LogOffsets
+from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.coordinator.registry import RENEW_MS
 from offsets_pipeline.coordinator.requests import (
     NO_MEMBER,
     GroupMetadata,
     MemberOfGroup,
     OffsetCommit,
-    Outcome,
     as_offsets,
     validated_group_id,
     validated_partition,
 )
-from offsets_pipeline.errors import GroupSubscribedToTopic, NoSuchGroup, OffsetsError
+from offsets_pipeline.coordinator.transaction_coordinator import TransactionCoordinator
+from offsets_pipeline.coordinator.zookeeper_offsets import ZooKeeperOffsets
+from offsets_pipeline.errors import NoSuchGroup, OffsetsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable
     from concurrent.futures import Future
+    from pathlib import Path
 
-    from offsets_pipeline.coordinator.appender import Request
+    from offsets_pipeline.clock import Clock
     from offsets_pipeline.coordinator.commits import FetchedOffset
-    from offsets_pipeline.coordinator.loading import LoadStatus
+    from offsets_pipeline.coordinator.expiration import ExpiryReport
+    from offsets_pipeline.coordinator.loading import LoadStatus, OnGroupLoaded, OnPartitionLoaded
+    from offsets_pipeline.coordinator.offsets_storage import IsWanted, PendingCommit
     from offsets_pipeline.coordinator.registry import Instance
-    from offsets_pipeline.coordinator.requests import OffsetAndMetadata, OffsetsByPartition
+    from offsets_pipeline.coordinator.requests import OffsetsByPartition
+    from offsets_pipeline.rest.server import RestServer
     from offsets_pipeline.semantics.group_description import GroupDescription
-    from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
+    from offsets_pipeline.semantics.partition_state import TopicPartition
+    from offsets_pipeline.semantics.retention import ExpiredGroup, Expiry, GroupForecast
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +62,7 @@ class FoundCoordinator:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupListing:
+class ListedGroup:
     """A group in the answer of `list_groups`."""
 
     group_id: str
@@ -53,7 +71,7 @@ class GroupListing:
     protocol_type: str
 
 
-class Coordinator(ExpiringCoordinator):
+class Coordinator:
     """The groups and offsets of an owned store. Open it with `open`. It is thread-safe.
 
     A call on groups or offsets first catches up with the log's end. Any number of processes may load the same log
@@ -63,12 +81,154 @@ class Coordinator(ExpiringCoordinator):
     call that appends may also raise RequestTimedOut.
     """
 
+    def __init__(self, store: OwnedStore, settings: Settings, clock: Clock) -> None:
+        self.store = store
+        self._core = core = CoordinatorCore(store, settings, clock)
+        self._offsets = ZooKeeperOffsets(core, settings.zookeeper) if core.settings.uses_zookeeper else LogOffsets(core)
+        self._transactions = TransactionCoordinator(core)
+        self._expiration = Expiration(core)
+        self._metrics_server: RestServer | None = None
+        self._housekeeping = Housekeeping(
+            store.location,
+            clock,
+            core.closed,
+            self._abort_overdue,
+            [
+                (RENEW_MS, lambda _: core.register()),
+                (core.settings.offsets_retention_check_interval_ms, self._expiration.keep_expired),
+            ],
+        )
+
+    @classmethod
+    def open(
+        cls,
+        store: OwnedStore | str | Path,
+        settings: Settings | None = None,
+        *,
+        partitions: Collection[int] | None = None,
+        clock: Clock | None = None,
+        housekeeping: bool = True,
+        metrics_port: int | tuple[str, int] | None = None,
+    ) -> Self:
+        """Open the coordinator of an owned store, with these log partitions loaded (None: all).
+
+        ``housekeeping`` starts a thread. It aborts overdue transactions, and expires offsets of the loaded log
+        partitions every `offsets_retention_check_interval_ms`. Open the coordinator after a fork, never before it.
+
+        ``metrics_port`` serves metrics for Prometheus at this port of 127.0.0.1, or at this host and port, until
+        `close` (docs/metrics.md). Port 0 takes a free port; the property `metrics_port` has its number.
+
+        Raises NoSuchStore, NotAStore, NotCoordinator (a mirrored store), UnsafeStorage, UnsupportedTable (only Spark
+        can read the log), MetricsUnavailable if the port cannot be bound.
+        """
+        opened = store if isinstance(store, OwnedStore) else OwnedStore.open(store)
+        coordinator = cls(opened, settings or Settings(), clock or SystemClock())
+        if metrics_port is not None:
+            # imported for a port alone: the HTTP server takes 7 MiB
+            from offsets_pipeline.metrics.metrics_server import serve_metrics  # noqa: PLC0415
+
+            host, port = ("127.0.0.1", metrics_port) if isinstance(metrics_port, int) else metrics_port
+            coordinator._metrics_server = serve_metrics(coordinator_metrics(coordinator.gauges), host, port)
+        try:
+            coordinator._core.start(partitions)
+        except BaseException:
+            coordinator._stop_metrics()
+            raise
+        if housekeeping:
+            coordinator._housekeeping.start()
+        return coordinator
+
+    def close(self) -> None:
+        """Cancel loads, append the waiting requests, then end. Idempotent."""
+        self._core.close()
+        self._offsets.close()
+        self._housekeeping.close()
+        self._core.registry.remove()
+        self._stop_metrics()
+
+    def _stop_metrics(self) -> None:
+        server, self._metrics_server = self._metrics_server, None
+        if server is not None:
+            server.stop()
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port that serves metrics; None if there is none."""
+        return None if self._metrics_server is None else self._metrics_server.port
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def instance(self) -> Instance:
+        """The name of this coordinator in the registry."""
+        return self._core.instance
+
+    # --- log partitions
+
+    def load_partition(
+        self,
+        *log_partitions: int,
+        wait: bool = True,
+        on_group_loaded: OnGroupLoaded | None = None,
+        on_partition_loaded: OnPartitionLoaded | None = None,
+    ) -> Future[list[int]]:
+        """Load log partitions in one pass over the log, even if they are loaded already (R28).
+
+        With ``wait=False`` the call returns while they are Loading. Such loads run one after another in a thread of the
+        coordinator. The future then has the errors, and as its result the loaded log partitions, without those that
+        were unloaded or loaded again since the call. `close` cancels a load, which then fails with
+        CoordinatorNotAvailable; the states before the load stay.
+
+        ``on_group_loaded(group_id, description)`` is called for each group, then for each log partition
+        ``on_partition_loaded(log_partition, error)``, with the error None if it was loaded.
+
+        Raises NotCoordinator if there is no such log partition, CoordinatorNotAvailable; with ``wait`` also
+        StoreReplaced, UnsupportedTable, UnexpectedActiveGroup, UndecodableRecord if the setting `corrupt_records` is
+        "fail".
+        """
+        return self._core.load(log_partitions, LoadCallbacks(on_group_loaded, on_partition_loaded), wait=wait)
+
+    def unload_partition(self, log_partition: int) -> None:
+        """Unload a log partition. A running load of it will not be published."""
+        self._core.unload(log_partition)
+
+    def status(self, log_partition: int) -> LoadStatus:
+        """Return the load status of a log partition (R28)."""
+        with self._core.lock:
+            return self._core.partitions.status(log_partition)
+
+    def partition_for(self, group_id: str) -> int:
+        """Return the log partition of a group (R1)."""
+        return self.store.partition_for(group_id)
+
     def find_coordinator(self, group_id: str) -> FoundCoordinator:
         """Return the log partition of a group, and the coordinators that have it loaded."""
-        with self._refusals.counted():
+        with self._core.refusals.counted():
             log_partition = self.partition_for(validated_group_id(group_id))
-        loaded_by = self._registry.instances_with(log_partition, self._clock.now_ms())
+        loaded_by = self._core.registry.instances_with(log_partition, self._core.clock.now_ms())
         return FoundCoordinator(log_partition, self.status(log_partition), loaded_by)
+
+    def gauges(self) -> Gauges:
+        """Return the current figures."""
+        with self._core.lock:
+            states = list(self._core.partitions.loaded())
+            figures = self._core.appender.figures
+            return Gauges(
+                groups=sum(len(state.groups) for state in states),
+                offsets=sum(len(offsets) for state in states for offsets in state.offsets.values()),
+                appends=figures.appends,
+                appended_records=figures.records,
+                conflicts=figures.conflicts,
+                **asdict(self._core.counts),
+                load_ms=self._core.partitions.load_ms(),
+                refused=self._core.refusals.by_error(),
+            )
+
+    # --- offsets
 
     def commit_offsets(
         self,
@@ -90,9 +250,9 @@ class Coordinator(ExpiringCoordinator):
         RebalanceInProgress (R25); OffsetMetadataTooLarge, after the other partitions are committed; OffsetOutOfRange,
         UnknownTopicOrPartition, InvalidCommitOffsetSize, InvalidRequest, InvalidRequiredAcks.
         """
-        request, done = self._commit(group_id, offsets, member, retention_time_ms, acks, timeout_ms)
-        if self._acks(acks) != ACKS_NONE:
-            self._wait_for(request, done)
+        pending = self._commit(group_id, offsets, member, retention_time_ms, acks, timeout_ms)
+        if self._core.acks(acks) != ACKS_NONE:
+            pending.result()
 
     def commit_offsets_async(
         self,
@@ -105,13 +265,13 @@ class Coordinator(ExpiringCoordinator):
         timeout_ms: int | None = None,
     ) -> Future[None]:
         """Run `commit_offsets` without waiting; returns a future. Commits of a group are appended in order."""
-        return self._commit(group_id, offsets, member, retention_time_ms, acks, timeout_ms)[1]
+        return self._commit(group_id, offsets, member, retention_time_ms, acks, timeout_ms).done
 
     def commit_offsets_if(
         self,
         group_id: str,
         offsets: OffsetsByPartition,
-        is_wanted: Callable[[TopicPartition, CommittedOffset | None], bool],
+        is_wanted: IsWanted,
         *,
         timeout_ms: int | None = None,
     ) -> Future[set[TopicPartition]]:
@@ -121,21 +281,9 @@ class Coordinator(ExpiringCoordinator):
         future of the committed partitions; its errors are those of `commit_offsets`.
         """
         commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets))
-        log_partition = self.partition_for(group_id)
-
-        def handler(now_ms: int) -> Outcome[set[TopicPartition]]:
-            state = self._partitions.state(log_partition)
-            held = state.offsets_of(group_id)
-            wanted = {where: each for where, each in commit.offsets.items() if is_wanted(where, held.get(where))}
-            outcome = commits.commit_offsets(state, replace(commit, offsets=wanted), now_ms, self._settings)
-            return Outcome(outcome.records, set(wanted), outcome.error)
-
-        def claims() -> Mapping[Hashable, bool]:
-            return {**self._commit_claims(group_id), ("group", group_id): EXCLUSIVE}
-
-        request = self._submit(f"commit of group {group_id!r}", handler, claims, timeout_ms)
-        request.done.add_done_callback(self._counted(len(commit.offsets), acks=None))
-        return request.done
+        done: Future[set[TopicPartition]] = self._offsets.commit_if(commit, is_wanted, timeout_ms).done
+        self._core.count_commit(done, len(commit.offsets), acks=None)
+        return done
 
     def fetch_offsets(
         self,
@@ -152,28 +300,14 @@ class Coordinator(ExpiringCoordinator):
 
         Raises UnknownMemberId, StaleMemberEpoch or IllegalGeneration if ``member`` does not match the group.
         """
-        with self._answering():
+        with self._core.refusals.counted():
             validated_group_id(group_id)
             chosen = None if partitions is None else [validated_partition(where) for where in partitions]
-            state = self._state_for(group_id)
-            found = commits.fetch_offsets(state, group_id, chosen, member, require_stable=require_stable)
-        return found if self._zookeeper is None else self._zookeeper.higher_of(group_id, chosen, found)
+        return self._offsets.fetch(group_id, chosen, member, require_stable=require_stable)
 
     def fetch_all_offsets(self, *, require_stable: bool = False) -> dict[str, dict[TopicPartition, FetchedOffset]]:
         """Return the committed offsets of every group in the loaded log partitions, by group id."""
-        with self._answering():
-            states = {state.log_partition: state for state in self._loaded_states()}
-            found = {
-                group_id: commits.fetch_offsets(state, group_id, None, NO_MEMBER, require_stable=require_stable)
-                for state in states.values()
-                for group_id in state.groups
-                if state.group_with_offsets(group_id) and state.offsets_of(group_id)
-            }
-        if self._zookeeper is not None:
-            for group_id in self._zookeeper.group_ids():
-                if self.partition_for(group_id) in states:
-                    found[group_id] = self._zookeeper.higher_of(group_id, None, found.get(group_id, {}))
-        return {group_id: offsets for group_id, offsets in found.items() if offsets}
+        return self._offsets.fetch_all(require_stable=require_stable)
 
     def delete_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]], *, timeout_ms: int | None = None
@@ -183,27 +317,28 @@ class Coordinator(ExpiringCoordinator):
         Raises NoSuchGroup, NonEmptyGroup; InvalidGroupId for an empty group id too; GroupSubscribedToTopic, after the
         other offsets are deleted.
         """
-        with self._refusals.counted():
+        with self._core.refusals.counted():
             validated_group_id(group_id, may_be_empty=False)
             chosen = [validated_partition(where) for where in partitions]
-        kept: set[str] = set()
+        return self._offsets.delete(group_id, chosen, timeout_ms)
 
-        def change(state: PartitionState, _now_ms: int) -> Outcome[int]:
-            group = state.group(group_id)
-            kept.update(where.topic for where in chosen if group is not None and group.is_subscribed_to(where.topic))
-            return deletion.delete_offsets(state, group_id, chosen)
+    def _commit(
+        self,
+        group_id: str,
+        offsets: OffsetsByPartition,
+        member: MemberOfGroup,
+        retention_time_ms: int | None,
+        acks: int | None,
+        timeout_ms: int | None,
+    ) -> PendingCommit:
+        with self._core.refusals.counted():
+            commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets), member, retention_time_ms)
+            self._core.acks(acks)
+        pending = self._offsets.commit(commit, acks, timeout_ms)
+        self._core.count_commit(pending.done, len(commit.offsets), acks)
+        return pending
 
-        deleted = 0
-        try:
-            deleted = self._change_group("delete offsets", group_id, change, timeout_ms)
-        except NoSuchGroup:
-            if self._zookeeper is None or not self._zookeeper.has_group(group_id):
-                raise
-        except GroupSubscribedToTopic:
-            if self._zookeeper is not None:
-                self._zookeeper.delete_offsets(group_id, (where for where in chosen if where.topic not in kept))
-            raise
-        return deleted if self._zookeeper is None else max(deleted, self._zookeeper.delete_offsets(group_id, chosen))
+    # --- groups
 
     def store_group(self, group: GroupMetadata, *, timeout_ms: int | None = None) -> None:
         """Store the complete metadata of a classic group.
@@ -211,62 +346,53 @@ class Coordinator(ExpiringCoordinator):
         Raises IllegalGeneration if a later generation is stored, NonEmptyGroup for an active group of another type,
         InvalidCommitOffsetSize.
         """
-        self._change_group(
-            "store group",
-            group.group_id,
-            lambda state, now_ms: groups.store_group(state, group, now_ms, self._settings),
-            timeout_ms,
-        )
+        self._core.submit_change(
+            "store group", group.group_id, lambda state, now_ms: groups.store_group(state, group, now_ms), timeout_ms
+        ).result()
 
     def add_group(self, group: GroupMetadata, *, timeout_ms: int | None = None) -> bool:
         """Store a group unless a group of that name exists. Returns whether it was stored."""
-        is_new: bool = self._change_group(
-            "add group",
-            group.group_id,
-            lambda state, now_ms: groups.add_group(state, group, now_ms, self._settings),
-            timeout_ms,
-        )
+        is_new: bool = self._core.submit_change(
+            "add group", group.group_id, lambda state, now_ms: groups.add_group(state, group, now_ms), timeout_ms
+        ).result()
         return is_new
 
     def get_group(self, group_id: str) -> GroupDescription | None:
         """Return the group's description; None if there is no such group."""
-        with self._answering():
-            validated_group_id(group_id)
-            group = self._state_for(group_id).group(group_id)
+        with self._core.answering():
+            group = self._core.state_for(validated_group_id(group_id)).group(group_id)
             return None if group is None else group.description
 
     def remove_group(self, group_id: str, *, timeout_ms: int | None = None) -> int:
         """Delete a group and its offsets; returns the number of offsets (R26). Raises NoSuchGroup, NonEmptyGroup."""
-        return self._removed(group_id, self._remove(group_id, timeout_ms))
+        return self._offsets.remove_group(group_id, timeout_ms)()
 
     def delete_groups(
         self, group_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, OffsetsError | None]:
         """Delete groups, each on its own. Returns by group id the error, or None if the group was deleted."""
-        requests: dict[str, Request | OffsetsError] = {}
-        for group_id in dict.fromkeys(group_ids):
+        answers: dict[str, OffsetsError | None] = dict.fromkeys(group_ids)
+        removals: dict[str, Callable[[], int]] = {}
+        for group_id in answers:
             try:
-                requests[group_id] = self._remove(group_id, timeout_ms)
+                removals[group_id] = self._offsets.remove_group(group_id, timeout_ms)
             except OffsetsError as error:
-                requests[group_id] = error
-        answers: dict[str, OffsetsError | None] = {}
-        for group_id, request in requests.items():
+                answers[group_id] = error
+        for group_id, wait in removals.items():
             try:
-                answers[group_id] = request if isinstance(request, OffsetsError) else None
-                if not isinstance(request, OffsetsError):
-                    self._removed(group_id, request)
+                wait()
             except OffsetsError as error:
                 answers[group_id] = error
         return answers
 
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = (), protocol_types: Collection[str] = ()
-    ) -> list[GroupListing]:
+    ) -> list[ListedGroup]:
         """Return the groups in the loaded log partitions with these states, types and protocol types (empty: any)."""
-        with self._answering():
+        with self._core.answering():
             listings = [
-                GroupListing(group_id, group.group_type, group.description.state, group.description.protocol_type)
-                for state in self._loaded_states()
+                ListedGroup(group_id, group.group_type, group.description.state, group.description.protocol_type)
+                for state in self._core.loaded_states()
                 for group_id, group in state.groups.items()
             ]
         return sorted(
@@ -290,80 +416,98 @@ class Coordinator(ExpiringCoordinator):
                 answers[group_id] = error
         return answers
 
-    def _loaded_states(self) -> list[PartitionState]:
-        """Catch up, and return the loaded states. Raises CoordinatorLoadInProgress if a log partition is loading."""
-        self._refuse_if_closed()
-        self._catch_up()
-        return [self._partitions.state(number) for number in self._partitions.not_unloaded()]
+    # --- transactions
 
-    def _commit(
+    def begin_transaction(
         self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        transaction_timeout_ms: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Begin a transaction. The coordinator aborts it after ``transaction_timeout_ms`` (None: at most a minute).
+
+        A producer that restarts takes a higher epoch. That aborts the open transaction of the older epoch, and every
+        process refuses later requests in the older epoch.
+
+        Raises InvalidProducerEpoch for an epoch older than the newest, ConcurrentTransactions if the producer has a
+        transaction open in this epoch, InvalidTransactionTimeout.
+        """
+        self._transactions.begin(producer_id, producer_epoch, transaction_timeout_ms, timeout_ms)
+
+    def txn_commit_offsets(
+        self,
+        producer_id: int,
+        producer_epoch: int,
         group_id: str,
         offsets: OffsetsByPartition,
-        member: MemberOfGroup,
-        retention_time_ms: int | None,
-        acks: int | None,
-        timeout_ms: int | None,
-    ) -> tuple[Request, Future[None]]:
-        """Submit a commit; returns the request, and the future of its answer."""
-        with self._refusals.counted():
-            commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets), member, retention_time_ms)
-            self._acks(acks)
-        log_partition = self.partition_for(group_id)
-        accepted: dict[TopicPartition, OffsetAndMetadata] = {}
-        if self._zookeeper is not None:
-            self._zookeeper.refuse_names(group_id, commit.offsets)
+        *,
+        member: MemberOfGroup = NO_MEMBER,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Commit offsets in a transaction. They become visible when it commits, and never if it aborts.
 
-        def handler(now_ms: int) -> Outcome[None]:
-            state = self._partitions.state(log_partition)
-            accepted.clear()  # of an earlier attempt to append
-            outcome = commits.commit_offsets(state, commit, now_ms, self._settings)
-            accepted.update(commits.accepted_offsets(commit, self._settings))
-            if self._settings.commits_to_log:
-                return outcome
-            # a fetch answers the higher offset: one below that of the log has to be in the log, too
-            lowered = replace(commit, offsets=commits.lowered_offsets(state, group_id, accepted))
-            return replace(outcome, records=commits.commit_offsets(state, lowered, now_ms, self._settings).records)
+        Raises InvalidProducerEpoch, InvalidTxnState if no transaction is open, ConcurrentTransactions while it is
+        ending. Also raises the errors of `commit_offsets`, with two differences: InvalidGroupId for an empty group id
+        too, and IllegalGeneration instead of StaleMemberEpoch, and instead of NoSuchGroup for an unknown group.
+        Raises InvalidRequest while commits go to ZooKeeper, which has no transactions.
+        """
+        self._offsets.refuse_transactions()
+        with self._core.refusals.counted():
+            commit = OffsetCommit(validated_group_id(group_id, may_be_empty=False), as_offsets(offsets), member)
+        self._transactions.commit_offsets(producer_id, producer_epoch, commit, timeout_ms)
 
-        what = f"commit of group {group_id!r}"
-        request = self._submit(what, handler, lambda: self._commit_claims(group_id), timeout_ms, acks)
-        done = request.done
-        if self._zookeeper is not None:
-            done = self._zookeeper.commit_after(done, what, group_id, lambda: accepted, request.deadline_ns)
-        done.add_done_callback(self._counted(len(commit.offsets), self._acks(acks)))
-        return request, done
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, *, commit: bool, timeout_ms: int | None = None
+    ) -> None:
+        """Commit or abort a transaction. A commit makes all its offsets visible at once.
 
-    def _remove(self, group_id: str, timeout_ms: int | None) -> Request:
-        if self._zookeeper is not None:
-            self._zookeeper.refuse_active(group_id)
-        return self._submit_change(
-            "delete group", group_id, lambda state, _: deletion.delete_group(state, group_id), timeout_ms
-        )
+        Idempotent: ending a transaction again with the same result succeeds in the same coordinator.
 
-    def _removed(self, group_id: str, request: Request) -> int:
-        """Wait for a removal, and remove the group from ZooKeeper; returns the number of deleted offsets."""
-        deleted = 0
-        try:
-            deleted = int(self._wait_for(request))
-        except NoSuchGroup:
-            if self._zookeeper is None or not self._zookeeper.has_group(group_id):
-                raise
-        return deleted if self._zookeeper is None else max(deleted, self._zookeeper.delete_group(group_id))
+        Raises InvalidProducerEpoch, InvalidTxnState if no transaction is open, ConcurrentTransactions while it is
+        ending.
+        """
+        self._transactions.end(producer_id, producer_epoch, commit=commit, timeout_ms=timeout_ms)
 
-    def _change_group(
-        self, what: str, group_id: str, change: Callable[[PartitionState, int], Outcome[Any]], timeout_ms: int | None
-    ) -> Any:  # noqa: ANN401 - what the change answers
-        return self._wait_for(self._submit_change(what, group_id, change, timeout_ms))
+    def abort_overdue_transactions(self, now_ms: int | None = None) -> list[int]:
+        """Abort overdue transactions, and refuse further requests in their epochs. Returns the producer ids.
 
-    def _submit_change(
-        self, what: str, group_id: str, change: Callable[[PartitionState, int], Outcome[Any]], timeout_ms: int | None
-    ) -> Request:
-        with self._refusals.counted():
-            log_partition = self.partition_for(validated_group_id(group_id))
-        claims: dict[Hashable, bool] = {("partition", log_partition): SHARED, ("group", group_id): EXCLUSIVE}
-        return self._submit(
-            f"{what} {group_id!r}",
-            lambda now_ms: change(self._partitions.state(log_partition), now_ms),
-            lambda: claims,
-            timeout_ms,
-        )
+        A transaction that this process began has its own timeout, any other one `transaction_max_timeout_ms`. The
+        producers need a higher epoch for their next transaction.
+        """
+        return self._transactions.abort_overdue(now_ms)
+
+    def _abort_overdue(self, _now_ms: int) -> None:
+        self._transactions.abort_overdue()  # reads the clock when its request runs
+
+    # --- expiration
+
+    def forecast(self, group_id: str, retention_ms: int | None = None) -> list[Expiry]:
+        """Return when each offset of a group expires if no record follows, and by which rule (R18-R20)."""
+        return self._expiration.forecast(group_id, retention_ms)
+
+    def forecast_partition(self, log_partition: int, retention_ms: int | None = None) -> list[GroupForecast]:
+        """Return the forecasts for the groups of a log partition and their offsets, if no record follows (R18-R21)."""
+        return self._expiration.forecast_partition(log_partition, retention_ms)
+
+    def expire(
+        self, log_partition: int, now_ms: int | None = None, *, timeout_ms: int | None = None
+    ) -> list[ExpiredGroup]:
+        """Append tombstones for the expired offsets and groups of a log partition (R18-R22); returns these groups.
+
+        The tombstones of one group are in one append, those of many groups in several. ``timeout_ms`` applies to each
+        append.
+        """
+        report = self._expiration.expire(log_partition, now_ms, timeout_ms)
+        if report.error is not None:
+            raise report.error
+        return report.groups
+
+    def try_to_expire(self, log_partition: int, now_ms: int | None = None) -> ExpiryReport:
+        """Run `expire`, but return an error in the report instead of raising it. The next run tries again (R22)."""
+        return self._expiration.expire(log_partition, now_ms)
+
+    def expire_loaded(self, now_ms: int | None = None) -> list[ExpiryReport]:
+        """Run `try_to_expire` for every loaded log partition. A failure of one does not stop the others (R22)."""
+        return self._expiration.expire_loaded(now_ms)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.coordinator.coordinator import Coordinator
-from offsets_pipeline.coordinator.expiring import ExpiryReport
+from offsets_pipeline.coordinator.expiration import ExpiryReport
 from offsets_pipeline.coordinator.loading import LoadStatus
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.delta.reader import UNREADABLE

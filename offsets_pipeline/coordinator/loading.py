@@ -10,6 +10,7 @@ import logging
 import time
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,14 @@ from offsets_pipeline.semantics.partition_state import PartitionState
 from offsets_pipeline.semantics.table_replay import replay_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from offsets_pipeline.semantics.group_description import GroupDescription
+
+    #: Called for each group of a loaded log partition, with its id and its description.
+    OnGroupLoaded = Callable[[str, GroupDescription], None]
+    #: Called for each log partition at the end of its load, with the error if it was not loaded.
+    OnPartitionLoaded = Callable[[int, Exception | None], None]
 
 _LOG = logging.getLogger(__name__)
 
@@ -204,6 +212,34 @@ class Loading:
     def _compact(self) -> None:
         rows = _compacted(pa.concat_tables(self._held))
         self._held, self._held_bytes = [rows], rows.nbytes
+
+
+@dataclass(frozen=True)
+class LoadCallbacks:
+    """The callbacks of a load. They run in the thread of the load, without a lock: they may call the coordinator.
+
+    A callback that raises is logged. The load stays valid, and the other callbacks run.
+    """
+
+    group: OnGroupLoaded | None = None
+    partition: OnPartitionLoaded | None = None
+
+    def ended(
+        self, log_partition: int, groups: Iterable[tuple[str, GroupDescription]] = (), error: Exception | None = None
+    ) -> None:
+        """Call the callbacks of a log partition whose load ended: for each of its groups, then for itself."""
+        if self.group is not None:
+            for group_id, description in groups:
+                _call(partial(self.group, group_id, description), f"group {group_id!r}")
+        if self.partition is not None:
+            _call(partial(self.partition, log_partition, error), f"log partition {log_partition}")
+
+
+def _call(callback: Callable[[], None], about: str) -> None:
+    try:
+        callback()
+    except Exception:  # noqa: BLE001 - an error of a callback does not undo the load
+        _LOG.exception("a callback after the load of %s failed", about)
 
 
 def _compacted(rows: pa.Table) -> pa.Table:

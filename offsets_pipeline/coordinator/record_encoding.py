@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.owned_log import Record
-from offsets_pipeline.record import wire
 from offsets_pipeline.record.decode import DecodedKey, DecodedValue
 from offsets_pipeline.record.encode import encode_key, encode_value
 from offsets_pipeline.record.message_types import MESSAGE_TYPES, RecordType
+from offsets_pipeline.record.write import control_key, control_value
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, GROUP_METADATA, SHARE, STREAMS
-from offsets_pipeline.semantics.log_row import COMMIT
 
 if TYPE_CHECKING:
     from offsets_pipeline.coordinator.requests import GroupMetadata, OffsetAndMetadata
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
 #: The only version of a commit's value with an expire timestamp (R7).
 _EXPIRING_VERSION = 1
 _LEADER_EPOCH_SINCE, _TOPIC_ID_SINCE = 3, 4
-_GROUP_INSTANCE_ID_SINCE, _REBALANCE_TIMEOUT_SINCE, _STATE_TIMESTAMP_SINCE = 3, 1, 2
-_MARKER_VERSION, _ABORT_MARKER, _COMMIT_MARKER = 0, 0, 1
-_NO_COORDINATOR_EPOCH = 0
+_GROUP_METADATA_VERSION = 3  # as brokers write it
 
 #: By group type, the record type whose tombstone removes the group (R14). That tombstone comes last.
 _REMOVING_TYPE = {CLASSIC: GROUP_METADATA, CONSUMER: 3, SHARE: 11, STREAMS: 17}
@@ -66,33 +63,30 @@ def offset_tombstone(log_partition: int, group_id: str, where: TopicPartition, r
     return Record(log_partition, _commit_key(group_id, where), None, request=request)
 
 
-def group_record(log_partition: int, group: GroupMetadata, now_ms: int, version: int) -> Record:
+def group_record(log_partition: int, group: GroupMetadata, now_ms: int) -> Record:
     """Return the record with the metadata of a classic group. Raises UnwritableRecord."""
-    members = []
-    for each in group.members:
-        member: Fields = {
+    members: list[Fields] = [
+        {
             "member_id": each.member_id,
+            "group_instance_id": each.group_instance_id,
             "client_id": each.client_id,
             "client_host": each.client_host,
+            "rebalance_timeout": each.rebalance_timeout_ms,
             "session_timeout": each.session_timeout_ms,
             "subscription": each.subscription,
             "assignment": each.assignment,
         }
-        if version >= _REBALANCE_TIMEOUT_SINCE:
-            member["rebalance_timeout"] = each.rebalance_timeout_ms
-        if version >= _GROUP_INSTANCE_ID_SINCE:
-            member["group_instance_id"] = each.group_instance_id
-        members.append(member)
+        for each in group.members
+    ]
     fields: Fields = {
         "protocol_type": group.protocol_type,
         "generation": group.generation,
         "protocol": group.protocol,
         "leader": group.leader,
+        "current_state_timestamp": now_ms,
         "members": members,
     }
-    if version >= _STATE_TIMESTAMP_SINCE:
-        fields["current_state_timestamp"] = now_ms
-    value = encode_value(GROUP_METADATA, DecodedValue(version, fields))
+    value = encode_value(GROUP_METADATA, DecodedValue(_GROUP_METADATA_VERSION, fields))
     return Record(log_partition, group_key(GROUP_METADATA, group.group_id, ""), value)
 
 
@@ -110,16 +104,9 @@ def group_tombstones(log_partition: int, group_id: str, group: Group, request: s
 
 
 def marker(log_partition: int, producer_id: int, producer_epoch: int, control_type: str) -> Record:
-    """Return the control record that ends a transaction in a log partition (R11).
-
-    The key is int16 version, int16 type (0 abort, 1 commit). The value is int16 version, int32 coordinator epoch.
-    """
-    key, value = bytearray(), bytearray()
-    wire.write_int16(key, _MARKER_VERSION)
-    wire.write_int16(key, _COMMIT_MARKER if control_type == COMMIT else _ABORT_MARKER)
-    wire.write_int16(value, _MARKER_VERSION)
-    wire.write_int32(value, _NO_COORDINATOR_EPOCH)
-    return Record(log_partition, bytes(key), bytes(value), producer_id, producer_epoch, control_type)
+    """Return the control record that ends a transaction in a log partition (R11)."""
+    key, value = control_key(control_type), control_value()
+    return Record(log_partition, key, value, producer_id, producer_epoch, control_type)
 
 
 def _commit_key(group_id: str, where: TopicPartition) -> bytes:

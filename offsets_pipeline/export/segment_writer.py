@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from offsets_pipeline.export.target import UNFINISHED, sync_folder
 from offsets_pipeline.record.log_batches import encode_log
-from offsets_pipeline.record.write import encode_batch
+from offsets_pipeline.record.write import empty_batch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,10 +121,9 @@ class PartitionWriter:
         if end_offset > self._end:
             # compaction removed the last records: a batch without records keeps a broker from assigning their
             # record offsets again (R2), as the broker's own cleaner does
-            nothing = pa.array([], pa.binary())
             if self._is_full(0, 0, end_offset - 1):
                 self._roll(end_offset - 1)
-            self._append(encode_batch(nothing, nothing, base_offset=end_offset - 1), end_offset - 1, 0)
+            self._append(empty_batch(end_offset - 1), end_offset - 1, 0)
         self._files.append(self._segment.finish())
         sync_folder(self._folder)
         records = sum(each.records for each in self._files)

@@ -24,11 +24,11 @@ from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.coordinator.appender import Request
+    from offsets_pipeline.coordinator.appender import Claims, Request
     from offsets_pipeline.group_snapshots.described_records import GroupValues
     from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState
@@ -49,8 +49,12 @@ class GroupSnapshot:
     values: GroupValues | None
 
 
-class SnapshotLog(CoordinatorCore):
+class SnapshotLog:
     """The open log of a snapshot store. Close it with `close`, or use it in ``with``."""
+
+    def __init__(self, core: CoordinatorCore) -> None:
+        self.store = core.store
+        self._core = core
 
     @classmethod
     def open_snapshots(
@@ -64,7 +68,7 @@ class SnapshotLog(CoordinatorCore):
         """Open the log, of a new store if there is none. Checks the store before it asks the cluster for its id.
 
         Raises StoreMismatch if the store is of another kind or cluster, NotAStore, UnsafeStorage and the errors of
-        `CoordinatorCore.open`.
+        `CoordinatorCore.start`.
         """
         if location.startswith(SCHEMA_PREFIX):
             raise NotAStore(f"cannot write snapshots to {location}: name the folder of the store")
@@ -90,13 +94,26 @@ class SnapshotLog(CoordinatorCore):
                 f"cannot write snapshots of cluster {cluster_id} to {location}: it has those of cluster "
                 f"{properties.cluster_id}; name another folder"
             )
-        return cls.open(OwnedStore(folder, properties), settings, clock=clock, housekeeping=False)
+        core = CoordinatorCore(OwnedStore(folder, properties), settings, clock)
+        core.start(None)
+        return cls(core)
+
+    def close(self) -> None:
+        """Append the waiting requests, then end. Idempotent."""
+        self._core.close()
+        self._core.registry.remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def group_ids(self) -> list[str]:
         """The groups of the last snapshot."""
-        with self._lock:
-            self._catch_up()
-            return [group_id for state in self._partitions.loaded() for group_id in state.groups]
+        with self._core.lock:
+            self._core.catch_up()
+            return [group_id for state in self._core.partitions.loaded() for group_id in state.groups]
 
     def append(self, groups: Mapping[str, GroupSnapshot]) -> int:
         """Append the changes to these groups; returns the number of records. A group that is missing here is gone.
@@ -108,21 +125,15 @@ class SnapshotLog(CoordinatorCore):
         for group_id, group in groups.items():
             by_partition.setdefault(partition_for(group_id, n), {})[group_id] = group
         requests = [self._submit_changes(at, by_partition.get(at, {})) for at in range(n)]
-        return sum(int(self._wait_for(request)) for request in requests)
+        return sum(int(request.result()) for request in requests)
 
     def _submit_changes(self, log_partition: int, groups: Mapping[str, GroupSnapshot]) -> Request:
         def handler(now_ms: int) -> Outcome[int]:
-            records = list(_changes(self._partitions.state(log_partition), groups, now_ms))
+            records = list(_changes(self._core.partitions.state(log_partition), groups, now_ms))
             return Outcome(records, len(records))
 
-        claims: dict[Hashable, bool] = {("partition", log_partition): EXCLUSIVE}
-        return self._submit(f"changes of log partition {log_partition}", handler, lambda: claims, _TIMEOUT_MS)
-
-    def _tick(self, now_ms: int) -> None:
-        """Do nothing: there are no transactions."""
-
-    def _expire_loaded(self, now_ms: int) -> None:
-        """Do nothing: the cluster expires its offsets."""
+        claims: Claims = {("partition", log_partition): EXCLUSIVE}
+        return self._core.submit(f"changes of log partition {log_partition}", handler, lambda: claims, _TIMEOUT_MS)
 
 
 def _changes(state: PartitionState, groups: Mapping[str, GroupSnapshot], now_ms: int) -> Iterator[Record]:

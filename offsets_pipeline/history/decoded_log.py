@@ -7,7 +7,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from offsets_pipeline.history.history_schemas import LOG_RECORDS
@@ -19,6 +18,7 @@ from offsets_pipeline.record.message_types import RecordType
 from offsets_pipeline.semantics.compaction import are_commits
 from offsets_pipeline.semantics.effects import commit_columns
 from offsets_pipeline.semantics.group_types import record_key_of
+from offsets_pipeline.semantics.log_row import as_bools
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,7 @@ def decoded_log(rows: pa.Table) -> pa.Table:
     ``rows`` has the columns COPIED, key and value. The outcome is committed, aborted or open.
     """
     keys = rows["key"].combine_chunks()
-    is_commit = are_commits(keys) & _mask(rows["control_type"].is_null())
+    is_commit = are_commits(keys) & as_bools(rows["control_type"].is_null())
     at = np.flatnonzero(is_commit)
     parsed = rows.select(["key", "value"]).take(pa.array(at))
     commits = parse_commits(parsed["key"].combine_chunks(), parsed["value"].combine_chunks())
@@ -47,11 +47,10 @@ def decoded_log(rows: pa.Table) -> pa.Table:
     others = np.ones(rows.num_rows, dtype=np.bool_)
     others[at] = False
     rest = np.flatnonzero(others)
-    told = _commit_columns(rows.take(pa.array(at)), commits)
-    told_others = _other_columns(rows.take(pa.array(rest)))
+    decoded = [_commit_columns(rows.take(pa.array(at)), commits), _other_columns(rows.take(pa.array(rest)))]
     order = np.empty(rows.num_rows, dtype=np.int64)
     order[np.concatenate([at, rest])] = np.arange(rows.num_rows)
-    return pa.concat_tables([told, told_others]).take(pa.array(order))
+    return pa.concat_tables(decoded).take(pa.array(order))
 
 
 def _commit_columns(rows: pa.Table, commits: CommitColumns) -> pa.Table:
@@ -68,14 +67,15 @@ def _commit_columns(rows: pa.Table, commits: CommitColumns) -> pa.Table:
 
 def _other_columns(rows: pa.Table) -> pa.Table:
     """Group records, control records, and records that do not decode: they are few."""
-    told = [
+    decoded = [
         _control(value) if control is not None else _record(key, value)
         for key, value, control in zip(
             *(rows[name].to_pylist() for name in ("key", "value", "control_type")), strict=True
         )
     ]
-    names = {name for row in told for name in row}
-    return _table(rows, {name: pa.array([row.get(name) for row in told], _SCHEMA.field(name).type) for name in names})
+    names = {name for row in decoded for name in row}
+    columns = {name: pa.array([row.get(name) for row in decoded], _SCHEMA.field(name).type) for name in names}
+    return _table(rows, columns)
 
 
 def _control(value: bytes | None) -> dict[str, Any]:
@@ -139,7 +139,3 @@ def _table(rows: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
         else:
             arrays.append(columns.get(field.name, pa.nulls(rows.num_rows, field.type)).cast(field.type))
     return pa.Table.from_arrays(arrays, schema=_SCHEMA)
-
-
-def _mask(values: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    return np.asarray(values.to_numpy(), dtype=np.bool_)

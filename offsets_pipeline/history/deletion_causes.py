@@ -1,9 +1,10 @@
-"""Why offsets were deleted: what the records of a deletion can tell.
+"""Why offsets were deleted, as far as the log shows it.
 
-A coordinator writes tombstones for four causes, and a broker never notes which. Each cause is ruled out by what the log
-shows of the group at that moment. A cause is named if no other one is left. Otherwise the cause is unknown, and the
-reason has the evidence for each candidate. A request can delete what has just expired, so retention alone is left only
-if an expiry run wrote what no request writes: tombstones of several groups at once, and some of these stay.
+A coordinator writes tombstones for four causes. A broker never notes which cause it was. The state of the group at that
+moment rules some causes out. If one cause is left, that is the cause. Otherwise the cause is unknown, and the reason
+has the evidence for each candidate. A request can delete offsets that have just expired. So retention is the only
+candidate only where an expiry run wrote what no request writes: tombstones of several groups at once, not all of which
+are removed.
 
 The coordinator of this program notes the request in the column `source` of the log; then nothing has to be ruled out.
 A snapshot store has no records of a coordinator at all: there no cause is ruled out.
@@ -11,7 +12,7 @@ A snapshot store has no records of a coordinator at all: there no cause is ruled
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import shown_time
@@ -22,12 +23,12 @@ from offsets_pipeline.semantics.log_row import DELETE_GROUPS, EXPIRY, OFFSET_DEL
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Basis, Expiry, RetentionInputs, Rule, forecast
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
-    from offsets_pipeline.history.lost_commits import LostCommit
+    from offsets_pipeline.history.deletion_evidence import GroupDeletion, LostTombstone
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.group import Group
-    from offsets_pipeline.semantics.partition_state import CommittedOffset, TopicPartition
+    from offsets_pipeline.semantics.partition_state import TopicPartition
 
 EXPIRED, DELETED, GROUP_REMOVED, TOPIC_GONE, UNKNOWN = "expired", "deleted", "group removed", "topic gone", "unknown"
 
@@ -54,45 +55,13 @@ _LATE_MS = 5_000
 class Retention:
     """The coordinator's `offsets.retention.minutes` and `offsets.retention.check.interval.ms`, in milliseconds.
 
-    By default those of Kafka. A broker's log does not tell them. If they are not known for sure (``is_known``), a
+    The defaults are Kafka's. A broker's log does not contain them. If they are not known for sure (``is_known``), a
     deletion that fits them is an expiry, and one that does not fit may still be one.
     """
 
     retention_ms: int = 10_080 * MS_PER_MINUTE
     check_interval_ms: int = 600_000
     is_known: bool = False
-
-
-@dataclass
-class GroupDeletion:
-    """Tombstones of one group that were written together, and the group before them.
-
-    ``deleted`` has the record offset of each identity's tombstone, ``sources`` the column `source` of these records.
-    ``removed_at`` is the record offset of the group's own tombstone, which may hide offsets that it leaves behind
-    (R14). ``others`` are the other groups with tombstones in the same write, and whether one of these removes them.
-    ``topics_kept`` are topics of ``deleted``; another group kept an offset of each. Topics that are ``undecided``
-    wait for more records (`TopicHolders`); None: it does not know the deletion yet.
-    """
-
-    group_id: str
-    time_ms: int | None
-    record_offset: int
-    write: int
-    group: Group
-    offsets: Mapping[TopicPartition, CommittedOffset]
-    pending: Collection[TopicPartition]
-    deleted: dict[TopicPartition, int] = field(default_factory=dict)
-    sources: dict[TopicPartition, str] = field(default_factory=dict)
-    removed_at: int | None = None
-    hides_offsets: bool = False
-    others: Mapping[str, bool] = field(default_factory=dict)
-    topics_kept: set[str] = field(default_factory=set)
-    undecided: set[str] | None = None
-
-    @property
-    def topics(self) -> set[str]:
-        """The topics of the deleted offsets."""
-        return {where.topic for where in self.deleted}
 
 
 class Cause(NamedTuple):
@@ -126,8 +95,8 @@ class Causes:
             found |= dict.fromkeys((where for where in deletion.offsets if where not in deletion.deleted), left)
         return found
 
-    def of_lost(self, lost: LostCommit) -> Cause:
-        """The cause of a deletion whose commit is no longer in the log: only a note can tell it."""
+    def of_lost(self, lost: LostTombstone) -> Cause:
+        """The cause of a deletion whose commit is no longer in the log: only the coordinator's note names one."""
         noted = self._note(lost.source)
         if noted is not None:
             return Cause(noted, f"the coordinator noted {_NAMES[noted]}", [noted])
@@ -180,7 +149,7 @@ class Causes:
         if cause == GROUP_REMOVED:
             return "the group was empty and lost all its offsets"
         if cause == TOPIC_GONE:
-            return f"no group of log partition kept an offset of {where.topic}"
+            return f"no group in the log partition kept an offset of {where.topic}"
         return "the group was empty" if deletion.group.is_empty else f"no member subscribes to {where.topic}"
 
     def _evidence_of_retention(self, deletion: GroupDeletion, where: TopicPartition) -> str:

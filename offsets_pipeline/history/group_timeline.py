@@ -13,9 +13,8 @@ from offsets_pipeline.history.partition_owners import UNKNOWN as UNKNOWN_MEMBER
 from offsets_pipeline.semantics.effects import in_milliseconds
 
 if TYPE_CHECKING:
-    from offsets_pipeline.history.completeness import Completeness
     from offsets_pipeline.history.deletion_causes import Retention
-    from offsets_pipeline.history.log_history import LogHistory
+    from offsets_pipeline.history.log_history import Completeness, LogHistory
 
 _BY = {
     EXPIRED: "by retention",
@@ -136,13 +135,13 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
     commits = [row for row in of_offset(OFFSET_HISTORY.name) if not row["superseded"]]
     deletions = _once(of_offset(DELETED_OFFSETS.name))
     deletion = max(deletions, key=lambda row: (row["log_incarnation"], row["record_offset"]), default=None)
-    since = None if complete_since_ms is None else shown_time(complete_since_ms)
+    since = _shown(complete_since_ms)
     common: dict[str, Any] = {
         "group": group_id,
         "topic": topic,
         "partition": partition,
         "complete_since": since,
-        "deletions": [_told_deletion(row) for row in deletions],
+        "deletions": [_deletion_fields(row) for row in deletions],
     }
     last = max(commits, key=lambda row: (row["log_incarnation"], row["visible_offset"]), default=None)
     if deletion is not None and _is_lost(deletion) and (last is None or _is_after(deletion, last)):
@@ -150,7 +149,8 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
             status="deleted",
             text=f"{_deleted(deletion)}; {_LOST}",
             log_partition=deletion["log_partition"],
-            **_of_deletion(deletion),
+            record_offset=deletion["record_offset"],
+            **_cause_fields(deletion),
             **common,
         )
     if last is None:
@@ -158,7 +158,7 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
         text = f"the log has no commit of {topic}-{partition} by group {group_id!r}{known}"
         return WhyAnswer(status="never committed", text=text, **common)
     committed_at = _shown(last["commit_timestamp"])
-    told: dict[str, Any] = {
+    committed: dict[str, Any] = {
         "committed_offset": last["committed_offset"],
         "committed_at": committed_at,
         "committed_by": last["committed_by"],
@@ -168,7 +168,9 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
     text = f"committed {last['committed_offset']} at {committed_at}{by}"
     if deletion is not None and _is_after(deletion, last):
         text += f", {_deleted(deletion)}"
-        return WhyAnswer(status="deleted", text=text, **_of_deletion(deletion), **told, **common)
+        record_offset = deletion["record_offset"]
+        fields = _cause_fields(deletion) | committed | common
+        return WhyAnswer(status="deleted", text=text, record_offset=record_offset, **fields)
     newest = history.current_log.number
     if last["log_incarnation"] < newest:
         reason = f"the log was read again (incarnation {newest}) and has no commit of it; the deletion was not read"
@@ -177,12 +179,12 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
             text=f"{text}, deleted {_BY[UNKNOWN]}: {reason}",
             cause=UNKNOWN,
             reason=reason,
-            **told,
+            **committed,
             **common,
         )
     if last["committed_offset"] < 0:
         text += "; a negative offset answers as no offset"
-    return WhyAnswer(status="committed", text=text, record_offset=last["record_offset"], **told, **common)
+    return WhyAnswer(status="committed", text=text, record_offset=last["record_offset"], **committed, **common)
 
 
 def _read(
@@ -241,8 +243,8 @@ def _event(
     by: str | None,
     details: list[str],
 ) -> TimelineEvent:
-    place = row["log_partition"], row["log_incarnation"], row["record_offset"]
-    return TimelineEvent(_shown(at_ms), event, *of_offset, by, "; ".join(details), *place, at_ms)
+    position = row["log_partition"], row["log_incarnation"], row["record_offset"]
+    return TimelineEvent(_shown(at_ms), event, *of_offset, by, "; ".join(details), *position, at_ms)
 
 
 def _begins(row: _Row) -> list[str]:
@@ -252,9 +254,9 @@ def _begins(row: _Row) -> list[str]:
 
 
 def _once(deletions: list[_Row]) -> list[_Row]:
-    """Leave out tombstones without a commit that an earlier log incarnation has with it."""
-    told = {row["record_offset"] for row in deletions if not _is_lost(row)}
-    return [row for row in deletions if not _is_lost(row) or row["record_offset"] not in told]
+    """Leave out tombstones without their commit if an earlier log incarnation has the commit."""
+    complete = {row["record_offset"] for row in deletions if not _is_lost(row)}
+    return [row for row in deletions if not _is_lost(row) or row["record_offset"] not in complete]
 
 
 def _is_lost(deletion: _Row) -> bool:
@@ -263,7 +265,8 @@ def _is_lost(deletion: _Row) -> bool:
 
 
 def _is_after(deletion: _Row, commit: _Row) -> bool:
-    return _place(deletion, "record_offset") > _place(commit, "visible_offset")
+    deleted = deletion["log_incarnation"], deletion["record_offset"]
+    return deleted > (commit["log_incarnation"], commit["visible_offset"])
 
 
 def _deleted(deletion: _Row) -> str:
@@ -272,27 +275,20 @@ def _deleted(deletion: _Row) -> str:
     return f"deleted at {at} {_BY[deletion['cause']]}{joined}{deletion['reason']}"
 
 
-def _of_deletion(deletion: _Row) -> dict[str, Any]:
+def _cause_fields(row: _Row) -> dict[str, Any]:
     return {
-        "deleted_at": _shown(deletion["deleted_timestamp"]),
-        **{name: deletion[name] for name in ("cause", "reason", "candidates", "record_offset")},
+        "deleted_at": _shown(row["deleted_timestamp"]),
+        **{name: row[name] for name in ("cause", "reason", "candidates")},
     }
 
 
-def _told_deletion(row: _Row) -> dict[str, Any]:
+def _deletion_fields(row: _Row) -> dict[str, Any]:
     return {
-        "deleted_at": _shown(row["deleted_timestamp"]),
-        "cause": row["cause"],
-        "reason": row["reason"],
-        "candidates": row["candidates"],
+        **_cause_fields(row),
         "committed_offset": row["committed_offset"],
         "committed_at": _shown(row["commit_timestamp"]),
         "record_offset": row["record_offset"],
     }
-
-
-def _place(row: _Row, column: str) -> tuple[int, int]:
-    return row["log_incarnation"], row[column]
 
 
 def _shown(at_ms: int | None) -> str | None:

@@ -10,21 +10,23 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.history.decoded_log import decoded_log
-from offsets_pipeline.history.deletion_causes import Causes, Retention
+from offsets_pipeline.history.deletion_causes import Retention
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS, LOG_RECORDS
 from offsets_pipeline.history.log_history import COLUMNS, LogHistory
-from offsets_pipeline.history.of_groups import of_groups
-from offsets_pipeline.history.partition_history import PartitionHistory, Shown
+from offsets_pipeline.history.partition_history import HistoryOptions, PartitionHistory, Shown
+from offsets_pipeline.semantics.log_row import of_groups
 from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, endings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from offsets_pipeline.history.completeness import Completeness
-    from offsets_pipeline.store_snapshot import LogIncarnation
+    from offsets_pipeline.history.log_history import Completeness
+    from offsets_pipeline.record.records import Int64s
+    from offsets_pipeline.store_snapshot import LogIncarnation, StoreSnapshot
 
 _OUTCOMES = {COMMITTED: "committed", ABORTED: "aborted", OPEN: "open"}
 _TRANSACTIONS = ("log_partition", "record_offset", "producer_id", "control_type")
+_NO_OUTCOMES = np.zeros(0, dtype=np.int64), pa.array([], pa.string())
 _PENDING_ROWS = 50_000  # rows of a view that wait before they are yielded
 
 
@@ -45,14 +47,10 @@ class HistoryTable:
 
     def batches(self) -> pa.RecordBatchReader:
         """The view's rows, in no particular order. Raises DamagedTable, UnsupportedTable while rows are read."""
-        tables = (
-            _records(self.history, self.group_ids, self.partitions)
-            if self.name == LOG_RECORDS.name
-            else (
-                found[self.name]
-                for found in histories(self.history, self.retention, self.group_ids, partitions=self.partitions)
-            )
-        )
+        if self.name == LOG_RECORDS.name:
+            tables = _records(self.history, self.group_ids, self.partitions)
+        else:
+            tables = (found[self.name] for found in _replayed(self))
         rows = (batch for table in tables for batch in table.to_batches())
         return pa.RecordBatchReader.from_batches(self.schema, rows)
 
@@ -62,7 +60,7 @@ class HistoryTable:
 
 
 def history_tables(
-    store: str | LogHistory,
+    store: str | StoreSnapshot,
     *,
     retention: Retention | None = None,
     group_ids: Collection[str] | None = None,
@@ -71,33 +69,40 @@ def history_tables(
     """Return the views log_records, offset_history, group_history and deleted_offsets by name; none is read yet.
 
     Args:
-        store: the store's folder, or its log as it was opened.
+        store: the store's folder, or a snapshot of it.
         retention: the coordinator's settings of retention, if they are known: they decide some causes of deletions.
         group_ids: these groups only. Then only their log partitions are read.
         partitions: these log partitions only.
 
     Raises NoSuchStore, NotAStore, StoreMismatch, DamagedTable, UnsupportedTable as `LogHistory`.
     """
-    history = LogHistory(store) if isinstance(store, str) else store
+    history = store if isinstance(store, LogHistory) else LogHistory(store)
     groups = None if group_ids is None else tuple(dict.fromkeys(group_ids))
     of = history, retention or Retention(), groups, None if partitions is None else tuple(partitions)
     return {name: HistoryTable(name, *of) for name in HISTORY_VIEWS}
 
 
-def together(
-    history: LogHistory,
-    retention: Retention,
+def read_views(
+    store: str | StoreSnapshot,
     views: Collection[str],
     *,
+    retention: Retention | None = None,
     group_ids: Collection[str] | None = None,
     partitions: Collection[int] | None = None,
 ) -> dict[str, pa.Table]:
-    """Return the rows of several views but log_records, in order, from one replay of the log. Raises as `read`."""
-    found: dict[str, list[pa.Table]] = {name: [HISTORY_VIEWS[name].arrow_schema().empty_table()] for name in views}
-    for tables in histories(history, retention, group_ids, partitions=partitions):
-        for name in views:
-            found[name].append(tables[name])
-    return {name: _in_order(pa.concat_tables(parts)) for name, parts in found.items()}
+    """Return the rows of several views by name, in order, from one replay of the log. Raises as `history_tables`."""
+    tables = history_tables(store, retention=retention, group_ids=group_ids, partitions=partitions)
+    found = {name: [tables[name].schema.empty_table()] for name in views if name != LOG_RECORDS.name}
+    of_log = tables[LOG_RECORDS.name]
+    for replayed in _replayed(of_log) if found else ():
+        for name, parts in found.items():
+            parts.append(replayed[name])
+    rows = {name: _in_order(pa.concat_tables(parts)) for name, parts in found.items()}
+    return rows | ({of_log.name: of_log.read()} if of_log.name in views else {})
+
+
+def _replayed(table: HistoryTable) -> Iterator[dict[str, pa.Table]]:
+    return histories(table.history, table.retention, table.group_ids, partitions=table.partitions)
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
@@ -119,36 +124,28 @@ def histories(
     ``partitions``: these log partitions only. ``repeats``: show what a later log incarnation has again, too.
     ``completeness`` gets an entry for each log incarnation and log partition that was read.
     """
-    causes = Causes(history.semantics, retention, kind=history.properties.kind)
-    names = history.topic_names()
-    shown: dict[int, Shown] | None = None if repeats or len(history.incarnations) == 1 else defaultdict(set)
+    options = HistoryOptions.of(history, retention, group_ids)
+    shown: dict[int, Shown] = defaultdict(set)
+    shows_all = repeats or not options.has_incarnations
     for incarnation in history.incarnations:
-        watched: dict[int, PartitionHistory] = {}
-        waiting = 0
+        replayed: dict[int, PartitionHistory] = {}
+        waiting_rows = 0
         homes = partitions_of(history, incarnation, group_ids, partitions)
         for partition, rows in history.read(incarnation, partitions=homes).runs():
-            if partition not in watched:
-                watched[partition] = PartitionHistory(
-                    partition,
-                    incarnation.number,
-                    incarnation.offsets_partitions,
-                    history.semantics,
-                    causes,
-                    group_ids=group_ids,
-                    topic_names=names,
-                    shown=None if shown is None else shown[partition],
-                )
-            watched[partition].add(rows)
+            if partition not in replayed:
+                earlier = None if shows_all else shown[partition]
+                replayed[partition] = PartitionHistory(options, partition, incarnation.number, earlier)
+            replayed[partition].add(rows)
             if completeness is not None:
-                place = incarnation.number, partition
-                if place not in completeness:
-                    completeness[place] = history.completeness(incarnation, partition)
-                completeness[place].add(rows)
-            waiting += rows.num_rows
-            if group_ids is None and waiting >= _PENDING_ROWS:
-                waiting = 0
-                yield from (each.take() for each in watched.values())
-        for each in watched.values():
+                at = incarnation.number, partition
+                if at not in completeness:
+                    completeness[at] = history.completeness(incarnation, partition)
+                completeness[at].add(rows)
+            waiting_rows += rows.num_rows
+            if group_ids is None and waiting_rows >= _PENDING_ROWS:
+                waiting_rows = 0
+                yield from (each.take() for each in replayed.values())
+        for each in replayed.values():
             each.finish()
             yield each.take()
 
@@ -174,7 +171,7 @@ def _records(
         outcomes = _outcomes(history, incarnation, homes)
         log = history.read(incarnation, partitions=homes, columns=(*COLUMNS, "log_incarnation"))
         for partition, rows in log.runs():
-            known = with_outcome(rows, *outcomes[partition]) if partition in outcomes else _without_outcome(rows)
+            known = _with_outcome(rows, *outcomes.get(partition, _NO_OUTCOMES))
             if group_ids is not None:
                 known = of_groups(known, group_ids)
             yield decoded_log(known)
@@ -182,7 +179,7 @@ def _records(
 
 def _outcomes(
     history: LogHistory, incarnation: LogIncarnation, partitions: Collection[int] | None
-) -> dict[int, tuple[np.ndarray[tuple[int], np.dtype[np.int64]], pa.Array]]:
+) -> dict[int, tuple[Int64s, pa.Array]]:
     """By log partition, the record offsets of records of transactions, and what became of each (R11)."""
     found: dict[int, list[pa.Table]] = defaultdict(list)
     for partition, rows in history.read(incarnation, partitions=partitions, columns=_TRANSACTIONS).runs():
@@ -201,14 +198,10 @@ def _outcomes(
     return outcomes
 
 
-def with_outcome(rows: pa.Table, offsets: np.ndarray[tuple[int], np.dtype[np.int64]], outcome: pa.Array) -> pa.Table:
+def _with_outcome(rows: pa.Table, offsets: Int64s, outcome: pa.Array) -> pa.Table:
     """The rows with the column outcome; null for records outside of transactions."""
     offset = rows["record_offset"].to_numpy()
-    place = np.searchsorted(offsets, offset)
-    inside = place < len(offsets)
-    inside[inside] = offsets[place[inside]] == offset[inside]
-    return rows.append_column("outcome", outcome.take(pa.array(place, mask=~inside)))
-
-
-def _without_outcome(rows: pa.Table) -> pa.Table:
-    return rows.append_column("outcome", pa.nulls(rows.num_rows, pa.string()))
+    row = np.searchsorted(offsets, offset)
+    is_inside = row < len(offsets)
+    is_inside[is_inside] = offsets[row[is_inside]] == offset[is_inside]
+    return rows.append_column("outcome", outcome.take(pa.array(row, mask=~is_inside)))

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from offsets_pipeline.history.deletion_causes import GroupDeletion
-from offsets_pipeline.history.lost_commits import LostCommit
+from offsets_pipeline.history.deletion_evidence import GroupDeletion, LostTombstone
 from offsets_pipeline.history.partition_owners import PartitionOwners
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
 from offsets_pipeline.semantics.group import Group
-from offsets_pipeline.semantics.group_rows import state_columns
+from offsets_pipeline.semantics.group_facts import state_columns
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.semantics.log_row import ABORT
 from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
@@ -24,37 +23,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsets_pipeline.history.group_writes import GroupWrites
-    from offsets_pipeline.history.lost_commits import LostCommits
-    from offsets_pipeline.history.topic_holders import TopicHolders
+    from offsets_pipeline.history.deletion_evidence import GroupWrites, LostCommits, TopicHolders
     from offsets_pipeline.record.decode import DecodedKey
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-
-
-class SeenCommit(NamedTuple):
-    """A commit that became visible. Times in ms; ``previous`` is the offset that was visible before."""
-
-    group_id: str
-    where: TopicPartition
-    offset: CommittedOffset
-    previous: int | None
-    superseded: bool
-    owner: tuple[str, str | None, str | None]
-    producer_id: int | None
-    record_ms: int | None
-    visible_offset: int
-    visible_ms: int | None
-
-
-class SeenGroup(NamedTuple):
-    """A change of a group; ``group`` holds the columns of GROUP_HISTORY that describe it."""
-
-    group_id: str
-    event: str
-    record_offset: int
-    record_ms: int | None
-    record_type: int
-    group: dict[str, Any]
 
 
 class _Origin(NamedTuple):
@@ -64,18 +35,23 @@ class _Origin(NamedTuple):
     record_ms: int | None
 
 
-class _Known(NamedTuple):
-    """What the last row of a group said."""
+class _GroupRow(NamedTuple):
+    """The columns of GROUP_HISTORY that describe a group, and its members."""
 
     columns: dict[str, Any]
     members: frozenset[str]
 
 
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _GONE: dict[str, Any] = {"state": DEAD, "member_count": 0}
 
 
 class ObservedPartition(PartitionState):
-    """The state of one log partition of one log incarnation, and what its records changed since the last `take`."""
+    """The state of one log partition of one log incarnation, and what its records changed.
+
+    ``commits`` and ``changes`` are rows of OFFSET_HISTORY and GROUP_HISTORY, with times in ms and without log partition
+    and log incarnation. The caller takes them, ``deletions`` and ``lost`` away.
+    """
 
     def __init__(
         self,
@@ -93,16 +69,16 @@ class ObservedPartition(PartitionState):
         all commits; None: another pass feeds it. ``topic_names``: names from outside of the log.
         """
         super().__init__(log_partition, offsets_partitions, semantics=semantics)
-        self.commits: list[SeenCommit] = []
-        self.changes: list[SeenGroup] = []
+        self.commits: list[dict[str, Any]] = []
+        self.changes: list[dict[str, Any]] = []
         self.deletions: list[GroupDeletion] = []
-        self.lost: list[LostCommit] = []
+        self.lost: list[LostTombstone] = []
         self._writes = writes
         self._lost = lost
         self._holders = holders
         self._owners = PartitionOwners(topic_names or {})
         self._origins: dict[int, _Origin] = {}
-        self._known: dict[str, _Known] = {}
+        self._last_rows: dict[str, _GroupRow] = {}
         self._open: dict[str, GroupDeletion] = {}  # of the current write, by group
         self._removed: dict[
             str, GroupDeletion
@@ -142,7 +118,7 @@ class ObservedPartition(PartitionState):
 
     def _commit(self, group_id: str, where: TopicPartition, offset: CommittedOffset, producer_id: int | None) -> None:
         self._follow(group_id, converts=False)
-        self._lost.meet(group_id, where, self._offset)
+        self._lost.note_record(group_id, where, self._offset)
         if offset.topic_id is not None:
             self._owners.name(group_id, offset.topic_id, where.topic)
         self._is_new = group_id not in self.groups
@@ -165,19 +141,33 @@ class ObservedPartition(PartitionState):
         if origin is None:
             origin = _Origin(self._owner(group_id, where, offset), self._now_ms)
         superseded = held is not None and held.record_offset > offset.record_offset
+        previous = None if held is None or superseded or is_hidden else held.committed_offset
+        delta = 0 if previous is None else offset.committed_offset - previous
+        member_id, client_id, client_host = origin.owner
         self.commits.append(
-            SeenCommit(
-                group_id,
-                where,
-                offset,
-                None if held is None or superseded or is_hidden else held.committed_offset,
-                superseded,
-                origin.owner,
-                self._ending,
-                origin.record_ms,
-                self._offset,
-                self._now_ms,
-            )
+            {
+                "group_id": group_id,
+                "topic": where.topic,
+                "partition": where.partition,
+                "commit_timestamp": offset.commit_timestamp_ms,
+                "committed_offset": offset.committed_offset,
+                "previous_offset": previous,
+                "delta": None if previous is None or not _INT64_MIN <= delta <= _INT64_MAX else delta,
+                "is_rewind": delta < 0,
+                "superseded": superseded,
+                "committed_by": member_id,
+                "client_id": client_id,
+                "client_host": client_host,
+                "leader_epoch": offset.leader_epoch,
+                "metadata": offset.metadata,
+                "expire_timestamp": offset.expire_timestamp_ms,
+                "topic_id": offset.topic_id,
+                "producer_id": self._ending,
+                "visible_offset": self._offset,
+                "visible_timestamp": self._now_ms,
+                "record_timestamp": origin.record_ms,
+                "record_offset": offset.record_offset,
+            }
         )
 
     def _end_transaction(self, producer_id: int | None, control_type: str) -> None:
@@ -193,8 +183,8 @@ class ObservedPartition(PartitionState):
         group = self.groups.get(group_id)
         held = self._held(group_id, where)
         deletion = self._deletion(group_id, group) if group is not None and any(held) else None
-        if self._lost.meet(group_id, where, self._offset) and not any(held):
-            self.lost.append(LostCommit(group_id, where, self._offset, self._now_ms, self._source))
+        if self._lost.note_record(group_id, where, self._offset) and not any(held):
+            self.lost.append(LostTombstone(group_id, where, self._offset, self._now_ms, self._source))
         if self._holders is not None:
             self._holders.release(group_id, where, self._now_ms)
         super()._delete(group_id, where, producer_id)
@@ -277,30 +267,40 @@ class ObservedPartition(PartitionState):
         return self._owners.of(group_id, self.groups.get(group_id), where, offset.topic_id)
 
     def _note_removed(self, group_id: str, group: Group | None, record_type: int) -> None:
-        if group is not None and group_id not in self.groups and group_id in self._known:
-            self._changed(group_id, "removed", record_type, _Known(dict(_GONE), frozenset()))
-            del self._known[group_id]
+        if group is not None and group_id not in self.groups and group_id in self._last_rows:
+            self._changed(group_id, "removed", record_type, _GroupRow(dict(_GONE), frozenset()))
+            del self._last_rows[group_id]
             self._owners.forget(group_id)
 
     def _note_group(self, group_id: str, record_type: int) -> None:
         description = self.groups[group_id].description
-        now = _Known(
+        now = _GroupRow(
             {**state_columns(description), "member_count": len(description.members)},
             frozenset(member.member_id for member in description.members),
         )
-        before = self._known.get(group_id)
+        before = self._last_rows.get(group_id)
         if now != before:
             self._changed(group_id, _event(before, now), record_type, now)
-            self._known[group_id] = now
+            self._last_rows[group_id] = now
 
-    def _changed(self, group_id: str, event: str, record_type: int, now: _Known) -> None:
-        before = self._known.get(group_id)
+    def _changed(self, group_id: str, event: str, record_type: int, now: _GroupRow) -> None:
+        before = self._last_rows.get(group_id)
         members = frozenset[str]() if before is None else before.members
-        columns = now.columns | {"joined": sorted(now.members - members), "left": sorted(members - now.members)}
-        self.changes.append(SeenGroup(group_id, event, self._offset, self._now_ms, record_type, columns))
+        self.changes.append(
+            now.columns
+            | {
+                "group_id": group_id,
+                "event": event,
+                "joined": sorted(now.members - members),
+                "left": sorted(members - now.members),
+                "record_type": record_type,
+                "record_timestamp": self._now_ms,
+                "record_offset": self._offset,
+            }
+        )
 
 
-def _event(before: _Known | None, now: _Known) -> str:
+def _event(before: _GroupRow | None, now: _GroupRow) -> str:
     if before is None:
         return "created"
     joined, left = now.members - before.members, before.members - now.members

@@ -2,85 +2,102 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.history.group_writes import GroupWrites
+from offsets_pipeline.history.deletion_causes import Causes
+from offsets_pipeline.history.deletion_evidence import GroupWrites, LostCommits, TopicHolders
 from offsets_pipeline.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, OFFSET_HISTORY
-from offsets_pipeline.history.lost_commits import LostCommits
 from offsets_pipeline.history.observed_partition import ObservedPartition
-from offsets_pipeline.history.of_groups import of_groups
-from offsets_pipeline.history.topic_holders import TopicHolders
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.record.wire import encode_utf8
 from offsets_pipeline.semantics.compaction import are_commits
 from offsets_pipeline.semantics.effects import timestamps
+from offsets_pipeline.semantics.log_row import of_groups
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from offsets_pipeline.delta.schemas import Table
-    from offsets_pipeline.history.deletion_causes import Causes, GroupDeletion
-    from offsets_pipeline.history.lost_commits import LostCommit
-    from offsets_pipeline.history.observed_partition import SeenCommit, SeenGroup
+    from offsets_pipeline.history.deletion_causes import Cause, Retention
+    from offsets_pipeline.history.deletion_evidence import GroupDeletion
+    from offsets_pipeline.history.log_history import LogHistory
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.partition_state import CommittedOffset
 
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _EVIDENCE = ["record_offset", "record_timestamp", "key", "value", "producer_id", "control_type", "write"]
 
+#: By view, the columns that an event has in common with the same event in a later incarnation of the log.
+_IDENTITY = {
+    OFFSET_HISTORY.name: ("group_id", "topic", "partition", "record_offset", "commit_timestamp"),
+    GROUP_HISTORY.name: ("group_id", "record_offset", "record_type"),
+    DELETED_OFFSETS.name: ("group_id", "topic", "partition", "record_offset"),
+}
 #: What an earlier incarnation of the log showed already, of one log partition.
 Shown = set[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class HistoryOptions:
+    """What the histories of all log partitions of a store have in common; picklable.
+
+    ``offsets_partitions`` is R1's n by log incarnation, ``semantics`` the coordinator that the replay reproduces, and
+    ``topic_names`` has names of topic ids from outside of the log. ``group_ids``: only these groups; rows of others are
+    only looked at for evidence.
+    """
+
+    offsets_partitions: Mapping[int, int]
+    semantics: CoordinatorSemantics
+    causes: Causes
+    topic_names: Mapping[str, str]
+    group_ids: Collection[str] | None = None
+
+    @classmethod
+    def of(cls, history: LogHistory, retention: Retention, group_ids: Collection[str] | None = None) -> HistoryOptions:
+        """The options for a store and its coordinator's settings of retention."""
+        return cls(
+            {each.number: each.offsets_partitions for each in history.incarnations},
+            history.semantics,
+            Causes(history.semantics, retention, kind=history.properties.kind),
+            history.topic_names(),
+            group_ids,
+        )
+
+    @property
+    def has_incarnations(self) -> bool:
+        """Whether the log has several incarnations."""
+        return len(self.offsets_partitions) > 1
 
 
 class PartitionHistory:
     """Takes the rows of a log partition, and gives the rows of the views out."""
 
     def __init__(
-        self,
-        log_partition: int,
-        log_incarnation: int,
-        offsets_partitions: int,
-        semantics: CoordinatorSemantics,
-        causes: Causes,
-        *,
-        group_ids: Collection[str] | None = None,
-        topic_names: Mapping[str, str] | None = None,
-        shown: Shown | None = None,
+        self, options: HistoryOptions, log_partition: int, log_incarnation: int, shown: Shown | None = None
     ) -> None:
-        """Watch one log partition.
-
-        Args:
-            log_partition: its number.
-            log_incarnation: the incarnation of its rows.
-            offsets_partitions: R1's n.
-            semantics: the coordinator that the replay reproduces.
-            causes: names the causes of deletions.
-            group_ids: only these groups; the rows of others are only looked at for evidence.
-            topic_names: names of topic ids from outside of the log.
-            shown: gets what this incarnation shows; what it holds is not shown again. None for a single incarnation.
-        """
+        """``shown`` gets what this incarnation shows; what it holds is not shown again. None: show all."""
         self._log_incarnation = log_incarnation
-        self._causes = causes
-        self._group_ids = group_ids
+        self._causes = options.causes
+        self._group_ids = group_ids = options.group_ids
         self._writes = GroupWrites(keep_all=group_ids is not None)
-        self._holders = TopicHolders()
         self._lost = LostCommits()
         self._evidence: list[pa.Table] = []
+        counts = options.offsets_partitions
         self._state = ObservedPartition(
             log_partition,
-            offsets_partitions,
-            semantics,
+            counts.get(log_incarnation, counts[max(counts)]),
+            options.semantics,
             self._writes,
             self._lost,
-            self._holders if group_ids is None else None,
-            topic_names,
+            TopicHolders() if group_ids is None else None,
+            options.topic_names,
         )
         self._shown = shown
         self._begun: set[tuple[str, str]] = set()
@@ -107,17 +124,17 @@ class PartitionHistory:
         decided = [
             deletion for deletion in state.deletions if deletion.undecided is not None and not deletion.undecided
         ]
-        found = {
-            OFFSET_HISTORY.name: self._table(OFFSET_HISTORY, map(self._commit_row, state.commits)),
-            GROUP_HISTORY.name: self._table(GROUP_HISTORY, map(self._group_row, state.changes)),
-            DELETED_OFFSETS.name: self._table(
-                DELETED_OFFSETS,
-                chain(
-                    (row for deletion in decided for row in self._deletion_rows(deletion)),
-                    map(self._lost_row, state.lost),
-                ),
+        deleted = [
+            *(row for deletion in decided for row in self._deletion_rows(deletion)),
+            *(
+                self._deletion_row(
+                    each.group_id, each.where, each.time_ms, each.record_offset, self._causes.of_lost(each)
+                )
+                for each in state.lost
             ),
-        }
+        ]
+        rows = (OFFSET_HISTORY, state.commits), (GROUP_HISTORY, state.changes), (DELETED_OFFSETS, deleted)
+        found = {view.name: self._table(view, of_view) for view, of_view in rows}
         state.commits, state.changes, state.lost = [], [], []
         done = set(map(id, decided))
         state.deletions = [deletion for deletion in state.deletions if id(deletion) not in done]
@@ -131,121 +148,72 @@ class PartitionHistory:
         topics = {topic for deletion in waiting for topic in deletion.topics}
         holders = TopicHolders()
         for rows in self._evidence if waiting else ():
-            for offset, at_us, write, named, is_tombstone in _commits_of(rows, topics):
+            for offset, at_us, write, identity, is_tombstone in _commits_of(rows, topics):
                 while waiting and waiting[0].record_offset < offset and waiting[0].write != write:
                     holders.wait_for(waiting.pop(0))
                 at_ms = None if at_us is None else at_us // 1000
                 if is_tombstone:
-                    holders.release(*named, at_ms)
+                    holders.release(*identity, at_ms)
                 else:
-                    holders.hold(*named, offset, at_ms)
+                    holders.hold(*identity, offset, at_ms)
         for deletion in waiting:
             holders.wait_for(deletion)
         holders.finish()
 
     # --- rows
 
-    def _commit_row(self, seen: SeenCommit) -> dict[str, Any] | None:
-        offset = seen.offset
-        if self._is_shown("commit", seen.group_id, *seen.where, offset.record_offset, offset.commit_timestamp_ms):
-            return None
-        delta = 0 if seen.previous is None else offset.committed_offset - seen.previous
-        return {
-            "group_id": seen.group_id,
-            "topic": seen.where.topic,
-            "partition": seen.where.partition,
-            "commit_timestamp": offset.commit_timestamp_ms,
-            "committed_offset": offset.committed_offset,
-            "previous_offset": seen.previous,
-            "delta": None if seen.previous is None or not _INT64_MIN <= delta <= _INT64_MAX else delta,
-            "is_rewind": delta < 0,
-            "superseded": seen.superseded,
-            "committed_by": seen.owner[0],
-            "client_id": seen.owner[1],
-            "client_host": seen.owner[2],
-            "leader_epoch": offset.leader_epoch,
-            "metadata": offset.metadata,
-            "expire_timestamp": offset.expire_timestamp_ms,
-            "topic_id": offset.topic_id,
-            "producer_id": seen.producer_id,
-            "visible_offset": seen.visible_offset,
-            "visible_timestamp": seen.visible_ms,
-            "record_timestamp": seen.record_ms,
-            "record_offset": offset.record_offset,
-        }
-
-    def _group_row(self, seen: SeenGroup) -> dict[str, Any] | None:
-        if self._is_shown("group", seen.group_id, seen.record_offset, seen.record_type):
-            return None
-        return seen.group | {
-            "group_id": seen.group_id,
-            "event": seen.event,
-            "record_timestamp": seen.record_ms,
-            "record_type": seen.record_type,
-            "record_offset": seen.record_offset,
-        }
-
-    def _deletion_rows(self, deletion: GroupDeletion) -> Iterable[dict[str, Any] | None]:
+    def _deletion_rows(self, deletion: GroupDeletion) -> Iterable[dict[str, Any]]:
         for where, cause in self._causes.of(deletion).items():
-            offset = deletion.offsets[where]
             record_offset = deletion.deleted.get(where, deletion.removed_at)
-            if self._is_shown("deletion", deletion.group_id, *where, record_offset):
-                continue
-            yield {
-                "group_id": deletion.group_id,
-                "topic": where.topic,
-                "partition": where.partition,
-                "deleted_timestamp": deletion.time_ms,
-                "cause": cause.name,
-                "reason": cause.reason,
-                "candidates": cause.candidates,
-                "committed_offset": offset.committed_offset,
-                "commit_timestamp": offset.commit_timestamp_ms,
-                "commit_record_offset": offset.record_offset,
-                "record_offset": record_offset,
-            }
+            offset = deletion.offsets[where]
+            yield self._deletion_row(deletion.group_id, where, deletion.time_ms, record_offset, cause, offset)
 
-    def _lost_row(self, lost: LostCommit) -> dict[str, Any] | None:
-        if self._is_shown("deletion", lost.group_id, *lost.where, lost.record_offset):
-            return None
-        cause = self._causes.of_lost(lost)
+    def _deletion_row(
+        self,
+        group_id: str,
+        where: TopicPartition,
+        time_ms: int | None,
+        record_offset: int | None,
+        cause: Cause,
+        offset: CommittedOffset | None = None,
+    ) -> dict[str, Any]:
         return {
-            "group_id": lost.group_id,
-            "topic": lost.where.topic,
-            "partition": lost.where.partition,
-            "deleted_timestamp": lost.time_ms,
+            "group_id": group_id,
+            "topic": where.topic,
+            "partition": where.partition,
+            "deleted_timestamp": time_ms,
             "cause": cause.name,
             "reason": cause.reason,
             "candidates": cause.candidates,
-            "record_offset": lost.record_offset,
+            "committed_offset": offset and offset.committed_offset,
+            "commit_timestamp": offset and offset.commit_timestamp_ms,
+            "commit_record_offset": offset and offset.record_offset,
+            "record_offset": record_offset,
         }
 
-    def _is_shown(self, *what: Hashable) -> bool:
+    def _is_shown(self, view: Table, row: Mapping[str, Any]) -> bool:
         if self._shown is None:
             return False
-        if what in self._shown:
-            return True
-        self._shown.add(what)
-        return False
+        event = (view.name, *(row[name] for name in _IDENTITY[view.name]))
+        is_shown = event in self._shown
+        self._shown.add(event)
+        return is_shown
 
-    def _table(self, view: Table, rows: Iterable[dict[str, Any] | None]) -> pa.Table:
-        log_partition = self._state.log_partition
+    def _table(self, view: Table, rows: Iterable[dict[str, Any]]) -> pa.Table:
         known = []
         for row in rows:
-            if row is None:
+            if self._is_shown(view, row):
                 continue
             group_id = row["group_id"]
             begins = self._log_incarnation > 0 and (view.name, group_id) not in self._begun
             self._begun.add((view.name, group_id))
-            known.append(
-                row
-                | {
-                    "log_partition": log_partition,
-                    "log_incarnation": self._log_incarnation,
-                    "begins_incarnation": begins,
-                    "misplaced": self._state.is_misplaced(group_id),
-                }
-            )
+            row |= {
+                "log_partition": self._state.log_partition,
+                "log_incarnation": self._log_incarnation,
+                "begins_incarnation": begins,
+                "misplaced": self._state.is_misplaced(group_id),
+            }
+            known.append(row)
         return pa.Table.from_arrays(
             [_column([row.get(each.name) for row in known], each.type) for each in view.arrow_schema()],
             schema=view.arrow_schema(),
@@ -275,7 +243,7 @@ def _commits_of(
     commits = parse_commits(rows["key"].combine_chunks(), rows["value"].combine_chunks())
     rows = rows.filter(pa.array(commits.valid))
     encoded = rows["key"].combine_chunks().dictionary_encode()
-    named = [_named(key) for key in encoded.dictionary.to_pylist()]
+    identities = [_identity(key) for key in encoded.dictionary.to_pylist()]
     for offset, at_us, write, code, tombstone in zip(
         rows["record_offset"].to_pylist(),
         rows["record_timestamp"].cast(pa.int64()).to_pylist(),
@@ -284,12 +252,12 @@ def _commits_of(
         rows["value"].is_null().to_pylist(),
         strict=True,
     ):
-        found = named[code]
-        if found is not None and found[1].topic in topics:
-            yield offset, at_us, write, found, tombstone
+        identity = identities[code]
+        if identity is not None and identity[1].topic in topics:
+            yield offset, at_us, write, identity, tombstone
 
 
-def _named(key: bytes) -> tuple[str, TopicPartition] | None:
+def _identity(key: bytes) -> tuple[str, TopicPartition] | None:
     try:
         decoded = decode_key(key)
     except (CorruptRecord, UnknownRecordType):

@@ -21,7 +21,7 @@ _TYPES_TO_COME = range(256)
 _SHOWN_BYTES = 40
 
 
-class FirstRecord(NamedTuple):
+class RecordKey(NamedTuple):
     """One of the first records of a log partition; never a control record."""
 
     log_partition: int
@@ -40,11 +40,11 @@ class RecordKind:
     remedy: str
     is_key: Callable[[bytes | None], bool]
 
-    def matches(self, records: Collection[FirstRecord]) -> bool:
+    def matches(self, records: Collection[RecordKey]) -> bool:
         """Whether at least half of these records are of this kind."""
         return 2 * sum(self.is_key(record.key) for record in records) >= len(records)
 
-    def require(self, where: str, records: Collection[FirstRecord]) -> None:
+    def require(self, where: str, records: Collection[RecordKey]) -> None:
         """Raise WrongRecords if more than half of these records are of another kind."""
         if not self.matches(records):
             others = [record for record in records if not self.is_key(record.key)]
@@ -106,7 +106,7 @@ _KIND_OF_NAME = {
 
 
 def topic_kind_of(
-    where: str, topic: str, records: Collection[FirstRecord], expected: TopicKind | None = None
+    where: str, topic: str, records: Collection[RecordKey], expected: TopicKind | None = None
 ) -> TopicKind:
     """The kind of a topic by its first records; by its name if it has none.
 

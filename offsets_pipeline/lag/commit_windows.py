@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.record.commit_columns import parse_commits
-from offsets_pipeline.record.wire import encode_utf8
 from offsets_pipeline.semantics.compaction import are_commits, codes_of, paired
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
+from offsets_pipeline.semantics.log_row import are_keys_of, as_bools
 from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.semantics.transactions import COMMITTED, endings
 
@@ -27,7 +27,6 @@ COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id", "con
 _COMPACT_ROWS = 100_000
 #: From so many groups on it is quicker to decode all commits.
 MANY_GROUPS = 50
-_TYPE_BYTES, _LENGTH_BYTES = 2, 2
 
 _NO_COMMITS = np.zeros(0, dtype=np.int64)
 
@@ -96,9 +95,10 @@ class CommitWindows:
 
     def add(self, rows: pa.Table) -> None:
         """Take rows with the columns of the log, of any log partitions; those of one partition come in order."""
-        commits = of_groups(rows, self._group_ids) & are_commits(rows["key"])
-        is_control = _bools(rows["control_type"].is_valid())
-        wanted = (commits & ~is_control) | is_control
+        wanted = are_commits(rows["key"])
+        if self._group_ids is not None:
+            wanted &= are_keys_of(rows["key"], self._group_ids)
+        wanted |= as_bools(rows["control_type"].is_valid())
         self._rows.append(rows.select(COLUMNS).filter(pa.array(wanted)))
         held = sum(each.num_rows for each in self._rows)
         if held - self._compacted > max(_COMPACT_ROWS, self._compacted):
@@ -108,7 +108,7 @@ class CommitWindows:
 
     def _needed(self, table: pa.Table) -> Bools:
         """The rows that may be in a window: transactional rows, markers, and the last plain rows of each key."""
-        plain = _bools(table["producer_id"].is_null())
+        plain = as_bools(table["producer_id"].is_null())
         code = paired(codes_of(table["key"]), _int64s(table["log_partition"]))
         needed = ~plain
         rows = np.flatnonzero(plain)
@@ -173,36 +173,15 @@ def _identity_codes(commits: CommitColumns, key_code: Int64s) -> Int64s:
     return codes_of(commits.take(first).identities())[key_code]
 
 
-def of_groups(rows: pa.Table, group_ids: Collection[str] | None) -> Bools:
-    """Whether the key of each row is of one of these groups; None: of any. Keys start with type and group id (R5)."""
-    if group_ids is None:
-        return np.ones(rows.num_rows, dtype=np.bool_)
-    found = np.zeros(rows.num_rows, dtype=np.bool_)
-    for group_id in group_ids:
-        text = encode_utf8(group_id)
-        named = len(text).to_bytes(_LENGTH_BYTES, "big") + text
-        of_group = pc.binary_slice(rows["key"], _TYPE_BYTES, _TYPE_BYTES + len(named))
-        found |= _bools(pc.is_in(of_group, pa.array([named], of_group.type)))
-    return found
-
-
-def commit_key_prefixes(group_id: str) -> list[bytes]:
-    """What the keys of all commits of a group start with, for both key versions."""
-    text = encode_utf8(group_id)
-    return [
-        version.to_bytes(_TYPE_BYTES, "big") + len(text).to_bytes(_LENGTH_BYTES, "big") + text for version in (0, 1)
-    ]
-
-
 def _visibility(table: pa.Table) -> tuple[Bools, Int64s]:
     """Whether each row is a commit or a tombstone that counts: plain, or in a committed transaction (R11, R12).
 
     And the record offset that made it visible: its own, or that of its marker.
     """
-    is_data, record_offset = _bools(table["control_type"].is_null()), _int64s(table["record_offset"])
+    is_data, record_offset = as_bools(table["control_type"].is_null()), _int64s(table["record_offset"])
     if table["producer_id"].null_count == table.num_rows:
         return is_data, record_offset
-    at_once = _bools(pc.or_(table["producer_id"].is_null(), table["value"].is_null()))
+    at_once = as_bools(pc.or_(table["producer_id"].is_null(), table["value"].is_null()))
     ended = endings(table)
     visible: Bools = is_data & (at_once | (ended.outcome == COMMITTED))
     return visible, np.where(at_once, record_offset, ended.marker_offset)
@@ -219,10 +198,6 @@ def _superseded(code: Int64s, visible_at: Int64s) -> Bools:
     superseded = np.zeros(count, dtype=np.bool_)
     superseded[:-1] = least[1:] <= rank[:-1]
     return superseded
-
-
-def _bools(column: pa.Array | pa.ChunkedArray) -> Bools:
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _int64s(column: pa.Array | pa.ChunkedArray) -> Int64s:

@@ -79,10 +79,10 @@ def interpolated_lags(samples: Series, first: Int64s, end: Int64s, offsets: Int6
     appended_ms = times[before] + share * (times[after] - times[before])
     seconds = np.round(np.maximum(0.0, times_ms - appended_ms) / _MS_OF_SECOND, 3)
     found = [TimeLag(each, Method.INTERPOLATED) for each in np.where(is_at_end, 0.0, seconds).tolist()]
-    for place in np.flatnonzero(~is_at_end & ~is_between).tolist():
-        since = shown_time(int(times[first[place]])) if is_sampled[place] else ""
-        older = TimeLag(None, Method.NONE, f"record {int(position[place])} is older than the first sample, of {since}")
-        found[place] = older if is_sampled[place] else _NEVER_SAMPLED
+    for row in np.flatnonzero(~is_at_end & ~is_between).tolist():
+        since = shown_time(int(times[first[row]])) if is_sampled[row] else ""
+        older = TimeLag(None, Method.NONE, f"record {int(position[row])} is older than the first sample, of {since}")
+        found[row] = older if is_sampled[row] else _NEVER_SAMPLED
     return found
 
 

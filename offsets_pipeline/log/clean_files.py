@@ -24,8 +24,8 @@ from offsets_pipeline.log.log_scan import KEY, POSITION, LogScan
 from offsets_pipeline.semantics import survivors
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.semantics.log_row import place_of
+from offsets_pipeline.semantics.survivors import topic_survivors
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.semantics.topic_survivors import topic_survivors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

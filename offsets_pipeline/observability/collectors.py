@@ -44,8 +44,9 @@ _PLACE = pa.schema([LOG.arrow_schema().field(name) for name in PLACE])
 _COUNT_SECONDS = 30.0  # between two counts of the state tables
 _WRITE_SECONDS = 2.0
 _EVENTS_SECONDS = 10.0  # to wait for the last events of queries that ended
+_BEHIND = "offsets_log_behind_topic_records"
 _OF_TOPICS_OFFSETS = (
-    "offsets_log_behind_topic_records",
+    _BEHIND,
     "offsets_topic_unstable_records",
     "offsets_topic_open_transaction_seconds",
 )
@@ -105,6 +106,7 @@ class TopicMetrics(TopicObserver):
         self._metrics = metrics
         self._following = following
         self._clock = clock
+        self._progress: TopicProgress | None = None  # of the last look, if it succeeded
         metrics.add("offsets_records_read_total", 0)
 
     def connected(self, address: str, cluster_id: str | None) -> None:
@@ -123,12 +125,15 @@ class TopicMetrics(TopicObserver):
         self._following.planned(progress)
 
     def landed(self, records: int) -> None:
-        """Count records that were appended to the log."""
+        """Count records that were appended to the log, which may have caught up with the last look by them."""
         self._metrics.add("offsets_records_read_total", records)
+        if self._progress is not None:
+            self._metrics.set_all(_BEHIND, "log_partition", self._progress.behind())
         self._following.landed(records)
 
     def looked(self, progress: TopicProgress) -> None:
         """Set the gauges of the topic and of the log's distance from it."""
+        self._progress = progress
         unstable = {at: each.end - each.stable for at, each in progress.bounds.items()}
         now_ms = self._clock.now_ms()
         ages = {at: max(0.0, (now_ms - since) / 1000) for at, since in progress.open_since_ms.items()}
@@ -140,6 +145,7 @@ class TopicMetrics(TopicObserver):
 
     def unreachable(self, error: OffsetsError) -> None:
         """Drop the gauges of the topic's offsets: their last values say nothing about the topic now."""
+        self._progress = None
         self._metrics.set("offsets_topic_up", 0)
         for name in _OF_TOPICS_OFFSETS:
             self._metrics.set_all(name, "log_partition", {})

@@ -13,7 +13,6 @@ from offsets_pipeline.query.answer_time import answer_time
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.semantics.group_description import STABLE
 from offsets_pipeline.semantics.group_types import SHARE
-from offsets_pipeline.state.merge_on_read import OFFSETS
 from offsets_pipeline.topic_positions.sample_table import read_samples
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     #: Committed offset by group, topic and partition; None for a partition that is assigned without a commit.
     Committed = Mapping[tuple[str, str, int], int | None]
 
-_MS_OF_SECOND, _US_OF_SECOND = 1_000, 1_000_000
+_MS_OF_SECOND = 1_000
 #: The metrics that `metrics_partitions` adds.
 OF_PARTITIONS = (
     "kafka_consumergroup_group_offset",
@@ -86,7 +85,7 @@ class GroupMetrics:
         }
         self._of_times(time, source)
         self._of_groups(cluster, groups, rows)
-        self._of_topics(cluster, rows, committed, _last_commits(reader, groups))
+        self._of_topics(cluster, rows, committed, _last_commits(groups))
         if self._settings.metrics_partitions:
             self._of_partitions(cluster, rows, committed)
 
@@ -206,14 +205,11 @@ def _labels(**labels: str) -> Labels:
     return tuple(sorted(labels.items()))
 
 
-def _last_commits(reader: StateReader, groups: Mapping[str, GroupAnswer]) -> dict[tuple[str, str], float]:
+def _last_commits(groups: Mapping[str, GroupAnswer]) -> dict[tuple[str, str], float]:
     """Time of the last commit of each group and topic, in seconds since 1970."""
-    table = reader.relations.select(
-        f"SELECT group_id, topic, epoch_us(max(commit_timestamp)) AS last_us FROM {reader.relations.newest(OFFSETS)} "
-        f"WHERE {OFFSETS.answered} GROUP BY group_id, topic"
-    )
-    return {
-        (group, topic): at / _US_OF_SECOND
-        for group, topic, at in zip(*(each.to_pylist() for each in table.columns), strict=True)
-        if group in groups and at is not None
-    }
+    found: dict[tuple[str, str], float] = defaultdict(float)
+    for name, group in groups.items():
+        for each in group.offsets:
+            if each.committed_ms is not None:
+                found[name, each.topic] = max(found[name, each.topic], each.committed_ms / _MS_OF_SECOND)
+    return found

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.errors import UnknownTopicOrPartition
 from offsets_pipeline.semantics.group_description import EMPTY
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from offsets_pipeline.offset_reset.plan import GroupOffsets
     from offsets_pipeline.semantics.partition_state import TopicPartition
     from offsets_pipeline.topic_positions.positions import Positions
 
+    #: Returns the offset in the live cluster at which the records begin that follow a committed offset of the store.
+    Finder = Callable[[TopicPartition, int], "Found"]
+
 _GONE = "Dead"
 
 
-class Method(Enum):
+class FoundBy(Enum):
     """The way in which an offset was found."""
 
     COMMITTED = "committed"
@@ -40,25 +43,14 @@ class Found(NamedTuple):
     """The offset in the live cluster, None if there is none; ``detail`` says how it was found, or why not."""
 
     offset: int | None
-    method: Method | None
+    method: FoundBy | None
     detail: str
 
 
-class Finder(Protocol):
-    """Finds offsets of the live cluster for committed offsets of the store."""
-
-    def find(self, where: TopicPartition, offset: int) -> Found:
-        """Return the offset in the live cluster at which the records begin that follow a committed offset."""
-        ...
-
-
-class SameOffsets:
-    """The live cluster is that of the store: an offset stands for the same record."""
-
-    def find(self, where: TopicPartition, offset: int) -> Found:
-        """Return the committed offset."""
-        del where
-        return Found(offset, Method.COMMITTED, "the committed offset")
+def same_offset(where: TopicPartition, offset: int) -> Found:
+    """Find the same offset: the live cluster is that of the store."""
+    del where
+    return Found(offset, FoundBy.COMMITTED, "the committed offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,7 @@ class RestoredOffset:
     past_offset: int
     new_offset: int | None
     current_offset: int | None
-    method: Method | None
+    method: FoundBy | None
     detail: str
     metadata: str = ""
 
@@ -91,7 +83,7 @@ def plan_restore(
     past: Mapping[str, Mapping[TopicPartition, PastOffset]],
     standings: Mapping[str, GroupOffsets],
     positions: Positions,
-    finder: Finder,
+    find: Finder,
     recreated: Collection[str] = (),
 ) -> RestorePlan:
     """Return the offsets to commit.
@@ -100,7 +92,7 @@ def plan_restore(
         past: by group, the committed offsets at the time.
         standings: by group, its state and its committed offsets in the live cluster.
         positions: log start and log end of the live cluster's partitions.
-        finder: finds the offset in the live cluster.
+        find: finds the offset in the live cluster.
         recreated: topics that were created again since, so that offsets may stand for other records now.
     """
     plan = RestorePlan()
@@ -113,7 +105,7 @@ def plan_restore(
         if later:
             plan.later[group_id] = later
         for where, then in sorted(offsets.items()):
-            found = _within(where, positions, finder, then.offset)
+            found = _within(where, positions, find, then.offset)
             if where.topic in recreated and found.offset is not None:
                 found = found._replace(detail=f"{found.detail}; the topic was created again since")
             plan.offsets.append(
@@ -131,19 +123,19 @@ def plan_restore(
     return plan
 
 
-def _within(where: TopicPartition, positions: Positions, finder: Finder, past_offset: int) -> Found:
+def _within(where: TopicPartition, positions: Positions, find: Finder, past_offset: int) -> Found:
     """Find an offset, limited to the log of its partition."""
     try:
         position = positions.of(where)
     except UnknownTopicOrPartition as missing:
         return Found(None, None, str(missing))
-    found = finder.find(where, past_offset)
+    found = find(where, past_offset)
     if found.offset is None:
         return found
     if found.offset < position.earliest:
         detail = f"{found.offset} is below the log start: its records were deleted"
-        return Found(position.earliest, Method.LOG_START, detail)
+        return Found(position.earliest, FoundBy.LOG_START, detail)
     if found.offset > position.latest:
         detail = f"{found.offset} is above the log end: the log lost records, or it is another log"
-        return Found(position.latest, Method.LOG_END, detail)
+        return Found(position.latest, FoundBy.LOG_END, detail)
     return found

@@ -16,7 +16,7 @@ from offsets_pipeline.broker.topics_offsets import offsets_of_topics, rounds_of
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.foreign_errors import first_line
-from offsets_pipeline.offset_reset.restore_plan import Found, Method
+from offsets_pipeline.offset_reset.restore_plan import Found, FoundBy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     #: A partition and an offset in it.
     Point = tuple[Place, int]
     #: Time from which on the live cluster's records count (ms), how it was found, and the words for it.
-    Moment = tuple[int, Method, str]
+    Moment = tuple[int, FoundBy, str]
 
 _MAX_TIMESTAMP = -3  # of ListOffsets: the record with the highest timestamp
 
@@ -58,7 +58,7 @@ class TranslatedOffsets:
         if found is None:
             end = self._ends[place]
             if isinstance(end, int):
-                return Found(end, Method.LOG_END, f"{detail}; no record is that late")
+                return Found(end, FoundBy.LOG_END, f"{detail}; no record is that late")
             found = end
         if found is None or isinstance(found, OffsetsError):
             reason = "no answer" if found is None else first_line(found)
@@ -84,7 +84,7 @@ def moments_by_records(source: Cluster, points: Collection[Point]) -> dict[Point
             elif record.timestamp_ms is None:
                 moments[point] = f"record {record.offset} has no timestamp"
             else:
-                moments[point] = record.timestamp_ms, Method.TIMESTAMP, _detail(record, some[place])
+                moments[point] = record.timestamp_ms, FoundBy.TIMESTAMP, _detail(record, some[place])
     moments |= _after_last_records(source, at_end)
     return moments
 
@@ -106,7 +106,7 @@ def _after_last_records(source: Cluster, points: Collection[Point]) -> dict[Poin
         record = records.get(point[0])
         if isinstance(record, FirstRecord) and record.timestamp_ms is not None:
             detail = f"all records were consumed; the last one has the timestamp {shown_time(record.timestamp_ms)}"
-            moments[point] = record.timestamp_ms + 1, Method.TIMESTAMP, detail
+            moments[point] = record.timestamp_ms + 1, FoundBy.TIMESTAMP, detail
         else:
             moments[point] = "the store's cluster has no record left that tells a timestamp"
     return moments
@@ -121,7 +121,7 @@ def moments_by_samples(samples: PositionSamples, points: Iterable[Point]) -> dic
         if len(before):
             end, sampled_ms = int(series.log_end_offset[before[-1]]), int(series.sampled_ms[before[-1]])
             detail = f"the log ended at {end} at {shown_time(sampled_ms)}, so record {offset} is not older"
-            moments[place, offset] = sampled_ms, Method.SAMPLE, detail
+            moments[place, offset] = sampled_ms, FoundBy.SAMPLE, detail
         else:
             moments[place, offset] = (
                 "the store has no sample from before the record; add --source-bootstrap-server, brokers of its cluster"

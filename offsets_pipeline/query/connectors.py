@@ -37,7 +37,7 @@ _OF_VIEW = ("name", "type", "state", "worker_id", "target_state", "task_count", 
 
 @dataclass(frozen=True)
 class ConnectorInfo:
-    """A connector. None: no store tells it.
+    """A connector. A field is None if no store has it.
 
     ``tasks`` counts the tasks with a state, ``offsets`` the source partitions with an offset.
     """
@@ -53,9 +53,9 @@ class ConnectorInfo:
 
 
 def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
-    """The connectors that the stores of a worker's topics tell, by name.
+    """Return the connectors of a worker by name, from the stores of its topics.
 
-    A topic of configurations says which there are. Without it those count that have a state or an offset.
+    A store of configurations has all connectors. Without it, a connector counts if it has a state or an offset.
     """
     stores = [(reader.properties.topic_kind, reader.newest(CONNECT, CONNECT.columns)) for reader in readers]
     offsets = Counter(
@@ -109,7 +109,7 @@ def _described_source(reader: StateReader, connector: str, config: ConnectorInfo
 
 
 def _config(reader: StateReader, connector: str) -> ConnectorInfo | None:
-    """What a store of `config.storage.topic` has of a connector. Raises StoreMismatch for a store of another kind."""
+    """A connector in a store of `config.storage.topic`, or None. Raises StoreMismatch for a store of another kind."""
     reader.properties.require_topic_kind(reader.location, TopicKind.CONNECT_CONFIGS)
     return next((each for each in list_connectors([reader]) if each.name == connector), None)
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.delta.reader import names_in_order
 from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.semantics.answering import DEAD, answering_rows
+from offsets_pipeline.semantics.answering import answering_rows, answers_offsets
 from offsets_pipeline.semantics.effects import in_milliseconds
-from offsets_pipeline.semantics.group_types import SHARE
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, are_answered
@@ -19,19 +18,22 @@ from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, ar
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    import pyarrow as pa
+
     from offsets_pipeline.delta.data_file import Only
     from offsets_pipeline.query.state_reader import StateReader
 
     Group = tuple[int, str]
     Offset = tuple[str, int, int, int | None, str, int | None]  # the first fields of OffsetAnswer, and `committed_ms`
 
-_GROUP_COLUMNS = (
+#: Columns of `groups` without times, for which Arrow imports pandas.
+GROUP_COLUMNS = (
     *("log_partition", "group_id", "group_type", "state", "protocol_type", "protocol"),
     *("group_epoch", "assignment_epoch", "misplaced", "members"),
 )
-_OFFSET_COLUMNS = (
+OFFSET_COLUMNS = (
     *("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata"),
-    "commit_timestamp",
+    *("commit_timestamp", "misplaced"),
 )
 _TARGET_ASSIGNMENT = 7  # record type: the target assignment of a member of a KIP-848 group
 
@@ -88,6 +90,11 @@ class GroupAnswer:
     offsets: list[OffsetAnswer] = field(default_factory=list)
     assignment_epoch: int | None = None
 
+    @property
+    def last_commit_ms(self) -> int | None:
+        """The time of the newest of the committed offsets, in ms since 1970; None without one."""
+        return max((each.committed_ms for each in self.offsets if each.committed_ms is not None), default=None)
+
 
 def describe_groups(
     reader: StateReader, group_ids: Collection[str] | None = None, *, targets: bool = False
@@ -105,61 +112,56 @@ def describe_groups(
         only["group_id"] = names_in_order(group_ids)
         if not reader.current.semantics.is_classic:  # R1: rows in other log partitions answer nothing
             only["log_partition"] = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
-    rows = reader.newest(DESCRIBED, _GROUP_COLUMNS, only).to_pylist()
-    groups = answering(rows, is_named=group_ids is not None)
-    offsets, pending = _offsets(reader, only), pending_by_group(reader)
     names = reader.topic_names()
-    answers = group_answers(groups, offsets, pending, names, offsets_partitions)
+    answers = group_answers(
+        reader.newest(DESCRIBED, GROUP_COLUMNS, only),
+        reader.newest(OFFSETS, OFFSET_COLUMNS, only),
+        pending_by_group(reader),
+        names,
+        offsets_partitions,
+        are_named=group_ids is not None,
+    )
     if targets:
         _add_targets(reader, only, answers, names)
     return answers
 
 
-def answering(rows: Iterable[Mapping[str, Any]], *, is_named: bool) -> list[dict[str, Any]]:
-    """Return the rows of groups that are listed, or of named ones those that answer, by group id and log partition.
-
-    They get ``answers`` and ``hides_offsets``, what the conditions of semantics/answering.py say of them in SQL.
-    """
-    found = []
-    for row in rows:
-        is_listed = row["state"] != DEAD
-        answers = is_listed and not row["misplaced"]
-        if answers if is_named else is_listed:
-            found.append({**row, "answers": answers, "hides_offsets": not is_listed or row["group_type"] == SHARE})
-    return sorted(found, key=itemgetter("group_id", "log_partition"))
-
-
 def group_answers(
-    groups: Iterable[Mapping[str, Any]],
-    offsets: Mapping[Group, Iterable[Offset]],
+    groups: pa.Table,
+    offsets: pa.Table,
     pending: Mapping[Group, Collection[tuple[str, int]]],
     names: Mapping[str, str],
     offsets_partitions: int,
+    *,
+    are_named: bool,
 ) -> dict[str, GroupAnswer]:
-    """Return answers by group id.
+    """Return answers by group id: of all listed groups, or if they are named, of those that exist.
 
     Args:
-        groups: rows of groups from `answering`.
-        offsets: visible offsets by log partition and group id, in order.
+        groups: rows of `groups`, with GROUP_COLUMNS.
+        offsets: the newest rows of offsets, with OFFSET_COLUMNS.
         pending: topic partitions with pending commits.
         names: names of topic ids.
         offsets_partitions: R1's n.
+        are_named: whether the question names its groups.
     """
+    held = _answered_offsets(offsets)
     answers: dict[str, GroupAnswer] = {}
-    for name, row in answering_rows(groups, offsets_partitions).items():
+    for name, row in answering_rows(groups.to_pylist(), offsets_partitions).items():
+        if are_named and row["misplaced"]:
+            continue
         answers[name] = _group(row, names, offsets_partitions)
-        if row["answers"] and not row["hides_offsets"]:
+        if answers_offsets(row):
             at = row["log_partition"], name
             answers[name].offsets = [
                 OffsetAnswer(*each[:-1], pending=each[:2] in pending.get(at, ()), committed_ms=each[-1])
-                for each in offsets.get(at, ())
+                for each in held.get(at, ())
             ]
-    return dict(sorted(answers.items()))
+    return answers
 
 
-def _offsets(reader: StateReader, only: Only) -> dict[Group, list[Offset]]:
-    rows = reader.newest(OFFSETS, (*_OFFSET_COLUMNS, "misplaced"), only)
-    rows = in_milliseconds(rows.filter(are_answered(rows)).select(_OFFSET_COLUMNS))
+def _answered_offsets(rows: pa.Table) -> dict[Group, list[Offset]]:
+    rows = in_milliseconds(rows.filter(are_answered(rows)).drop_columns("misplaced"))
     found: dict[Group, list[Offset]] = defaultdict(list)
     for log_partition, group_id, *offset in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         found[log_partition, group_id].append((*offset,))
@@ -183,7 +185,7 @@ def by_group(pending: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[Group, se
 
 
 def _group(row: Mapping[str, Any], names: Mapping[str, str], offsets_partitions: int) -> GroupAnswer:
-    answer = row if row["answers"] else defaultdict(lambda: None)
+    answer = defaultdict(lambda: None) if row["misplaced"] else row  # R1: a misplaced group is only listed
     return GroupAnswer(
         type=row["group_type"],
         state=row["state"],

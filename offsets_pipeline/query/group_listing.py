@@ -8,11 +8,11 @@ from fnmatch import translate
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import shown_time
-from offsets_pipeline.delta.reader import names_in_order
+from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.semantics.answering import ANSWERS, DEAD, HIDES_OFFSETS, IS_LISTED, answering_rows
+from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED, answering_rows
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, are_answered
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ _PATTERN = re.compile(r"[*?]")
 
 
 @dataclass(frozen=True)
-class GroupListing:
+class GroupFigures:
     """A group, its number of members and committed offsets, and the time of its last commit in ISO 8601.
 
     ``lag`` is the sum over its committed offsets, as of the time ``lag_as_of``; None where no lag of them is known.
@@ -71,41 +71,44 @@ def describe_matching(
     """Return `describe_groups` of the groups with these names or patterns; None: of all listed groups."""
     if patterns is not None and any(map(is_pattern, patterns)):
         reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
-        groups = reader.newest(DESCRIBED, ("group_id", "state"))
-        states = zip(*(each.to_pylist() for each in groups.columns), strict=True)
-        patterns = matching(sorted({group_id for group_id, state in states if state != DEAD}), patterns)
+        groups = reader.newest(DESCRIBED, ("log_partition", "group_id", "state")).to_pylist()
+        patterns = matching(answering_rows(groups, reader.current.offsets_partitions), patterns)
     return describe_groups(reader, patterns, targets=targets)
 
 
 def consumed_partitions(group: GroupAnswer) -> list[ConsumedPartition]:
     """Return the partitions with a committed offset or a member of the group, by topic and partition."""
-    members = {place: member for member in group.members for place in member.assignment}
+    members = {name: member for member in group.members for name in member.assignment}
     offsets = {f"{each.topic}-{each.partition}": each for each in group.offsets}
     found = []
-    for place in offsets.keys() | members.keys():
-        topic, _, partition = place.rpartition("-")
-        found.append(ConsumedPartition(topic, int(partition), offsets.get(place), members.get(place)))
+    for name in offsets.keys() | members.keys():
+        topic, _, partition = name.rpartition("-")
+        found.append(ConsumedPartition(topic, int(partition), offsets.get(name), members.get(name)))
     return sorted(found, key=lambda each: each[:2])
 
 
-def list_groups(reader: StateReader) -> list[GroupListing]:
-    """Return a line for each listed group, by name. A misplaced group has no members and offsets (R1)."""
+def list_groups(reader: StateReader, topics: Sequence[str] | None = None) -> list[GroupFigures]:
+    """Return a line for each listed group, by name. A misplaced group has no members and offsets (R1).
+
+    ``topics``: only groups with a committed offset in one of these topics.
+    """
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
     tables = reader.relations
+    of_topics = f"bool_or(topic IN ({', '.join(map(quoted, topics))}))" if topics else "NULL"
     figures = (
         "SELECT log_partition, group_id, count(*) AS offsets, count(DISTINCT topic) AS topics, "
-        "epoch_us(max(commit_timestamp)) // 1000 AS last_ms "
+        f"{of_topics} AS of_topics, epoch_us(max(commit_timestamp)) // 1000 AS last_ms "
         f"FROM {tables.newest(OFFSETS)} WHERE {OFFSETS.answered} GROUP BY log_partition, group_id"
     )
     rows = tables.select(
-        "SELECT g.log_partition, g.group_id, group_type, state, protocol_type, offsets, topics, last_ms, "
+        "SELECT g.log_partition, g.group_id, group_type, state, protocol_type, offsets, topics, of_topics, last_ms, "
         "CASE WHEN NOT misplaced THEN len(members) END AS members "
         f"FROM {tables.newest(DESCRIBED)} g LEFT JOIN ({figures}) f "
         f"ON f.log_partition = g.log_partition AND f.group_id = g.group_id AND {ANSWERS} AND NOT {HIDES_OFFSETS} "
-        f"WHERE {IS_LISTED} ORDER BY g.group_id, g.log_partition"
+        f"WHERE {IS_LISTED}"
     ).to_pylist()
     return [
-        GroupListing(
+        GroupFigures(
             row["group_id"],
             row["group_type"],
             row["state"],
@@ -117,11 +120,5 @@ def list_groups(reader: StateReader) -> list[GroupListing]:
             reader.cluster,
         )
         for row in answering_rows(rows, reader.current.offsets_partitions).values()
+        if topics is None or row["of_topics"]
     ]
-
-
-def groups_with_topics(reader: StateReader, topics: Sequence[str]) -> set[str]:
-    """Return the ids of groups that have an offset of one of the topics."""
-    columns = ("group_id", "committed_offset", "misplaced")
-    offsets = reader.newest(OFFSETS, columns, {"topic": names_in_order(topics)})
-    return set(offsets.filter(are_answered(offsets))["group_id"].to_pylist())

@@ -17,23 +17,22 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS
 from offsets_pipeline.history.decoded_log import COPIED, decoded_log
-from offsets_pipeline.history.deletion_causes import Causes, Retention
+from offsets_pipeline.history.deletion_causes import Retention
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS, LOG_RECORDS
 from offsets_pipeline.history.history_tables import partitions_of
 from offsets_pipeline.history.log_history import COLUMNS, LogHistory
-from offsets_pipeline.history.of_groups import of_groups
-from offsets_pipeline.history.partition_history import PartitionHistory, Shown
-from offsets_pipeline.query.filters import Filters
+from offsets_pipeline.history.partition_history import HistoryOptions, PartitionHistory, Shown
+from offsets_pipeline.query.parse_tree import Filters
+from offsets_pipeline.semantics.log_row import of_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.store import Store
 
-_PLACE = ("log_partition", "log_incarnation", "record_offset")
+_IN_ORDER = ("log_partition", "log_incarnation", "record_offset")
 _TAKE_ROWS = 50_000  # rows of the log after which a task gives out what it found
 
 
@@ -48,12 +47,7 @@ def history_views(
     Raises DamagedTable, UnsupportedTable.
     """
     history = LogHistory(store.folder())
-    watch = _Watch(
-        {each.number: each.offsets_partitions for each in history.incarnations},
-        history.semantics,
-        Causes(history.semantics, retention or Retention(), kind=history.properties.kind),
-        history.topic_names(),
-    )
+    options = HistoryOptions.of(history, retention or Retention())
     views = {}
     for name, view in HISTORY_VIEWS.items():
         schema = from_arrow_schema(view.arrow_schema())
@@ -64,48 +58,33 @@ def history_views(
             continue
         rows = store.spark.sql(f"SELECT {', '.join([*COLUMNS, 'log_incarnation'])} FROM ({log}) l")
         # one task for each log partition: a replay needs all of its rows in order
-        in_order = rows.repartition("log_partition").sortWithinPartitions(*_PLACE)
-        views[name] = in_order.mapInArrow(replace(watch, view=name, group_ids=wanted.group_ids), schema)
+        in_order = rows.repartition("log_partition").sortWithinPartitions(*_IN_ORDER)
+        views[name] = in_order.mapInArrow(_Replayed(name, replace(options, group_ids=wanted.group_ids)), schema)
     return views
 
 
 @dataclass(frozen=True)
-class _Watch:
-    """What tasks need to replay log partitions for one view; picklable.
+class _Replayed:
+    """Replays log partitions in tasks for one view; picklable."""
 
-    ``partitions`` has R1's n by log incarnation; ``group_ids``: these groups only.
-    """
-
-    partitions: Mapping[int, int]
-    semantics: CoordinatorSemantics
-    causes: Causes
-    names: Mapping[str, str]
-    view: str = ""
-    group_ids: Sequence[str] | None = None
+    view: str
+    options: HistoryOptions
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         at, shown = -1, Shown()
-        for (log_partition, log_incarnation), parts in groupby(_parts(batches), _place_of):
+        for (log_partition, log_incarnation), parts in groupby(_parts(batches), _partition_and_incarnation):
             at, shown = log_partition, shown if log_partition == at else Shown()
-            watched = PartitionHistory(
-                log_partition,
-                log_incarnation,
-                self.partitions.get(log_incarnation, self.partitions[max(self.partitions)]),
-                self.semantics,
-                self.causes,
-                group_ids=self.group_ids,
-                topic_names=self.names,
-                shown=shown if len(self.partitions) > 1 else None,
-            )
-            waiting = 0
+            earlier = shown if self.options.has_incarnations else None
+            replayed = PartitionHistory(self.options, log_partition, log_incarnation, earlier)
+            waiting_rows = 0
             for rows in parts:
-                watched.add(rows)
-                waiting += rows.num_rows
-                if waiting >= _TAKE_ROWS:
-                    waiting = 0
-                    yield from watched.take()[self.view].to_batches()
-            watched.finish()
-            yield from watched.take()[self.view].to_batches()
+                replayed.add(rows)
+                waiting_rows += rows.num_rows
+                if waiting_rows >= _TAKE_ROWS:
+                    waiting_rows = 0
+                    yield from replayed.take()[self.view].to_batches()
+            replayed.finish()
+            yield from replayed.take()[self.view].to_batches()
 
 
 def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -118,7 +97,7 @@ def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield from (rows.slice(start, end - start) for start, end in pairwise(bounds) if end > start)
 
 
-def _place_of(rows: pa.Table) -> tuple[int, int]:
+def _partition_and_incarnation(rows: pa.Table) -> tuple[int, int]:
     return rows["log_partition"][0].as_py(), rows["log_incarnation"][0].as_py()
 
 

@@ -13,7 +13,6 @@ import re
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
-from importlib import import_module
 from itertools import chain
 from string import Formatter
 from typing import TYPE_CHECKING, Any
@@ -25,10 +24,10 @@ from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_cond
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.delta.schemas import LATER_TABLES, TOPIC_OFFSETS, TOPICS
 from offsets_pipeline.errors import NoSuchTable, OffsetsError, QueryFailed
+from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.query.answer_time import data_times
-from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, STEPS
-from offsets_pipeline.query.parse_tree import DIALECTS, parsed, tables_in
+from offsets_pipeline.query.parse_tree import DIALECTS, Filters, filters_of, parsed, tables_in
 from offsets_pipeline.query.relations import ERRORS, Relations, connected
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
 from offsets_pipeline.sql_dialects import DUCKDB
@@ -37,18 +36,10 @@ from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS
 from offsets_pipeline.state.view_queries import CONDITIONS, VIEWS, tables_without_view
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from offsets_pipeline.query.state_reader import StateReader
     from offsets_pipeline.semantics.topic_kind import TopicKind
-
-#: Views of stores of consumer groups that a function makes: `module:function`. It gets a StateReader, the names of the
-#: views that the query names, and the query's Filters, and returns Arrow tables by name. The module is imported when a
-#: query names a view.
-MADE_VIEWS = dict.fromkeys(
-    ("log_records", "offset_history", "group_history", "deleted_offsets"),
-    "offsets_pipeline.query.history_sources:history_rows",
-)
 
 _NO_COLUMN = re.compile(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"')
 _OWN_NAME = re.compile(r"\bstore\d+_(?:newest_)?")
@@ -61,26 +52,27 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC
 class LocalSql:
     """Queries over the stores of some readers. `close` ends it.
 
-    ``beside`` are readers of the other topics of a Connect worker, by the place of the store that they are beside.
+    ``beside`` are readers of the other topics of a Connect worker, by the number of the store that they are beside.
     """
 
     def __init__(self, readers: Sequence[StateReader], beside: Sequence[Sequence[StateReader]] = ()) -> None:
         self._connection = connected()
-        self._stores = [Relations(each, self._connection, f"store{place}_") for place, each in enumerate(readers)]
+        self._stores = [Relations(each, self._connection, f"store{number}_") for number, each in enumerate(readers)]
         self._beside = {
             store.prefix: [
                 Relations(each, self._connection, f"{store.prefix}{number}_") for number, each in enumerate(others, 1)
             ]
             for store, others in zip(self._stores, beside, strict=False)
         }
-        self._filters: dict[str, Filters] = {}
+        self._filters = Filters()
+        self._of_history: set[str] = set()  # the views of history that are read together
 
     def kinds(self) -> dict[str, str]:
         """Return the names of the views and tables, each with its kind: view, view of history or table."""
         kinds = {store.reader.properties.topic_kind for store in self._stores}
         views = {name: "view" for kind in kinds for name in _views_of(kind)}
         if any(not kind.is_connect for kind in kinds):
-            views |= dict.fromkeys(MADE_VIEWS, "view of history")
+            views |= dict.fromkeys(HISTORY_VIEWS, "view of history")
         tables = {table.name: "table" for kind in kinds for table in tables_without_view(kind)}
         return dict(sorted(views.items())) | dict(sorted(tables.items()))
 
@@ -89,7 +81,7 @@ class LocalSql:
 
         Raises DamagedTable if a file is missing or corrupt.
         """
-        self._filters = dict.fromkeys(MADE_VIEWS, Filters([], []))  # the columns are those of no rows, too
+        self._filters, self._of_history = Filters([], []), {*HISTORY_VIEWS}  # the columns are those of no rows, too
         found = []
         try:
             for name, kind in self.kinds().items():
@@ -109,8 +101,8 @@ class LocalSql:
         """
         nodes = parsed(query)
         named = tables_in(nodes, self.kinds())
-        made = set(named) & MADE_VIEWS.keys()
-        self._filters = {each: filters_of(nodes, _made_with(each, made)) for each in made}
+        self._of_history = HISTORY_VIEWS.keys() & named
+        self._filters = filters_of(nodes, self._of_history)
         try:
             for name in named:
                 self._make(name)
@@ -144,11 +136,12 @@ class LocalSql:
         own = store.prefix + name
         if own in store.made:
             return own
-        if name in MADE_VIEWS and not kind.is_connect:
-            module, _, function = MADE_VIEWS[name].partition(":")
-            make: Callable[[StateReader, set[str], Filters], dict[str, pa.Table]]
-            make = getattr(import_module(module), function)
-            for each, rows in make(store.reader, _made_with(name, self._filters), self._filters[name]).items():
+        if name in HISTORY_VIEWS and not kind.is_connect:
+            from offsets_pipeline.history.history_tables import read_views  # noqa: PLC0415 - few queries need it
+
+            groups, partitions = self._filters
+            views = read_views(store.reader, self._of_history, group_ids=groups, partitions=partitions)
+            for each, rows in views.items():
                 store.registered(store.prefix + each, rows)
             return own
         if name in _views_of(kind):
@@ -225,11 +218,6 @@ def _topics(reader: StateReader) -> pa.Table:
     """The names of topic ids."""
     rows = [{"topic_id": topic_id, "topic": topic} for topic_id, topic in reader.topic_names().items()]
     return pa.Table.from_pylist(rows, schema=TOPICS.arrow_schema())
-
-
-def _made_with(name: str, views: Iterable[str]) -> set[str]:
-    """The views among these that one function makes together with a view."""
-    return {each for each in views if MADE_VIEWS[each] == MADE_VIEWS[name]}
 
 
 def _views_of(kind: TopicKind) -> Mapping[str, str]:

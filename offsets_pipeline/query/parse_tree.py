@@ -1,10 +1,14 @@
-"""DuckDB's parse tree of a query: one SELECT, and the tables that it names."""
+"""DuckDB's parse tree of a query: one SELECT, the tables that it names, and what it asks of the views of history.
+
+`filters_of` finds the groups and log partitions to which a query limits a view, so that other files need not be read.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
 
@@ -12,7 +16,7 @@ from offsets_pipeline.errors import QueryFailed
 from offsets_pipeline.input_text import is_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     Node = dict[str, Any]
 
@@ -24,6 +28,21 @@ _QUERIES = {"SELECT_NODE", "SET_OPERATION_NODE", "CTE_NODE", "RECURSIVE_CTE_NODE
 _TABLE_FUNCTIONS = {"unnest", "range", "generate_series"}
 #: DuckDB allows as many. Its parser takes 9 KB of memory for each bracket before it counts them.
 _MOST_BRACKETS = 1_000
+
+_GROUP, _PARTITION = "group_id", "log_partition"
+#: A filter on a group reads the log partition of R1: misplaced records are elsewhere.
+_MISPLACED = "misplaced"
+#: Joins that need no rows outside of the filter. ASOF and POSITIONAL pair a row by its neighbours.
+_JOINS = {"REGULAR", "CROSS", "NATURAL"}
+_KINDS = {_GROUP: "STRING", _PARTITION: "INTEGER"}
+_PARTITION_NUMBER = re.compile("[0-9]{1,9}")
+
+
+class Filters(NamedTuple):
+    """The groups and log partitions whose rows suffice; None: all."""
+
+    group_ids: list[str] | None = None
+    log_partitions: list[int] | None = None
 
 
 def parsed(query: str) -> list[Node]:
@@ -44,8 +63,8 @@ def parsed(query: str) -> list[Node]:
         if "depth limit" in reason:
             raise too_deep
         before = query.encode()[: int(answer.get("position", 0))].decode(errors="ignore").split("\n")
-        place = f"line {len(before)}, column {len(before[-1]) + 1}"
-        raise QueryFailed(f"the query is not DuckDB's SQL: {reason}, at {place}; {DIALECTS}")
+        position = f"line {len(before)}, column {len(before[-1]) + 1}"
+        raise QueryFailed(f"the query is not DuckDB's SQL: {reason}, at {position}; {DIALECTS}")
     statements = answer.get("statements", [])
     nodes = _nodes(statements)
     kinds = {str(each.get("type")) for each in nodes}
@@ -92,3 +111,67 @@ def _nodes(tree: object) -> list[Node]:
         elif isinstance(each, list):
             waiting += each
     return found
+
+
+def filters_of(nodes: Collection[Node], views: Collection[str]) -> Filters:
+    """The filters of a parsed query on these views: conditions in WHERE with = or IN, joined by AND.
+
+    A condition counts if it is about the column of the view itself, and if each use of a view has one.
+    """
+    selects = [each for each in nodes if each.get("type") == "SELECT_NODE"]
+    select_of = {id(table): each for each in selects for table in _joined(each["from_table"])}
+    uses = [each for each in nodes if each.get("type") == "BASE_TABLE" and each["table_name"].lower() in views]
+    columns = {name.lower() for each in nodes for name in each.get("column_names", ())}
+    found = {
+        column: [_values(select_of.get(id(each)), each, column) for each in uses] for column in (_GROUP, _PARTITION)
+    }
+    groups = None if _MISPLACED in columns else _union(found[_GROUP])
+    partitions = _union(found[_PARTITION])
+    return Filters(groups, None if partitions is None else [int(each) for each in partitions])
+
+
+def _union(found: list[set[str] | None]) -> list[str] | None:
+    known = [each for each in found if each is not None]
+    return sorted(set().union(*known)) if known and len(known) == len(found) else None
+
+
+def _joined(source: Node) -> Iterator[Node]:
+    """The tables of a FROM from which rows may be left out."""
+    waiting = [source]
+    while waiting:
+        each = waiting.pop()
+        if each["type"] != "JOIN":
+            yield each
+        elif each["ref_type"] in _JOINS:
+            waiting += [each["left"], each["right"]]
+
+
+def _values(select: Node | None, use: Node, column: str) -> set[str] | None:
+    """The values that a SELECT allows a column of one of its tables; None: any."""
+    if select is None or "where_clause" not in select or use.keys() & {"sample", "column_name_alias"}:
+        return None
+    names = [[(use.get("alias") or use["table_name"]).lower(), column]]
+    if select["from_table"] is use:
+        names.append([column])
+    found, conditions = None, [select["where_clause"]]
+    while conditions:
+        condition = conditions.pop()
+        if condition["type"] == "CONJUNCTION_AND":
+            conditions += condition["children"]
+        elif (allowed := _allowed(condition, names)) is not None:
+            found = allowed if found is None else found & allowed
+    return found
+
+
+def _allowed(condition: Node, names: list[list[str]]) -> set[str] | None:
+    """The literals to which a condition compares a column of one of these names."""
+    compared = condition.get("children") if condition["type"] == "COMPARE_IN" else None
+    if condition["type"] == "COMPARE_EQUAL":
+        compared = sorted((condition["left"], condition["right"]), key=lambda each: "literal" in each)
+    if compared is None or [each.lower() for each in compared[0].get("column_names", ())] not in names:
+        return None
+    literals = [each.get("literal", {}) for each in compared[1:]]
+    texts = {str(each.get("text", "")) for each in literals}
+    if any(each.get("kind") != _KINDS[names[0][1]] for each in literals):
+        return None  # another type: the query converts it
+    return texts if names[0][1] == _GROUP or all(map(_PARTITION_NUMBER.fullmatch, texts)) else None

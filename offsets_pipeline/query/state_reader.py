@@ -75,8 +75,8 @@ class StateReader(StoreSnapshot):
     def topic_names(self) -> dict[str, str]:
         """Return the names of topic ids (R35)."""
         stored = {row["topic_id"]: row["topic"] for row in self.table(TOPICS.name).rows().to_pylist()}
-        told = self.current.topics.items()
-        return stored | {topic_id: min(name, stored.get(topic_id, name)) for topic_id, name in told}
+        unfolded = self.current.topics.items()
+        return stored | {topic_id: min(name, stored.get(topic_id, name)) for topic_id, name in unfolded}
 
     def _progress(self) -> FoldProgress:
         return FoldProgress.read(self.folder_of(FOLD_PROGRESS.name))

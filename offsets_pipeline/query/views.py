@@ -1,12 +1,17 @@
-"""The views in Spark; state/view_queries.py and connect/connector_views.py define them."""
+"""SQL over stores in Spark: the views, for one session or in a catalog for every session, and queries.
+
+state/view_queries.py and connect/connector_views.py define the views.
+"""
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
@@ -14,12 +19,11 @@ from offsets_pipeline.delta.properties import OWNED, beside, require_different_c
 from offsets_pipeline.delta.protocol import delta_type
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, TABLES, TOPIC_OFFSETS
-from offsets_pipeline.errors import NoSuchStore, QueryFailed
+from offsets_pipeline.errors import CatalogMissing, NoSuchStore, QueryFailed
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
-from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.history_views import history_views
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, DATA_TIMES, STEPS
-from offsets_pipeline.query.parse_tree import parsed
+from offsets_pipeline.query.parse_tree import Filters, filters_of, parsed
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
 from offsets_pipeline.sql_dialects import SPARK
 from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS
@@ -27,7 +31,7 @@ from offsets_pipeline.state.view_queries import CONDITIONS, VIEWS, tables_withou
 from offsets_pipeline.store import Store, session_of, sql_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from pyspark.sql import DataFrame, SparkSession
@@ -64,6 +68,19 @@ def register_views(spark: SparkSource, *stores: str, query: str = "") -> None:
         together.createOrReplaceTempView(name)
     for name in queries.keys() & wanted:
         session_of(spark).sql(queries[name]).createOrReplaceTempView(name)
+
+
+def run_query(spark: SparkSource, stores: str | Sequence[str], query: str) -> tuple[list[str], Iterator[list[Any]]]:
+    """Return the columns and the rows of a query's result; rows are fetched one Spark partition at a time.
+
+    Raises as `register_views`. Raises QueryFailed with Spark's reason in one line, also while rows are fetched.
+    """
+    register_views(spark, *([stores] if isinstance(stores, str) else stores), query=query)
+    try:
+        result = session_of(spark).sql(query)
+        return result.columns, _rows(result.toLocalIterator())
+    except PySparkException as exception:
+        raise _failed(exception) from None
 
 
 def _filters(query: str, views: Iterable[str]) -> dict[str, Filters]:
@@ -104,6 +121,31 @@ def create_views(spark: SparkSession, stores: str | Sequence[str], schema: str) 
     for name, query in queries.items():
         spark.sql(f"CREATE OR REPLACE VIEW {schema}.{name} AS {query}")
     return list(queries)
+
+
+def create_lasting_views(spark: SparkSource, stores: str | Sequence[str], schema: str) -> list[str]:
+    """Create the views in a schema of a catalog that outlives the session, and return their names.
+
+    Raises as `create_views`, QueryFailed. Raises CatalogMissing if the catalog ends with the session.
+    """
+    locations = [stores] if isinstance(stores, str) else stores
+    open_stores(spark, locations)
+    session = session_of(spark)
+    if not _outlives_session(session, schema):
+        raise CatalogMissing(
+            "cannot create views: this session's catalog ends with the session; configure a persistent one, such as "
+            "spark.sql.catalogImplementation=hive in SPARK_CONF_DIR or for spark-submit"
+        )
+    try:
+        return create_views(session, locations, schema)
+    except PySparkException as exception:
+        raise _failed(exception) from None
+
+
+def _outlives_session(spark: SparkSession, schema: str) -> bool:
+    """Return whether the catalog is kept outside of Spark's memory."""
+    of_spark = "." not in schema or schema.startswith("spark_catalog.")
+    return not of_spark or spark.conf.get("spark.sql.catalogImplementation") != "in-memory"
 
 
 def open_stores(spark: SparkSource, locations: Sequence[str]) -> list[Store]:
@@ -172,3 +214,21 @@ def _later(store: Store, table: Table) -> str:
         return f"SELECT * FROM {sql_name(store.folder(), table.name)}"
     columns = ", ".join(f"cast(NULL AS {delta_type(each.type)}) AS {each.name}" for each in table.columns)
     return f"SELECT {columns} WHERE FALSE"
+
+
+def _rows(rows: Iterator[Any]) -> Iterator[list[Any]]:
+    try:
+        for row in rows:
+            yield list(row)
+    except (PySparkException, Py4JJavaError) as exception:
+        raise _failed(exception) from None
+
+
+def _failed(exception: PySparkException | Py4JJavaError) -> QueryFailed:
+    reason = str(exception)
+    if isinstance(exception, Py4JJavaError):  # a task failed: the innermost cause is the task's own error
+        cause = exception.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        reason = cause.getMessage() or cause.toString()
+    return QueryFailed(f"the query failed: {reason.strip().splitlines()[0]}")

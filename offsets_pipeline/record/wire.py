@@ -23,12 +23,10 @@ MAX_STRING_BYTES = 0x7FFF
 #: Maximum number of array elements and tagged fields in a value; a value with more is corrupt. By default brokers cap a
 #: batch at 1 MiB (`message.max.bytes`), which holds fewer. A decoded element of one byte takes 100 bytes of memory.
 MAX_ELEMENTS = 1_000_000  # R6
-VARINT_MAX_BYTES = 5
-VARLONG_MAX_BYTES = 10
+_VARINT_MAX_BYTES = 5
 _VARINT_PAYLOAD = 0x7F
 _VARINT_MORE = 0x80
 _MASK_32 = 0xFFFF_FFFF
-_MASK_64 = 0xFFFF_FFFF_FFFF_FFFF
 
 # Java decodes a UTF-8 encoded surrogate half (ED A0..BF xx) to one replacement character, Python to three.
 _SURROGATE_LEAD = 0xED
@@ -139,30 +137,18 @@ class Reader:
         value: int = _INT64.unpack_from(self.data, self._advance(8, field))[0]
         return value
 
-    def _varint_bits(self, field: str, max_bytes: int) -> int:
-        # base-128 groups, least significant first; the high bit of a byte says that more follow
-        value = 0
-        for group in range(max_bytes):
-            byte = self.data[self._advance(1, field)]
-            value |= (byte & _VARINT_PAYLOAD) << (7 * group)
-            if byte < _VARINT_MORE:
-                return value
-        raise CorruptRecord(field, f"varint at position {self.position - max_bytes} is longer than {max_bytes} bytes")
-
     def uvarint(self, field: str) -> int:
         """Unsigned varint as an int32, as in Java: a value of 2^31 or more becomes negative."""
-        value = self._varint_bits(field, VARINT_MAX_BYTES) & _MASK_32
-        return value - (1 << 32) if value >> 31 else value
-
-    def varint(self, field: str) -> int:
-        """Zigzag varint (32 bits)."""
-        value = self._varint_bits(field, VARINT_MAX_BYTES) & _MASK_32
-        return (value >> 1) ^ -(value & 1)
-
-    def varlong(self, field: str) -> int:
-        """Zigzag varint (64 bits)."""
-        value = self._varint_bits(field, VARLONG_MAX_BYTES) & _MASK_64
-        return (value >> 1) ^ -(value & 1)
+        # base-128 groups, least significant first; the high bit of a byte says that more follow
+        bits = 0
+        for group in range(_VARINT_MAX_BYTES):
+            byte = self.data[self._advance(1, field)]
+            bits |= (byte & _VARINT_PAYLOAD) << (7 * group)
+            if byte < _VARINT_MORE:
+                value = bits & _MASK_32
+                return value - (1 << 32) if value >> 31 else value
+        start = self.position - _VARINT_MAX_BYTES
+        raise CorruptRecord(field, f"varint at position {start} is longer than {_VARINT_MAX_BYTES} bytes")
 
     def raw(self, size: int, field: str) -> bytes:
         """The next `size` bytes."""
@@ -220,20 +206,6 @@ def write_uvarint(out: bytearray, value: int) -> None:
         out.append(value & _VARINT_PAYLOAD | _VARINT_MORE)
         value >>= 7
     out.append(value)
-
-
-def write_varint(out: bytearray, value: int) -> None:
-    """Zigzag varint (32 bits)."""
-    write_uvarint(out, (value << 1) ^ (value >> 31))
-
-
-def write_varlong(out: bytearray, value: int) -> None:
-    """Zigzag varint (64 bits)."""
-    bits = ((value << 1) ^ (value >> 63)) & _MASK_64
-    while bits >= _VARINT_MORE:
-        out.append(bits & _VARINT_PAYLOAD | _VARINT_MORE)
-        bits >>= 7
-    out.append(bits)
 
 
 def write_uuid(out: bytearray, value: str) -> None:

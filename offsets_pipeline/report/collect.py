@@ -6,19 +6,15 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from offsets_pipeline.clock import MS_OF_HOUR, parse_time_ms
 from offsets_pipeline.history.log_history import LogHistory
-from offsets_pipeline.history.state_as_of import state_as_of
 from offsets_pipeline.lag.commit_windows import WindowColumns
 from offsets_pipeline.lag.lag_of_groups import lag_of_groups
 from offsets_pipeline.lag.lag_rows import group_lags, lag_rows
 from offsets_pipeline.query.answer_time import answer_time, log_answer_time
-from offsets_pipeline.query.as_of import groups_of
+from offsets_pipeline.query.as_of import groups_of, state_as_of
 from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.retention_inputs import retention_inputs, retention_inputs_as_of
+from offsets_pipeline.query.retention_forecast import retention_inputs, retention_inputs_as_of
 from offsets_pipeline.report.commit_history import commit_rates, lag_over_time, read_commits, rewinds
 from offsets_pipeline.report.model import (
     NO_POSITIONS,
@@ -28,12 +24,11 @@ from offsets_pipeline.report.model import (
     Groups,
     Point,
     Report,
-    Series,
     StaleGroup,
     StaleGroups,
+    TimeSeries,
 )
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Rule, forecast
-from offsets_pipeline.state.merge_on_read import OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -49,7 +44,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.store_snapshot import StoreSnapshot
 
 _COLUMNS = 24  # of the chart of expiries
-_US_OF_MS = 1_000
 
 
 @dataclass(frozen=True)
@@ -71,13 +65,12 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class ReportedState:
-    """The state that a report is about: all groups, their last commits in ms, and what decides when offsets expire.
+    """The state that a report is about: all groups, and what decides when offsets expire.
 
     ``time`` is its data time. ``until_ms`` is the past time that was asked for; None: the end of the log.
     """
 
     groups: Mapping[str, GroupAnswer]
-    last_commits: Mapping[str, int]
     retention_inputs: Iterable[RetentionInputs]
     time: AnswerTime
     until_ms: int | None = None
@@ -90,19 +83,16 @@ def state_now(reader: StateReader, mirror_interval_ms: int) -> ReportedState:
     """
     groups = describe_groups(reader)
     time = answer_time(reader, mirror_interval_ms)
-    return ReportedState(groups, last_commits_ms(reader), retention_inputs(reader), time)
+    return ReportedState(groups, retention_inputs(reader), time)
 
 
 def state_at(store: str | StoreSnapshot, time_ms: int, mirror_interval_ms: int) -> ReportedState:
     """Return the state of a store as of a time. Raises as `LogHistory`."""
     history = LogHistory(store)
     state = state_as_of(history, time_ms=time_ms)
-    times = state.commit_times.filter(pc.greater_equal(state.commit_times["committed_offset"], 0))
-    last = times.group_by("group_id").aggregate([("commit_timestamp", "max")])
-    last = last.rename_columns(["group_id", "last"])
     groups = groups_of(state, history.current_log.offsets_partitions)
     time = log_answer_time(history, mirror_interval_ms, time_ms)
-    return ReportedState(groups, _by_group_ms(last), retention_inputs_as_of(state, history), time, time_ms)
+    return ReportedState(groups, retention_inputs_as_of(state, history), time, time_ms)
 
 
 def collect_report(
@@ -118,10 +108,11 @@ def collect_report(
     ``store`` is the store's path as the user wrote it. The charts are of the groups in the first table. ``warnings``
     are shown on the page. Raises as `StateReader`.
     """
-    groups, last_commits = state.groups, state.last_commits
+    groups = state.groups
     now_ms = positions.at_ms if state.time.as_of is None else min(parse_time_ms(state.time.as_of), positions.at_ms)
     all_rows = lag_of_groups(reader, groups, state.time, positions, at_ms=state.until_ms)
     lags = dict.fromkeys(groups) | {each.group: each.lag for each in group_lags(groups, all_rows)}
+    last_commits = {name: at_ms for name, group in groups.items() if (at_ms := group.last_commit_ms) is not None}
     by_lag = sorted(groups, key=lambda name: (-(lags[name] or 0), -last_commits.get(name, 0), name))
     shown = by_lag[: options.rows]
     windows, makers = read_commits(reader.location, shown, state.until_ms)
@@ -131,7 +122,7 @@ def collect_report(
         kind=reader.properties.kind,
         made_ms=positions.at_ms,
         sampled_ms=positions.until_ms,
-        last_commit_ms=max((last_commits[name] for name in groups if name in last_commits), default=None),
+        last_commit_ms=max(last_commits.values(), default=None),
         from_ms=span_ms[0],
         until_ms=span_ms[1],
         states=dict(Counter(group.state for group in groups.values()).most_common()),
@@ -148,20 +139,6 @@ def collect_report(
         stale=stale_groups(groups, last_commits, now_ms, options),
         expiring=expiring_offsets(state.retention_inputs, reader.coordinator_semantics, positions.at_ms, options),
     )
-
-
-def last_commits_ms(reader: StateReader) -> dict[str, int]:
-    """Return the time of the last commit of each group that is still committed, by group id."""
-    rows = reader.relations.select(
-        f"SELECT group_id, max(commit_timestamp) AS last FROM {reader.relations.newest(OFFSETS)} "
-        f"WHERE {OFFSETS.answered} GROUP BY group_id"
-    )
-    return _by_group_ms(rows)
-
-
-def _by_group_ms(rows: pa.Table) -> dict[str, int]:
-    last_us = rows["last"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
-    return {name: at // _US_OF_MS for name, at in zip(rows["group_id"].to_pylist(), last_us, strict=True)}
 
 
 def group_rows(
@@ -197,7 +174,7 @@ def group_rows(
             type=group.type,
             members=len(group.members),
             offsets=len(group.offsets),
-            last_commit_ms=state.last_commits.get(name) if group.offsets else None,
+            last_commit_ms=group.last_commit_ms,
             lag=lags[name].lag if name in lags else None,
             lag_seconds=lags[name].max_lag_seconds if name in lags else None,
             status=lags[name].status if name in lags else None,
@@ -217,7 +194,7 @@ def stale_groups(
     found = [
         StaleGroup(name, group.state, len(group.offsets), last_commits[name], now_ms - last_commits[name])
         for name, group in groups.items()
-        if group.offsets and name in last_commits and now_ms - last_commits[name] >= after_ms
+        if name in last_commits and now_ms - last_commits[name] >= after_ms
     ]
     found.sort(key=lambda row: (row.last_commit_ms, row.group))
     return StaleGroups(total=len(found), after_ms=after_ms, rows=found[: options.rows])
@@ -256,8 +233,8 @@ def _expiring(group: str, rule: Rule, expiries: Sequence[Expiry]) -> ExpiringGro
     return ExpiringGroup(group, len(times), min(times), max(times), number, reason, held=not rule.lets_expire)
 
 
-def _by_time(times: Sequence[int], from_ms: int, span_ms: int) -> Series:
+def _by_time(times: Sequence[int], from_ms: int, span_ms: int) -> TimeSeries:
     """Count times in equal parts of a span; earlier ones count in the first part."""
     width_ms = max(1, span_ms // _COLUMNS)
     counts = Counter(min(_COLUMNS - 1, max(0, at - from_ms) // width_ms) for at in times)
-    return Series("offsets that expire", [Point(from_ms + n * width_ms, counts[n]) for n in range(_COLUMNS)])
+    return TimeSeries("offsets that expire", [Point(from_ms + n * width_ms, counts[n]) for n in range(_COLUMNS)])

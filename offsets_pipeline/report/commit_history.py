@@ -19,7 +19,7 @@ from offsets_pipeline.history.partition_owners import UNKNOWN
 from offsets_pipeline.lag.commit_windows import Commit
 from offsets_pipeline.lag.position_sources import Places
 from offsets_pipeline.report.charts import MAX_SERIES
-from offsets_pipeline.report.model import CommitRates, LagOverTime, Point, Rewind, Rewinds, Series
+from offsets_pipeline.report.model import CommitRates, LagOverTime, Point, Rewind, Rewinds, TimeSeries
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -77,7 +77,7 @@ def commit_rates(windows: Windows, span_ms: tuple[int, int]) -> CommitRates:
                 counts.setdefault(group, Counter())[column] += 1
     most = sorted(counts, key=lambda group: (-counts[group].total(), group))
     series = [
-        Series(
+        TimeSeries(
             group,
             [
                 Point(from_ms + column * width_ms + width_ms // 2, counts[group][column] * _MS_PER_MINUTE / width_ms)
@@ -136,7 +136,7 @@ def lag_over_time(
             Point(at, lag if has_commit else None) for at, lag, has_commit in zip(times, lags, committed, strict=True)
         ]
         if any(point.value is not None for point in points):
-            series.append(Series(group, points))
+            series.append(TimeSeries(group, points))
     return LagOverTime(
         len(series), None if series else "The lag in this time is not known: no positions of the topics are.", series
     )

@@ -16,8 +16,8 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Series:
-    """A line of a chart, by time."""
+class TimeSeries:
+    """Values of a chart by time: a line, or columns."""
 
     name: str
     points: list[Point]
@@ -103,7 +103,7 @@ class LagOverTime(Section):
     """Lag of the groups with the largest lag."""
 
     missing: str | None = NO_POSITIONS
-    series: list[Series] = field(default_factory=list)
+    series: list[TimeSeries] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class CommitRates(Section):
     """Committed offsets a minute, of the groups that commit most."""
 
     missing: str | None = "The history of the commits is not known."
-    series: list[Series] = field(default_factory=list)
+    series: list[TimeSeries] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Expiring(Section):
 
     within_ms: int = 0
     rows: list[ExpiringGroup] = field(default_factory=list)
-    by_time: Series = field(default_factory=lambda: Series("offsets that expire", []))
+    by_time: TimeSeries = field(default_factory=lambda: TimeSeries("offsets that expire", []))
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,23 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.printable import printable
-from offsets_pipeline.report.charts import MAX_SERIES, NO_NAME, Bar, bar_chart, column_chart, line_chart
+from offsets_pipeline.report.charts import (
+    MAX_SERIES,
+    NO_NAME,
+    Bar,
+    bar_chart,
+    column_chart,
+    line_chart,
+    shown_duration,
+    shown_number,
+)
 from offsets_pipeline.report.model import Point
-from offsets_pipeline.report.scales import shown_duration, shown_number
 from offsets_pipeline.report.style import SCRIPT, STYLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from offsets_pipeline.report.model import GroupRow, Report, Series
+    from offsets_pipeline.report.model import GroupRow, Report, TimeSeries
 
 _MS_PER_SECOND = 1000
 _BARS = 15
@@ -168,7 +176,7 @@ def _lag_over_time(report: Report) -> str:
     return _section("lag", "Lag over time", _figure(chart, caption, found.series, styles) + _data("lag", found.series))
 
 
-def _value_at(series: Series, at_ms: int) -> float | None:
+def _value_at(series: TimeSeries, at_ms: int) -> float | None:
     return next((each.value for each in reversed(series.points) if each.at_ms <= at_ms), None)
 
 
@@ -259,7 +267,7 @@ def _section(name: str, title: str, content: str) -> str:
     return f'<section aria-labelledby="{name}-heading">\n<h2 id="{name}-heading">{title}</h2>\n{content}</section>\n'
 
 
-def _styles(series: Sequence[Series], other: Sequence[Series] = ()) -> list[int]:
+def _styles(series: Sequence[TimeSeries], other: Sequence[TimeSeries] = ()) -> list[int]:
     """Return the style of each line of a chart: a line that another chart has too keeps its style."""
     kept = {line.name: style for style, line in enumerate(other[:MAX_SERIES])}
     names = [line.name for line in series[:MAX_SERIES]]
@@ -267,7 +275,7 @@ def _styles(series: Sequence[Series], other: Sequence[Series] = ()) -> list[int]
     return [kept[name] if name in kept else next(free) for name in names]
 
 
-def _figure(chart: str, caption: str, series: Sequence[Series] = (), styles: Sequence[int] = ()) -> str:
+def _figure(chart: str, caption: str, series: Sequence[TimeSeries] = (), styles: Sequence[int] = ()) -> str:
     legend = "".join(
         f'<li class="s{style}"><svg viewBox="0 0 34 10" aria-hidden="true"><path d="M0 5H34" class="line"/></svg>'
         f"{_group(line.name)}</li>"
@@ -280,7 +288,7 @@ def _figure(chart: str, caption: str, series: Sequence[Series] = (), styles: Seq
     )
 
 
-def _described(series: Sequence[Series]) -> str:
+def _described(series: Sequence[TimeSeries]) -> str:
     parts = []
     for line in series[:MAX_SERIES]:
         values = [each.value for each in line.points if each.value is not None]
@@ -291,7 +299,7 @@ def _described(series: Sequence[Series]) -> str:
     return "; ".join(parts) or "no values"
 
 
-def _data(name: str, series: Sequence[Series]) -> str:
+def _data(name: str, series: Sequence[TimeSeries]) -> str:
     """The numbers behind a chart, for readers who do not see it."""
     rows = []
     for line in series[:MAX_SERIES]:

@@ -81,7 +81,7 @@ class LimitedConnection(H11Protocol):
             self._read_due.cancel()
 
     def abort(self) -> None:
-        """Close the connection, with what it has not yet sent."""
+        """Close the connection at once; drops the unsent rest of an answer."""
         self._waiting.pop(self, None)
         self.connections.discard(self)  # at once: `connection_lost` follows later
         self.transport.abort()

@@ -35,7 +35,7 @@ _SIGNAL_SECONDS = 0.5
 class Access:
     """Who may send requests: files with a bearer token, the server's certificate and key, and the clients' CA.
 
-    ``is_public``: everybody who reaches the address, as for metrics; no address requires authentication.
+    ``is_public``: no address requires authentication, as for metrics.
     """
 
     token_file: Path | None = None

@@ -4,11 +4,13 @@ A group that exists is listed with type, state and protocol type. A misplaced gr
 every other question to the log partition of R1, where the group does not exist. A share group has no committed offsets;
 offsets of a simple group that it replaced are not answered.
 
-The other constants are SQL conditions, for Spark and DataFusion, on the columns of a row of `groups`.
+The constants are SQL conditions, for Spark and DuckDB, on the columns of a row of `groups`. The functions decide the
+same for rows in memory.
 """
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.semantics.group_types import SHARE
@@ -16,6 +18,8 @@ from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    GroupRow = Mapping[str, Any]
 
 #: State of a group that does not exist.
 DEAD = "Dead"
@@ -30,18 +34,25 @@ ANSWERS = f"{IS_LISTED} AND NOT misplaced"
 HIDES_OFFSETS = f"(state = '{DEAD}' OR group_type = '{SHARE}')"
 
 
-def answering_rows(rows: Iterable[Mapping[str, Any]], offsets_partitions: int) -> dict[str, Mapping[str, Any]]:
-    """Return the row of `groups` that answers for each group, by group id.
+def answering_rows(rows: Iterable[GroupRow], offsets_partitions: int) -> dict[str, GroupRow]:
+    """Return the row of `groups` that answers for each listed group, in the order of group ids.
 
-    A group may have rows in several log partitions. The row in the log partition of R1 answers, else the first row.
+    A group may have rows in several log partitions. The row in the log partition of R1 answers, else that of the lowest
+    log partition.
 
     Args:
-        rows: rows with log_partition and group_id, by group id and log partition.
+        rows: rows with log_partition, group_id and state.
         offsets_partitions: R1's n.
     """
-    found: dict[str, Mapping[str, Any]] = {}
-    for row in rows:
+    found: dict[str, GroupRow] = {}
+    for row in sorted(rows, key=itemgetter("group_id", "log_partition")):
         group_id = row["group_id"]
-        if group_id not in found or row["log_partition"] == partition_for(group_id, offsets_partitions):
+        is_chosen = group_id not in found or row["log_partition"] == partition_for(group_id, offsets_partitions)
+        if row["state"] != DEAD and is_chosen:
             found[group_id] = row
     return found
+
+
+def answers_offsets(row: GroupRow) -> bool:
+    """Return whether a listed group answers its offsets: ANSWERS, and not HIDES_OFFSETS."""
+    return not row["misplaced"] and row["group_type"] != SHARE

@@ -11,21 +11,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from offsets_pipeline.semantics.transactions import COMMITTED, OPEN
 
 if TYPE_CHECKING:
+    from offsets_pipeline.record.records import Bools, Int64s
     from offsets_pipeline.semantics.transactions import Endings
-
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 TOMBSTONE_RANK = -1
 
 
 class ClassicOffsets(NamedTuple):
-    """Of each commit its position, and whether it is visible or pending; neither if its transaction took it back."""
+    """The position of each commit, and whether the commit is visible or pending.
+
+    A commit is neither if a later tombstone of its own transaction took it back.
+    """
 
     position: Int64s
     visible: Bools
@@ -76,9 +76,9 @@ def _last_before(tombstone_of: Int64s, tombstone_offset: Int64s, identity: Int64
     count = len(tombstone_of)
     of, at = np.concatenate([tombstone_of, identity]), np.concatenate([tombstone_offset, end])
     order = np.lexsort((at, of))
-    place = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
-    found = order[np.maximum(place, 0)]
-    last = np.where((place >= 0) & (of[found] == of[order]), at[found], -1)
+    before = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
+    found = order[np.maximum(before, 0)]
+    last = np.where((before >= 0) & (of[found] == of[order]), at[found], -1)
     result = np.empty(len(order), dtype=np.int64)
     result[order] = last
     return np.asarray(result[count:], dtype=np.int64)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,7 +31,7 @@ from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.effects import OFFSET_SCHEMA, PENDING_SCHEMA, Effects, commit_columns
 from offsets_pipeline.semantics.group_facts import GroupFacts
 from offsets_pipeline.semantics.known_keys import decode_known_key
-from offsets_pipeline.semantics.log_row import ABORT, COMMIT, of_partitions
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT, as_bools, of_partitions
 from offsets_pipeline.semantics.partitioning import are_misplaced
 from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.transactions import (
@@ -40,16 +39,14 @@ from offsets_pipeline.semantics.transactions import (
     OPEN,
     Endings,
     endings,
-    outcomes_within,
+    endings_within,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from offsets_pipeline.record.records import Bools, Int64s
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 #: The columns of the log that the replay reads, and ``records``: the number of records that a row stands for. It is
 #: above 1 after an early compaction, and 0 for a pending commit of an earlier fold, which comes in again although its
@@ -103,7 +100,7 @@ class Replay:
         table = self._progress.unfolded(table)
         if not table.num_rows:
             return
-        table = table.append_column("outcome", pa.array(outcomes_within(table)))
+        table = table.append_column("outcome", pa.array(endings_within(table).outcome))
         control = table["control_type"].is_valid()
         if pc.any(control).as_py():
             ends = pc.and_(pc.is_in(table["control_type"], pa.array([COMMIT, ABORT])), table["producer_id"].is_valid())
@@ -153,7 +150,7 @@ class Replay:
         in_transaction = table["producer_id"].is_valid()
         if not self._semantics.is_classic:
             in_transaction = pc.and_(in_transaction, table["value"].is_valid())  # R12: a tombstone applies at once
-        return _mask(in_transaction)
+        return as_bools(in_transaction)
 
     def _compact(self) -> None:
         """Keep the commits that can still matter."""
@@ -266,7 +263,3 @@ def _endings(table: pa.Table, markers: list[pa.Table]) -> Endings:
     """The outcome of each row, if ``markers`` are all that may end its transaction."""
     columns = table.select(_MARKER_COLUMNS[:-1]).append_column("control_type", pa.nulls(table.num_rows, pa.string()))
     return endings(pa.concat_tables([columns, *markers])).taken(np.arange(table.num_rows))
-
-
-def _mask(column: pa.ChunkedArray) -> Bools:
-    return np.asarray(column.to_numpy(), dtype=np.bool_)

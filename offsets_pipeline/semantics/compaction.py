@@ -8,22 +8,20 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.record.commit_columns import decodable_keys, decodable_values, parse_commits
 from offsets_pipeline.semantics.classic_offsets import classic_offsets
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, endings_within, outcomes_within
+from offsets_pipeline.semantics.log_row import as_bools
+from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, endings_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from offsets_pipeline.record.records import Bools, Int64s
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 #: Rows that callers hand to `compact_early` at a time.
 COMPACT_ROWS = 250_000
@@ -61,7 +59,7 @@ def last_of_each(code: Int64s, record_offset: Int64s) -> Int64s:
         code = code[order]
     last = np.full(int(code.max()) + 1, -1, dtype=np.int64)
     last[code] = np.arange(len(code))  # of equal indices numpy keeps the last
-    kept: npt.NDArray[np.int64] = order[np.sort(last[last >= 0])]
+    kept: Int64s = order[np.sort(last[last >= 0])]
     return kept
 
 
@@ -70,9 +68,9 @@ def highest_of_each(identity: Int64s, position: Int64s, rank: Int64s) -> Int64s:
     if not len(identity):
         return np.zeros(0, dtype=np.int64)
     order = np.lexsort((rank, position))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    return last_of_each(identity, place)
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.arange(len(order))
+    return last_of_each(identity, number)
 
 
 def last_values_and_tombstones(table: pa.Table) -> Int64s:
@@ -140,7 +138,7 @@ def compact_early(
     if np.any(np.diff(partition) < 0):
         order = np.argsort(partition, kind="stable")
         table, partition = table.take(pa.array(order)), partition[order]
-    keys, code = _distinct(table["key"])
+    keys, code = distinct(table["key"])
     decodes, legacy = (of_key[code] for of_key in decodable_keys(keys))
     bounds = [0, *(np.flatnonzero(np.diff(partition)) + 1).tolist(), len(partition)]
     parts = (
@@ -173,9 +171,9 @@ class _Rows:
         #: All commits and tombstones that decode, and those of them that a compaction may remove.
         self.of_offsets = key_decodes & decodes
         if rows["control_type"].null_count < len(rows):
-            self.of_offsets &= _bools(rows["control_type"].is_null())
+            self.of_offsets &= as_bools(rows["control_type"].is_null())
         self.commits = self.of_offsets & fresh & ~self.known
-        self.plain = _bools(rows["producer_id"].is_null())
+        self.plain = as_bools(rows["producer_id"].is_null())
 
 
 class _Decided(NamedTuple):
@@ -194,7 +192,7 @@ def _decided(part: _Rows) -> _Decided:
     if part.plain.all():
         return _Decided(part.commits, ~part.plain, part.commits, _NO_ROWS)
     plain = part.plain | part.tombstone  # R12: a tombstone applies at once
-    outcome = outcomes_within(part.rows)
+    outcome = endings_within(part.rows).outcome
     committed = part.commits & ~plain & (outcome == COMMITTED)
     aborted = part.commits & ~plain & (outcome == ABORTED)
     visible = part.commits & plain | committed
@@ -229,9 +227,9 @@ def _decided_classic(keys: pa.Array, part: _Rows) -> _Decided:
 
 def _identities(keys: pa.Array, code: Int64s) -> Int64s:
     """A number for the identity of each row (R9); ``code`` is the position of its key, which is one of a commit."""
-    named, at = np.unique(code, return_inverse=True)
-    distinct = keys.take(pa.array(named))
-    return codes_of(parse_commits(distinct, pa.nulls(len(named), pa.binary())).identities())[at]
+    chosen, at = np.unique(code, return_inverse=True)
+    commits = parse_commits(keys.take(pa.array(chosen)), pa.nulls(len(chosen), pa.binary()))
+    return codes_of(commits.identities())[at]
 
 
 def _compacted(part: _Rows, decide: Callable[[_Rows], _Decided], *, keep_producers: bool) -> pa.Table:
@@ -249,16 +247,17 @@ def _compacted(part: _Rows, decide: Callable[[_Rows], _Decided], *, keep_produce
     counting = last if len(last) else stays[records[stays] > 0]
     if removed.any():
         stands_for[counting[0]] += records[removed].sum()
-    left = _with(rows, "records", pa.array(stands_for))
+    left = replaced(rows, "records", pa.array(stands_for))
     if decided.committed.any() and not keep_producers:
         visible_producers = pc.if_else(pa.array(decided.committed), pa.scalar(None, pa.int64()), rows["producer_id"])
-        left = _with(left, "producer_id", visible_producers)
+        left = replaced(left, "producer_id", visible_producers)
     left = left.take(pa.array(stays))
-    place = rows.schema.get_field_index("key")
-    return left.set_column(place, pa.field("key", pa.binary()), left["key"].cast(pa.binary()))
+    position = rows.schema.get_field_index("key")
+    return left.set_column(position, pa.field("key", pa.binary()), left["key"].cast(pa.binary()))
 
 
-def _with(rows: pa.Table, name: str, column: pa.Array) -> pa.Table:
+def replaced(rows: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    """The rows with another column in place of the one of this name."""
     return rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), column)
 
 
@@ -280,22 +279,18 @@ def _naming_more(code: Int64s, topic_id: tuple[Int64s, Int64s] | None, commits: 
     return more[np.unique(triples, axis=0, return_index=True)[1]]
 
 
-def _distinct(keys: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
-    """The distinct keys, null included, and the position of the key of each row among them."""
-    if not pa.types.is_dictionary(keys.type):
-        keys = keys.dictionary_encode()
-    encoded = _one_chunk(keys.unify_dictionaries())
+def distinct(column: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
+    """The distinct values of a column, null included, and the position of the value of each row among them."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    encoded = _one_chunk(column.unify_dictionaries())
     indices = encoded.indices
     if not indices.null_count:
         return encoded.dictionary, indices.to_numpy().astype(np.int64)
-    distinct = pa.concat_arrays([encoded.dictionary, pa.nulls(1, encoded.dictionary.type)])
-    return distinct, pc.fill_null(indices, len(distinct) - 1).to_numpy().astype(np.int64)
+    values = pa.concat_arrays([encoded.dictionary, pa.nulls(1, encoded.dictionary.type)])
+    return values, pc.fill_null(indices, len(values) - 1).to_numpy().astype(np.int64)
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     whole = column.combine_chunks()
     return whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
-
-
-def _bools(column: pa.ChunkedArray) -> Bools:
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.bool_)

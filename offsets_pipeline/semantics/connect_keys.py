@@ -29,7 +29,7 @@ class ConnectRecordType(StrEnum):
     RESTART_REQUEST = "restart-request"
     SESSION_KEY = "session-key"
     LOGGER_LEVEL = "logger-level"
-    TASK_FLUSH = "task-flush"  # of owned stores alone: the flush that the offsets of an exactly-once task are of
+    TASK_FLUSH = "task-flush"  # in owned stores only: the last flush of an exactly-once task
 
 
 class ConnectKey(NamedTuple):

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from offsets_pipeline.semantics.group_description import EMPTY, GroupDescription, describe_group
-from offsets_pipeline.semantics.group_types import CLASSIC
-from offsets_pipeline.semantics.subscriptions import subscribed_topics
+from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.record.message_types import RecordType
+from offsets_pipeline.semantics.group_description import EMPTY, GroupDescription, describe_group, topology_topics
+from offsets_pipeline.semantics.group_types import CLASSIC, STREAMS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(slots=True)
@@ -54,3 +60,29 @@ class Group:
         if self._topics is None:
             self._topics = (subscribed_topics(self.group_type, self.description, self.records),)
         return self._topics[0]
+
+
+def subscribed_topics(
+    group_type: str, group: GroupDescription, records: Mapping[tuple[int, str], bytes]
+) -> frozenset[str] | None:
+    """The topics that members subscribe to (R18, R26); None if the log lacks the subscription of a member."""
+    if group_type == CLASSIC:
+        return _of_classic(group)
+    if group_type == STREAMS:
+        return _of_streams(group, records)
+    return frozenset(topic for member in group.members for topic in member.subscribed_topics or ())
+
+
+def _of_classic(group: GroupDescription) -> frozenset[str] | None:
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE or not group.members:
+        return frozenset()  # Kafka knows no subscriptions of other protocols
+    if group.protocol is None or any(member.subscribed_topics is None for member in group.members):
+        return None
+    return frozenset(topic for member in group.members for topic in member.subscribed_topics or ())
+
+
+def _of_streams(group: GroupDescription, records: Mapping[tuple[int, str], bytes]) -> frozenset[str]:
+    value = records.get((RecordType.STREAMS_GROUP_TOPOLOGY, ""))
+    if value is None or group.state == EMPTY:
+        return frozenset()
+    return frozenset(topology_topics(decode_value(RecordType.STREAMS_GROUP_TOPOLOGY, value).fields) or ())

@@ -13,6 +13,8 @@ A replay of the kept records gives the same state, whatever records follow (docs
 
 A broker compares raw keys alone and keeps less (R16 lists the consequences). Here a corrupt record hides nothing, a
 simple group stays, and a tombstone stays as long as a record that it deleted.
+
+`topic_survivors` does the same for topics of Kafka Connect.
 """
 
 from __future__ import annotations
@@ -20,9 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
@@ -33,23 +33,16 @@ from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group_description import Existence, GroupRecordRow, existence, is_live
 from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, record_key_of
 from offsets_pipeline.semantics.known_keys import decode_known_key
-from offsets_pipeline.semantics.log_row import ABORT, COMMIT
-from offsets_pipeline.semantics.transactions import (
-    ABORTED,
-    COMMITTED,
-    NO_MARKER,
-    OPEN,
-    Endings,
-    next_markers,
-)
+from offsets_pipeline.semantics.log_row import as_bools
+from offsets_pipeline.semantics.topic_replay import ParsedRows
+from offsets_pipeline.semantics.transactions import ABORTED, NO_MARKER, OPEN, endings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from offsets_pipeline.record.records import Bools, Int64s
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-
-Bools = npt.NDArray[np.bool_]
-Int64s = npt.NDArray[np.int64]
+    from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: The columns that a cleaning reads. ``aged``: older than `delete.retention.ms`, so that a tombstone may go.
 SCHEMA = pa.schema(
@@ -75,48 +68,55 @@ def survivors(rows: pa.Table, semantics: CoordinatorSemantics = MODERN) -> Bools
     return _OffsetsCleaning(rows.select(SCHEMA.names).combine_chunks(), semantics).kept()
 
 
-class Cleaning:
+def topic_survivors(rows: pa.Table, kind: TopicKind) -> Bools:
+    """Whether each row of a topic of Kafka Connect stays (R30); ``rows`` as of `survivors`, without early compaction.
+
+    Kept are:
+
+    - the last visible record of each raw key, also an old tombstone: it may hide another raw key of its identity, even
+      in another log partition;
+    - of each raw key whose record does not decode or has an unknown type, the last record (R6);
+    - every record of an open transaction, the markers of records that are kept, and the last record of each producer.
+    """
+    return _TopicCleaning(rows.select(SCHEMA.names).combine_chunks(), kind).kept()
+
+
+class _Cleaning:
     """The records of one log partition that a cleaning looks at: what topics of all kinds have in common.
 
     Uses positions of rows in place of record offsets: they have the same order.
     """
 
+    _keep: Bools
+
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
         self._count = rows.num_rows
-        self._tombstone = _mask(rows["value"].is_null())
-        self._aged = _mask(rows["aged"])
-        self._in_transaction = _mask(rows["producer_id"].is_valid())
-        self._data = _mask(rows["control_type"].is_null())
-        self._read_transactions()
+        self._tombstone = as_bools(rows["value"].is_null())
+        self._aged = as_bools(rows["aged"])
+        self._in_transaction = as_bools(rows["producer_id"].is_valid())
+        self._data = as_bools(rows["control_type"].is_null())
+        at = np.arange(self._count)
+        numbered = rows.select(["producer_id", "control_type"]).append_column("record_offset", pa.array(at))
+        self._ends = endings(numbered.append_column("log_partition", pa.array(np.zeros_like(at))))
+        self._marker = np.where(self._ends.marker_offset == NO_MARKER, _NONE, self._ends.marker_offset)
+        self._open = self._data & self._in_transaction & (self._ends.outcome == OPEN)
+        self._aborted: Bools = self._ends.outcome == ABORTED
         self._keep = self._open.copy()
-
-    def _read_transactions(self) -> None:
-        """Find the marker of each record of a transaction (R11)."""
-        commits = _mask(pc.fill_null(pc.equal(self._rows["control_type"], COMMIT), fill_value=False))
-        aborts = _mask(pc.fill_null(pc.equal(self._rows["control_type"], ABORT), fill_value=False))
-        is_marker = (commits | aborts) & self._in_transaction
-        rows = np.flatnonzero((self._data | is_marker) & self._in_transaction)
-        producers = codes_of(self._rows["producer_id"].take(pa.array(rows)))
-        found = next_markers(producers, rows, is_marker[rows])
-        members, found = rows[self._data[rows]], found[self._data[rows]]
-        ended = members[found >= 0]
-        self._marker = np.full(self._count, _NONE, dtype=np.int64)
-        self._marker[ended] = rows[found[found >= 0]]
-        self._open = np.zeros(self._count, dtype=np.bool_)
-        self._open[members[found < 0]] = True
-        self._aborted = np.zeros(self._count, dtype=np.bool_)
-        self._aborted[ended] = aborts[self._marker[ended]]
 
     def _last_of_unread(self, unread: Int64s) -> Int64s:
         """The last record of each raw key that does not decode, as a broker keeps it; null is a key, too (R6)."""
         if not len(unread):
             return unread
         keys = codes_of(self._rows["key"].cast(pa.large_binary()).fill_null(b""))
-        keys = keys * 2 + _mask(self._rows["key"].is_null())
+        keys = keys * 2 + as_bools(self._rows["key"].is_null())
         counted = np.flatnonzero(self._data & ~self._aborted)
         last = counted[last_of_each(keys[counted], counted)]
         return last[np.isin(last, unread) & ~(self._tombstone & self._aged)[last]]
+
+    def _keep_transactions(self, keep: Bools) -> None:
+        self._keep_producers(keep)
+        self._keep_markers(keep)
 
     def _keep_producers(self, keep: Bools) -> None:
         """Keep the last record of each producer: a coordinator learns producer epochs from the log alone."""
@@ -130,7 +130,7 @@ class Cleaning:
         keep[self._marker[ended]] = True
 
 
-class _OffsetsCleaning(Cleaning):
+class _OffsetsCleaning(_Cleaning):
     def __init__(self, rows: pa.Table, semantics: CoordinatorSemantics) -> None:
         super().__init__(rows)
         self._semantics = semantics
@@ -177,8 +177,7 @@ class _OffsetsCleaning(Cleaning):
         if not self._semantics.is_classic:
             self._keep_proofs(keep)
         self._keep_what_hides(keep)
-        self._keep_producers(keep)
-        self._keep_markers(keep)
+        self._keep_transactions(keep)
         return keep
 
     def _winners(self) -> Int64s:
@@ -190,10 +189,10 @@ class _OffsetsCleaning(Cleaning):
     def _classic_winners(self) -> Int64s:
         """The visible record of each identity, or its last tombstone (R10c)."""
         rows, tombstone = self._commits, self._tombstone[self._commits]
-        outcome = np.where(self._open, OPEN, np.where(self._aborted, ABORTED, COMMITTED)).astype(np.int8)
-        ends = Endings(outcome, np.where(self._marker >= 0, self._marker, NO_MARKER)).taken(rows)
         producer = codes_of(self._rows["producer_id"].take(pa.array(rows)).fill_null(-1))
-        found = classic_offsets(self._identity, rows, tombstone, self._in_transaction[rows], producer, ends)
+        found = classic_offsets(
+            self._identity, rows, tombstone, self._in_transaction[rows], producer, self._ends.taken(rows)
+        )
         visible = np.flatnonzero(found.visible)
         rank = np.where(tombstone, TOMBSTONE_RANK, rows)
         last = highest_of_each(self._identity[visible], found.position[visible], rank[visible])
@@ -232,6 +231,21 @@ class _OffsetsCleaning(Cleaning):
         # R14: under `classic` a tombstone of a group hides none of its offsets
         first_commit = {} if is_classic else dict(zip(self._groups_of_commits, lowest.tolist(), strict=True))
         keep[self._groups.hiding(keep, first_commit)] = True
+
+
+class _TopicCleaning(_Cleaning):
+    def __init__(self, rows: pa.Table, kind: TopicKind) -> None:
+        super().__init__(rows)
+        self._parsed = ParsedRows(rows, kind)
+
+    def kept(self) -> Bools:
+        keep = self._keep
+        known = self._data & self._parsed.known
+        visible = np.flatnonzero(known & ~self._open & ~self._aborted)
+        keep[visible[last_of_each(self._parsed.key_code[visible], visible)]] = True  # R10
+        keep[self._last_of_unread(np.flatnonzero(self._data & ~known))] = True
+        self._keep_transactions(keep)
+        return keep
 
 
 class _Group(NamedTuple):
@@ -316,10 +330,6 @@ class _GroupRecords:
             if first < removed:
                 hiding.append(removed)
         return hiding
-
-
-def _mask(column: pa.ChunkedArray) -> Bools:
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _taken(rows: pa.Table, positions: Int64s) -> pa.Table:

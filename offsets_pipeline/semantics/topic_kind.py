@@ -18,8 +18,3 @@ class TopicKind(StrEnum):
     def is_connect(self) -> bool:
         """Whether Kafka Connect writes such topics."""
         return self is not TopicKind.CONSUMER_OFFSETS
-
-    @property
-    def has_offsets(self) -> bool:
-        """Whether the topic may hold offsets of source connectors."""
-        return self in (TopicKind.CONNECT_OFFSETS, TopicKind.CONNECT)

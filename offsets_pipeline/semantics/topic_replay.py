@@ -5,30 +5,29 @@ It holds all rows that `compact_topic` leaves: the last ones of each raw key. `T
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
-from offsets_pipeline.semantics.compaction import codes_of, last_of_each, paired
+from offsets_pipeline.semantics.compaction import codes_of, distinct, last_of_each, paired, replaced
 from offsets_pipeline.semantics.connect_keys import ConnectKey, parse_connect_key, parse_connect_value, state_value
 from offsets_pipeline.semantics.effects import Effects
+from offsets_pipeline.semantics.log_row import as_bools
 from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.topic_state import ConnectRow
-from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, outcomes, outcomes_within
+from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, endings, endings_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from offsets_pipeline.record.records import Bools, Int64s
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
 Parsed = TypeVar("Parsed")
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 #: INPUT_SCHEMA with the record's timestamp, by which a view chooses among raw keys of one identity.
 CONNECT_INPUT_SCHEMA = INPUT_SCHEMA.append(pa.field("record_timestamp", pa.timestamp("us", tz="UTC")))
@@ -57,12 +56,12 @@ def replay_topic(tables: Iterable[pa.Table], kind: TopicKind, folded_to: Mapping
     table = table.filter(
         pc.is_in(table["log_partition"], pa.array(list(progress.records), pa.int32()))
     ).combine_chunks()
-    outcome = outcomes(table)
-    data = table["control_type"].is_null().to_numpy().astype(np.bool_)
+    outcome = endings(table).outcome
+    data = as_bools(table["control_type"].is_null())
     table, outcome = table.filter(pa.array(data)), outcome[data]
     parsed = ParsedRows(table, kind)
     _note_unread(progress, table, parsed)
-    plain = table["producer_id"].is_null().to_numpy().astype(np.bool_)
+    plain = as_bools(table["producer_id"].is_null())
     offset = table["record_offset"].to_numpy()
     key = paired(parsed.key_code, table["log_partition"].to_numpy())
     visible = np.flatnonzero(parsed.known & (plain | (outcome == COMMITTED)))
@@ -92,9 +91,9 @@ def compact_topic(table: pa.Table, kind: TopicKind, folded_to: Mapping[int, int]
     counts = records > 0
     folded = counts & (offset < starts[partition])
     parsed = ParsedRows(table, kind)
-    outcome = outcomes_within(table)
-    data = table["control_type"].is_null().to_numpy().astype(np.bool_)
-    plain = table["producer_id"].is_null().to_numpy().astype(np.bool_)
+    outcome = endings_within(table).outcome
+    data = as_bools(table["control_type"].is_null())
+    plain = as_bools(table["producer_id"].is_null())
     removable = data & counts & ~folded & parsed.known & (plain | (outcome != OPEN))
     visible = np.flatnonzero(removable & (plain | (outcome == COMMITTED)))
     removed = removable.copy()
@@ -106,9 +105,7 @@ def compact_topic(table: pa.Table, kind: TopicKind, folded_to: Mapping[int, int]
         stands_for[first] += records[removed & (partition == at)].sum()
     committed = pa.array(removable & (outcome == COMMITTED))
     producers = pc.if_else(committed, pa.scalar(None, pa.int64()), table["producer_id"])
-    for name, column in (("records", pa.array(stands_for)), ("producer_id", producers)):
-        at = table.schema.get_field_index(name)
-        table = table.set_column(at, table.schema.field(at), column)
+    table = replaced(replaced(table, "records", pa.array(stands_for)), "producer_id", producers)
     return table.filter(pa.array(stays))
 
 
@@ -120,13 +117,13 @@ def connect_rows(table: pa.Table) -> list[ConnectRow]:
 
 
 class ParsedRows:
-    """What keys and values of rows say; each distinct one is parsed once."""
+    """The parsed keys and values of rows. Parses each distinct key and each distinct value once."""
 
     def __init__(self, table: pa.Table, kind: TopicKind) -> None:
-        keys, self.key_code = _distinct(table["key"])
-        values, self._value_code = _distinct(table["value"])
-        self._keys = [_parsed_or_corrupt(lambda raw: parse_connect_key(raw, kind), each) for each in keys]
-        self._values = [_parsed_or_corrupt(parse_connect_value, each) for each in values]
+        keys, self.key_code = distinct(table["key"])
+        values, self._value_code = distinct(table["value"])
+        self._keys = [_parsed_or_corrupt(lambda raw: parse_connect_key(raw, kind), each) for each in keys.to_pylist()]
+        self._values = [_parsed_or_corrupt(parse_connect_value, each) for each in values.to_pylist()]
         is_known = np.array([isinstance(each, ConnectKey) for each in self._keys], dtype=np.bool_)
         decodes = np.array([not isinstance(each, CorruptRecord) for each in self._values], dtype=np.bool_)
         #: Whether each row is a record that decodes, of a known type.
@@ -190,17 +187,3 @@ def _pending(rows: pa.Table) -> pa.Table:
     }
     taken = ("log_partition", "producer_id", "record_offset", "key", "value")
     return pa.table({name: rows[name] for name in taken} | columns)
-
-
-class _Distinct(NamedTuple):
-    values: list[bytes | None]
-    code: Int64s
-
-
-def _distinct(column: pa.ChunkedArray) -> _Distinct:
-    """The distinct values, null as the last, and the position of each row's among them."""
-    encoded = column.combine_chunks().dictionary_encode()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    values = encoded.dictionary.to_pylist()
-    code = pc.fill_null(encoded.indices, len(values)).to_numpy().astype(np.int64)
-    return _Distinct([*values, None], code)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.semantics.log_row import ABORT, COMMIT
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT, as_bools
 
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from offsets_pipeline.record.records import Bools, Int64s
 
 COMMITTED = 1
 ABORTED = 0
@@ -33,16 +34,6 @@ class Endings(NamedTuple):
     def taken(self, rows: Int64s) -> Endings:
         """Those of some rows."""
         return Endings(self.outcome[rows], self.marker_offset[rows])
-
-
-def outcomes(rows: pa.Table) -> npt.NDArray[np.int8]:
-    """COMMITTED, ABORTED or OPEN for each row, as `endings`."""
-    return endings(rows).outcome
-
-
-def outcomes_within(rows: pa.Table) -> npt.NDArray[np.int8]:
-    """COMMITTED, ABORTED or OPEN for each row, as `endings_within`."""
-    return endings_within(rows).outcome
 
 
 def endings(rows: pa.Table) -> Endings:
@@ -76,7 +67,7 @@ def endings_within(rows: pa.Table) -> Endings:
     return _endings(rows, run)
 
 
-def next_markers(transaction_of: Int64s, record_offset: Int64s, is_marker: Bools) -> Int64s:
+def _next_markers(transaction_of: Int64s, record_offset: Int64s, is_marker: Bools) -> Int64s:
     """The position of the marker that ends the transaction of each row (R11); -1 for an open transaction.
 
     ``transaction_of`` numbers the producers of each log partition, from 0. A marker ends itself.
@@ -103,12 +94,12 @@ def _open(rows: pa.Table) -> Endings:
 
 
 def _endings(rows: pa.Table, part: Int64s) -> Endings:
-    """``part`` numbers the parts of the log that know nothing of each other."""
+    """``part`` numbers the parts of the log whose markers end only transactions of the same part."""
     found = _open(rows)
-    commits = _equal(rows["control_type"], COMMIT)
-    is_marker = commits | _equal(rows["control_type"], ABORT)
-    is_data = np.asarray(rows["control_type"].is_null().to_numpy(), dtype=np.bool_)
-    in_transaction = np.flatnonzero((is_data | is_marker) & rows["producer_id"].is_valid().to_numpy())
+    commits = as_bools(pc.equal(rows["control_type"], COMMIT).fill_null(fill_value=False))
+    is_marker = as_bools(pc.is_in(rows["control_type"], pa.array([COMMIT, ABORT])))
+    is_data = as_bools(rows["control_type"].is_null())
+    in_transaction = np.flatnonzero((is_data | is_marker) & as_bools(rows["producer_id"].is_valid()))
     if not len(in_transaction):
         return found
     producers = rows["producer_id"].take(pa.array(in_transaction)).combine_chunks()
@@ -116,7 +107,7 @@ def _endings(rows: pa.Table, part: Int64s) -> Endings:
     if int(codes.max()) >= max(_SMALL_CODES, 8 * len(codes)):
         codes = _numbered(pa.array(codes))
     offset = rows["record_offset"].to_numpy()[in_transaction]
-    marker = next_markers(codes, offset, is_marker[in_transaction])
+    marker = _next_markers(codes, offset, is_marker[in_transaction])
     ended = (marker >= 0) & is_data[in_transaction]
     found.outcome[in_transaction[ended]] = np.where(commits[in_transaction[marker[ended]]], COMMITTED, ABORTED)
     found.marker_offset[in_transaction[ended]] = offset[marker[ended]]
@@ -129,7 +120,3 @@ def _numbered(values: pa.Array) -> Int64s:
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
-
-
-def _equal(column: pa.ChunkedArray, value: str) -> Bools:
-    return np.asarray(pc.fill_null(pc.equal(column, value), fill_value=False).to_numpy(), dtype=np.bool_)

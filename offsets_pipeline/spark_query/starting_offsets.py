@@ -13,8 +13,7 @@ from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.errors import InvalidRequest, NoSuchOffset
-from offsets_pipeline.offset_reset.group_offsets import owned_group_offsets
-from offsets_pipeline.offset_reset.mirrored_group_offsets import mirrored_group_offsets
+from offsets_pipeline.offset_reset.group_offsets import mirrored_group_offsets, owned_group_offsets
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
@@ -38,8 +37,8 @@ def starting_offsets(
     """The JSON for the option `startingOffsets` of Spark's Kafka source: the committed offsets of a group.
 
     Spark asks for all partitions of the topics. So the JSON has all up to the last one with a committed offset, or up
-    to a given number of partitions; ``missing`` stands for those without a committed offset. A cluster tells how many
-    partitions the topics have.
+    to a given number of partitions; ``missing`` stands for those without a committed offset. A cluster knows the
+    number of partitions of the topics.
 
     Args:
         store: the folder of a store: owned, mirrored or of snapshots; or bootstrap servers HOST:PORT[,HOST:PORT].

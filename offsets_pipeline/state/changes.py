@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
 from offsets_pipeline.semantics.group_description import GroupRecordRow, existence
-from offsets_pipeline.semantics.group_rows import described
+from offsets_pipeline.semantics.group_facts import described
 from offsets_pipeline.state.known import groups_in
 from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, StateTable, ended, last_of_each
 from offsets_pipeline.state.published_rows import (

@@ -31,8 +31,7 @@ from offsets_pipeline.log.metadata import note_quarantine, note_topics
 from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging, with_older_noted
 from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
 from offsets_pipeline.state.fold_progress import NO_INCARNATION, FoldProgress, PartitionProgress, progressed
-from offsets_pipeline.state.known import KnownGroups, names_of_known
-from offsets_pipeline.state.merge_on_read import state_tables_of
+from offsets_pipeline.state.known import KnownGroups
 from offsets_pipeline.state.publishing import ReplayedRows, is_of_unnamed, merged_tables
 from offsets_pipeline.state.replay_job import replay_log
 from offsets_pipeline.state.replay_start import replay_start
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.log.append import Append
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.state.replay_start import ReplayStart, TopicStart
     from offsets_pipeline.store import Store
 
 _SWAPS = 20  # attempts of a replay to catch up with a stream
@@ -147,9 +145,10 @@ class _Fold:
         self._progress = progress
         self._found = progress.semantics
         self._semantics = semantics or self._found or store.properties.coordinator_semantics
-        self._tables = state_tables_of(store.properties.topic_kind)
         current = current_log(store)
         self._log_incarnation, self._count = current.number, current.offsets_partitions
+        self._start = replay_start(store.properties, self._count, self._semantics)
+        self._tables = self._start.tables
 
     def rest(self, log: Snapshot, append: Append | None) -> Changes:
         """Fold the records of the log that are not folded; those of the append alone if no others are.
@@ -160,11 +159,10 @@ class _Fold:
         if progress.log_incarnation < self._log_incarnation or progress.partitions.keys() != set(range(self._count)):
             return self.rebuild(None)
         self._log_incarnation = progress.log_incarnation
-        names = names_of_known(self._store.properties.topic_kind, self._semantics)
-        tables = (belonging(self._store.table(name), progress) for name in names)
+        tables = (belonging(self._store.table(name), progress) for name in self._start.known)
         known = KnownGroups.of(tables, progress.incarnations)
         if append is not None and append.rows is not None and append.version == progress.log_version + 1:
-            start = self._start(progress.partitions)
+            start = self._start.after(progress.partitions)
             rows = start.compact(as_input(append.rows, start.schema))
             folders = self._folders(progress.partitions, known)
             changes, to = self._added([write_changes(start.replay([rows]), folders)]), append.version
@@ -312,8 +310,7 @@ class _Fold:
         if not late:
             return {}
         incarnations = {at: each.incarnation for at, each in moved.items()}
-        names = names_of_known(self._store.properties.topic_kind, self._semantics)
-        tables = (self._store.table(name).snapshot() for name in names)
+        tables = (self._store.table(name).snapshot() for name in self._start.known)
         files = files_after(log.version, self._store.table(LOG.name).snapshot())
         changes = self._replay(late, KnownGroups.of(tables, incarnations, published.files), files)
         versions |= self._append(changes)
@@ -324,7 +321,7 @@ class _Fold:
         self, progress: Mapping[int, PartitionProgress], known: KnownGroups | None, files: Iterable[DataFile]
     ) -> Changes:
         """Replay these files of the log from these starts."""
-        start = self._start(progress)
+        start = self._start.after(progress)
         log_range = LogRange(start.folded_to, log_incarnation=self._log_incarnation)
         reader = LogReader(self._store.table(LOG.name), log_range, start.schema, start.compact)
         wanted = [file for file in files if log_range.may_hold(file)]
@@ -334,9 +331,6 @@ class _Fold:
             self._store, reader, wanted, at_most, lambda tables: write_changes(start.replay(tables), folders)
         )
         return self._added(found)
-
-    def _start(self, progress: Mapping[int, PartitionProgress]) -> ReplayStart | TopicStart:
-        return replay_start(self._store.properties, self._count, self._semantics, progress)
 
     def _folders(self, progress: Mapping[int, PartitionProgress], known: KnownGroups | None) -> StateFolders:
         tables = {name: self._store.table(name) for table in self._tables for name in table.names}

@@ -18,8 +18,7 @@ from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.state.changes import StateFolders, write_changes
 from offsets_pipeline.state.fold_progress import progressed
-from offsets_pipeline.state.known import KnownGroups, names_of_known
-from offsets_pipeline.state.merge_on_read import state_tables_of
+from offsets_pipeline.state.known import KnownGroups
 from offsets_pipeline.state.replay_start import replay_start
 
 if TYPE_CHECKING:
@@ -60,15 +59,14 @@ def fold_rest(
     Goes on from the state's tables, except in log partitions whose incarnation is UNSTORED_INCARNATION: those start at
     the start of the log. Raises as `TableFolder.open_file`.
     """
-    kind, semantics = state.properties.topic_kind, state.semantics
     start = {at: state.progress[at] for at in chosen}
-    tables = {each.name: FactsInMemory(each.table) for each in state_tables_of(kind)}
+    replay = replay_start(state.properties, log.offsets_partitions, state.semantics).after(start)
+    tables = {each.name: FactsInMemory(each.table) for each in replay.tables}
     incarnations = {at: each.incarnation for at, each in start.items()}
-    known = KnownGroups.of(map(state.table, names_of_known(kind, semantics)), incarnations)
-    replay = replay_start(state.properties, log.offsets_partitions, semantics, start)
+    known = KnownGroups.of(map(state.table, replay.known), incarnations)
     log_range = LogRange(replay.folded_to, log_incarnation=log.incarnation)
     reader = LogReader(log.folder, log_range, replay.schema, replay.compact)
-    folders = StateFolders(tables, log.offsets_partitions, semantics, incarnations, known)
+    folders = StateFolders(tables, log.offsets_partitions, state.semantics, incarnations, known)
     changes = write_changes(replay.replay(reader.read(files)), folders)
     return replace(
         state,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.connect_keys import state_value
 from offsets_pipeline.semantics.effects import within_bounds
-from offsets_pipeline.semantics.group_rows import described_columns
+from offsets_pipeline.semantics.group_facts import described_columns
 from offsets_pipeline.semantics.table_replay import log_rows
 from offsets_pipeline.semantics.topic_replay import connect_rows
 from offsets_pipeline.semantics.topic_state import TopicPartitionState

@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from offsets_pipeline.delta.data_file import Only
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.semantics.topic_kind import TopicKind
 
     Group = tuple[int, str]
 
 
 class KnownGroups(StoredRows):
-    """The rows of groups that a fold continues, in the tables that `names_of_known` names; picklable."""
+    """The rows of groups that a fold continues, in the tables that `ReplayStart.known` names; picklable."""
 
     def existing(self, groups: Collection[Group]) -> set[Group]:
         """Those of the groups that exist (R14)."""
@@ -47,13 +45,6 @@ class KnownGroups(StoredRows):
 def groups_in(rows: pa.Table) -> set[Group]:
     """The groups that rows are of."""
     return set(zip(rows["log_partition"].to_pylist(), rows["group_id"].to_pylist(), strict=True))
-
-
-def names_of_known(kind: TopicKind, semantics: CoordinatorSemantics) -> list[str]:
-    """The tables that a fold looks up groups in; a topic of Kafka Connect has no groups."""
-    if kind.is_connect:
-        return []
-    return [name for each in (RECORDS, DESCRIBED, *((OFFSETS,) if semantics.is_classic else ())) for name in each.names]
 
 
 def _only(groups: Collection[Group]) -> Only:

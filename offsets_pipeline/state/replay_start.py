@@ -1,10 +1,10 @@
-"""The start of a replay, by the kind of topic in a log: its first rows and its semantics. No Spark."""
+"""How the log of a store is replayed, by the kind of its topic: chosen once, when the store is opened. No Spark."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from offsets_pipeline.semantics.compaction import compact_early, gathered
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, replay_topic
+from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, STATE_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,13 +29,27 @@ _ADD_ROWS = 250_000  # rows that the replay takes at once
 
 @dataclass(frozen=True)
 class ReplayStart:
-    """Start of a replay: R1's n, semantics, first unfolded record offsets, and pending commits as INPUT_SCHEMA."""
+    """Start of a replay: R1's n, semantics, first unfolded record offsets, and pending commits as INPUT_SCHEMA.
+
+    ``tables``: the tables of facts that it changes.
+    """
 
     offsets_partitions: int
     semantics: CoordinatorSemantics = MODERN
     folded_to: Mapping[int, int] = field(default_factory=dict)
     pending: pa.Table = field(default_factory=INPUT_SCHEMA.empty_table)
     schema = INPUT_SCHEMA
+    tables = STATE_TABLES
+
+    @property
+    def known(self) -> list[str]:
+        """The names of the tables that a fold looks up groups in."""
+        tables = (RECORDS, DESCRIBED, *((OFFSETS,) if self.semantics.is_classic else ()))
+        return [name for each in tables for name in each.names]
+
+    def after(self, progress: Mapping[int, PartitionProgress]) -> ReplayStart:
+        """The start of a replay that continues these log partitions."""
+        return replace(self, folded_to=_folded_to(progress), pending=pending_rows(progress, self.schema))
 
     def compact(self, table: pa.Table) -> pa.Table:
         """The rows that `compact_early` leaves."""
@@ -53,12 +68,18 @@ class ReplayStart:
 
 @dataclass(frozen=True)
 class TopicStart:
-    """Start of the replay of a topic of Kafka Connect; ``folded_to`` and ``pending`` as in `ReplayStart`."""
+    """Start of the replay of a topic of Kafka Connect, which has no groups; attributes as in `ReplayStart`."""
 
     kind: TopicKind
     folded_to: Mapping[int, int] = field(default_factory=dict)
     pending: pa.Table = field(default_factory=CONNECT_INPUT_SCHEMA.empty_table)
     schema = CONNECT_INPUT_SCHEMA
+    tables = (CONNECT,)
+    known: ClassVar[list[str]] = []
+
+    def after(self, progress: Mapping[int, PartitionProgress]) -> TopicStart:
+        """The start of a replay that continues these log partitions."""
+        return replace(self, folded_to=_folded_to(progress), pending=pending_rows(progress, self.schema))
 
     def compact(self, table: pa.Table) -> pa.Table:
         """The rows that `compact_topic` leaves."""
@@ -70,16 +91,16 @@ class TopicStart:
 
 
 def replay_start(
-    properties: StoreProperties,
-    offsets_partitions: int,
-    semantics: CoordinatorSemantics,
-    progress: Mapping[int, PartitionProgress],
+    properties: StoreProperties, offsets_partitions: int, semantics: CoordinatorSemantics
 ) -> ReplayStart | TopicStart:
-    """Return the start of a replay that continues these log partitions."""
-    folded_to = {at: each.folded_to for at, each in progress.items()}
+    """Return the start of a replay of a store's log from its beginning."""
     if properties.topic_kind.is_connect:
-        return TopicStart(properties.topic_kind, folded_to, pending_rows(progress, TopicStart.schema))
-    return ReplayStart(offsets_partitions, semantics, folded_to, pending_rows(progress))
+        return TopicStart(properties.topic_kind)
+    return ReplayStart(offsets_partitions, semantics)
+
+
+def _folded_to(progress: Mapping[int, PartitionProgress]) -> dict[int, int]:
+    return {at: each.folded_to for at, each in progress.items()}
 
 
 def pending_rows(partitions: Mapping[int, PartitionProgress], schema: pa.Schema = INPUT_SCHEMA) -> pa.Table:

@@ -199,10 +199,10 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     log_range = LogRange(dict.fromkeys(starts, 0), progress.folded_to, progress.log_incarnation)
     of_state = log_incarnation(store, progress.log_incarnation)
     count = of_state.offsets_partitions
-    start = replay_start(store.properties, count, semantics, starts)
+    start = replay_start(store.properties, count, semantics).after(starts)
     reader = LogReader(log, log_range, start.schema, None if independent else start.compact)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
-    names = [name for each in state_tables_of(kind) for name in each.names]
+    names = [name for each in start.tables for name in each.names]
     known = {name: belonging(store.table(name), progress) for name in dict.fromkeys([*names, *progress.versions])}
     stored = StoredRows.of(map(known.__getitem__, names), progress.incarnations)
     comparison = _Comparison(kind, stored, progress.partitions, of_state.cleaned_to, independent)
@@ -217,7 +217,7 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
         replayed |= partitions
         whole.add(each)
     # log partitions without records should have no rows
-    nothing = {each.name: each.row_schema().empty_table() for each in state_tables_of(kind)}
+    nothing = {each.name: each.row_schema().empty_table() for each in start.tables}
     of_others = replace(comparison, is_independent=False).compare_rows(progress.partitions.keys() - replayed, nothing)
     of_others.log_partitions = 0
     whole.add(of_others)

@@ -8,7 +8,7 @@ from pyspark import inheritable_thread_target
 
 from offsets_pipeline.clock import MS_OF_HOUR
 from offsets_pipeline.foreign_errors import in_one_line
-from offsets_pipeline.maintenance import maintain_beside_fold
+from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.periodic import Periodic
 
 if TYPE_CHECKING:
@@ -76,9 +76,11 @@ class StreamUpkeep:
         now_ms = self._clock.now_ms()
         cleans = self._must_clean(now_ms)
         try:
-            done = maintain_beside_fold(
-                *(self._store, self._clock, self._periodic.is_stopped, self._settings),
+            done = maintain_store(
+                *(self._store, self._clock, self._settings),
+                publishes=False,
                 cleans=cleans,
+                is_stopping=self._periodic.is_stopped,
                 dropped_since_ms=self._dropped_since_ms,
             )
         except Exception:

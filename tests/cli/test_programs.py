@@ -97,7 +97,7 @@ def files_of(store: Path) -> set[Path]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("command", [("fold", "--available-now"), ("verify",), ("sql", "--spark", "SELECT 1")])
+@pytest.mark.parametrize("command", [("fold",), ("create-views", "--schema", "s"), ("sql", "--spark", "SELECT 1")])
 def test_missing_java_is_named_in_the_error(
     folded: Callable[[str], Path], root: Path, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
@@ -139,6 +139,25 @@ def test_describe_needs_no_java(folded: Callable[[str], Path], root: Path, tmp_p
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert len(done.stdout.splitlines()) > 5
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [(("reload",), "records replayed"), (("fold", "--available-now"), "0 records folded"), (("verify",), "equal")],
+)
+def test_replay_of_few_records_needs_no_java(
+    folded: Callable[[str], Path], root: Path, tmp_path: Path, command: tuple[str, ...], said: str
+) -> None:
+    copied(folded(CAPTURE), tmp_path / "s")
+    name, *rest = command
+    words: list[str | Path] = [OFFSETS, name, "--store", tmp_path / "s", *rest]
+    without_java = {"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)}
+    done = subprocess.run(
+        words, cwd=root, capture_output=True, text=True, check=False, timeout=100, env=os.environ | without_java
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert said in done.stdout
 
 
 @pytest.mark.process

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from examples.file_lines import chunks, lines, mark_of
 from offsets_pipeline.connect.exactly_once import ExactlyOnceTask
-from offsets_pipeline.connect.file_lines import chunks, lines, mark_of
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageReader, OffsetStorageWriter
 from offsets_pipeline.connect.offset_committer import FlushSettings, OffsetCommitter, initialize_offsets
 from offsets_pipeline.connect.target_table import TargetTable
@@ -29,7 +29,7 @@ from offsets_pipeline.connect.target_table import TargetTable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from offsets_pipeline.connect.file_lines import Line
+    from examples.file_lines import Line
 
 CONNECTOR = "copy"
 SCHEMA = pa.schema([pa.field("position", pa.int64(), nullable=False), ("line", pa.string())])

@@ -36,7 +36,7 @@ def say(text: str) -> None:
 def upkeep(store: Store, settings: Settings, ended: threading.Event) -> None:
     while not ended.is_set():
         cleaned = clean_log(store, settings, SystemClock())
-        (log,) = (each for each in maintain_store(store, SystemClock(), settings=settings) if each.table == LOG.name)
+        (log,) = (each for each in maintain_store(store, SystemClock(), settings) if each.table == LOG.name)
         say(f"removed {cleaned.removed} files {log.files_before} {log.files}")
 
 

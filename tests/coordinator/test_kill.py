@@ -106,7 +106,7 @@ def assert_gapless(store: Path) -> None:
 def assert_answers_what_is_in_the_log(store: Path) -> None:
     with opened(store) as coordinator:
         for partition, rows in log_of(store).items():
-            state = coordinator._partitions.state(partition)
+            state = coordinator._core.partitions.state(partition)
             assert Replayed.of(state) == replay(rows, partition, PARTITIONS)
         for group_id in {group_id for group_id, _, _ in commits_in(store)}:
             found = replay(log_of(store)[partition_for(group_id, PARTITIONS)], partition_for(group_id, PARTITIONS), 4)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Protocol
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from tests.kafka.broker_answers import QUICK_CLIENT, call_static
 from tests.kafka.wire import NONE
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,16 +29,6 @@ _NOT_READY = {
     "CONCURRENT_TRANSACTIONS",
 }
 _TRANSACTION = 1  # of the two kinds of coordinators, that of transactions
-_RETRY_SECONDS = 0.02
-_PATIENCE_SECONDS = 30
-
-
-def wait_until(what: str, holds: Callable[[], object], seconds: float = _PATIENCE_SECONDS) -> None:
-    """Ask again and again, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
-        time.sleep(_RETRY_SECONDS)
 
 
 class Clients:

@@ -10,10 +10,11 @@ from offsets_pipeline.coordinator.requests import MemberOfGroup
 from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.group_types import GROUP_METADATA, GROUP_TYPE_OF_RECORD_TYPE
 from offsets_pipeline.semantics.partitioning import partition_for
-from tests.kafka.clients import Clients, KafkaProducer, ProducerByHand, commit_topics, named_errors, wait_until
+from tests.kafka.clients import Clients, KafkaProducer, ProducerByHand, commit_topics, named_errors
 from tests.kafka.steps import ANYBODY
 from tests.logs import segment_rows
 from tests.member_bytes import subscription
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.listener import QueryTerminatedEvent
 from benchmarks.broker import free_ports
 from offsets_pipeline.broker.client_settings import FetchLimits
 from offsets_pipeline.broker.cluster import Cluster
+from offsets_pipeline.broker.connection import Connection
 from offsets_pipeline.broker.fetch import Fetcher, Position, Problem
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.broker.log_offsets import Bounds, EpochEnd, bounds, epoch_ends, list_offsets
@@ -420,14 +421,27 @@ def test_a_mechanism_that_the_broker_has_not_is_told_with_those_it_has(broker: L
     assert "SCRAM-SHA-512" in said
 
 
-def test_a_login_that_ends_is_renewed_on_the_same_connection(broker: LiveBroker) -> None:
+def test_a_login_that_ends_is_renewed_on_the_same_connection(
+    broker: LiveBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logins: list[Connection] = []
+    login_again = Connection._authenticate_again
+
+    def noted(connection: Connection) -> None:
+        login_again(connection)
+        logins.append(connection)
+
+    monkeypatch.setattr(Connection, "_authenticate_again", noted)
     options = {"security.protocol": "SASL_PLAINTEXT", **login("SCRAM-SHA-256", "scram", "ada")}
     with Cluster(KafkaOptions(f"127.0.0.1:{broker.sasl_port}", options)) as cluster:
         connection = cluster.connect(1) if cluster.brokers() else None
         assert connection is not None
-        deadline = time.monotonic() + 1.6  # in a second session
-        while time.monotonic() < deadline:
+        begun, socket = time.monotonic(), connection._socket
+        while time.monotonic() < begun + 1.6:  # the broker ends a connection of 1.3 s whose login is not renewed
             connection.send(MetadataRequest(topics=[]))
+        assert logins
+        assert set(logins) == {connection}
+        assert connection._socket is socket
         connection.close()
 
 

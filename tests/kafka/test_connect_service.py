@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from examples.file_lines import chunks
 from offsets_pipeline.connect.connect_log import ConnectLog
-from offsets_pipeline.connect.file_lines import chunks
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageWriter
 from tests.kafka.connect_worker import connect_worker
 from tests.kafka.live import live_broker

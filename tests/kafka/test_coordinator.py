@@ -14,12 +14,12 @@ from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from tests.compare import compare
 from tests.kafka.answers import coordinator_answers
-from tests.kafka.clients import wait_until
 from tests.kafka.on_broker import SCRIPT_SETTINGS, OnBroker
 from tests.kafka.on_store import OnStore
 from tests.kafka.script import PLACES, RETENTION, SCRIPT, SOON, TOPICS
 from tests.kafka.wire import Connection
 from tests.unit.coordinator.stores import NOW_MS, opened
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -9,7 +9,6 @@ import json
 import re
 import time
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -19,8 +18,8 @@ from offsets_pipeline.broker.first_records import FirstRecord, first_records
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.broker.topics_offsets import LogBounds, bounds_of_topics
 from offsets_pipeline.cli import main
-from offsets_pipeline.cli.lag_command import PositionOptions
-from offsets_pipeline.cli.report_command import CoverageOptions, collected
+from offsets_pipeline.cli.options import PositionsFrom, ReportCoverage
+from offsets_pipeline.cli.report_command import collected
 from offsets_pipeline.clock import FixedClock, SystemClock, parse_time_ms
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.errors import OffsetsError
@@ -261,7 +260,12 @@ def test_samples_of_a_broker_are_what_it_answers(broker: LiveBroker, store: Path
     assert found.series(("trimmed", 0)).log_start_offset.tolist() == [4, 4]
 
 
-COVERAGE = CoverageOptions(100, 1, 1, 1, None, PositionOptions(None, None, ()))
+def coverage(bootstrap_server: str | None) -> ReportCoverage:
+    """What the report covers, with positions from these brokers, or from the samples of the store."""
+    asked = PositionsFrom(bootstrap_server=bootstrap_server, positions=None, client_options=())
+    return ReportCoverage(
+        positions_from=asked, rows=100, hours=1, stale_hours=1, within_hours=1, retention_minutes=None
+    )
 
 
 def note_follow(store: Path, settings: Settings, read_at_ms: int, topic_ends: Mapping[int, int]) -> None:
@@ -299,8 +303,8 @@ def shown_by_all(
         assert main(["top", *at, *named, *with_broker, "--rounds", "1"]) == 0
         lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
         found[f"top {name}"] = {(line[0], int(line[-2]), parse_time_ms(line[-1])) for line in lines}
-        where = PositionOptions(with_broker[1] if with_broker else None, None, ())
-        report = collected(str(store), settings, SystemClock().now_ms(), replace(COVERAGE, positions=where))
+        covered = coverage(broker.address if with_broker else None)
+        report = collected(str(store), settings, SystemClock().now_ms(), covered)
         found[f"report {name}"] = {
             (row.group, row.lag, parse_time_ms(str(row.lag_as_of)))
             for row in report.groups.rows
@@ -348,6 +352,6 @@ def test_all_commands_show_one_lag_while_a_mirror_is_behind_and_catches_up(
     }
     # while it catches up, the report is not as of now, and says so
     note_follow(current, settings, died_ms, topic_ends=dict.fromkeys(range(5), 1_000_000))
-    report = collected(str(current), settings, SystemClock().now_ms(), COVERAGE)
+    report = collected(str(current), settings, SystemClock().now_ms(), coverage(None))
     assert report.until_ms < report.made_ms
     assert any("lack " in each and "records of its topic" in each for each in report.warnings)

@@ -106,7 +106,8 @@ def run(runner: ModuleType, root: Path, folder: Path, name: str, monkeypatch: py
     for new, old in zip(pictures(found), pictures(saved(root, name)), strict=True):
         a, b = (image.imread(io.BytesIO(each)) for each in (new, old))
         assert a.shape == b.shape
-        assert abs(a - b).mean() < 0.01
+        # the pixels of a shortest line; on one machine all are the same
+        assert (abs(a - b).max(axis=2) > 0.1).sum() < 20
     return names
 
 

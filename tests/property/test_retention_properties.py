@@ -50,9 +50,11 @@ def taken(rows: list[ForecastRow], *when: str) -> Taken:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_run_expires_the_forecast_offsets_by_the_rules(empty_store: Path, tmp_path: Path, seed: int) -> None:
+def test_run_expires_the_forecast_offsets_by_the_rules(
+    empty_store: Path, tmp_path: Path, seed: int, run_seed: int
+) -> None:
     store = shutil.copytree(empty_store, tmp_path / "store")
-    append_rows(store, random_log(random.Random(seed), STEPS, SHAPE).rows(), PARTITIONS)
+    append_rows(store, random_log(random.Random(run_seed + seed), STEPS, SHAPE).rows(), PARTITIONS)
     some: tuple[set[Identity], set[str], set[Identity]] = (set(), set(), set())
     with opened(store, offsets_retention_minutes=RETENTION_MS // 60_000) as coordinator:
         for now_ms in AT_MS:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.record.write import BatchOptions, encode_batch, encode_control_batch
 from offsets_pipeline.semantics.log_row import COMMIT
+from tests.record_batches import BatchOptions, encode_batch, encode_control_batch
 
 if TYPE_CHECKING:
     import random

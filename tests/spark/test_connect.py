@@ -20,10 +20,10 @@ from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.query.connectors import describe_connector, list_connectors
 from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.record.write import encode_batch
 from offsets_pipeline.semantics.connect_keys import offset_key
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
+from tests.record_batches import encode_batch
 from tests.spark.both_engines import assert_as_spark, documented_queries
 from tests.spark.segments import write_prefix
 from tests.spark.stores import CLOCK, Workbench, appended, copied, remove, rows_of, segments_of

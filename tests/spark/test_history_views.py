@@ -9,7 +9,7 @@ import pytest
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.history.history_tables import history_tables
 from offsets_pipeline.query import views
-from offsets_pipeline.query.filters import Filters
+from offsets_pipeline.query.parse_tree import Filters
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import capture_partitions

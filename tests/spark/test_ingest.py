@@ -28,11 +28,11 @@ from offsets_pipeline.ingest.segments.segment_reader import write_segments
 from offsets_pipeline.query.log_info import LogPartitionInfo, log_info
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.corrupt import NotASegment
-from offsets_pipeline.record.write import encode_batch
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store import OWNED, Store, StoreProperties
 from tests.logs import LogPartition, capture_rows
+from tests.record_batches import encode_batch
 from tests.spark.segments import batch_ends, batches_of, write_log, write_segment
 from tests.spark.stores import assert_as_reference, copied, export_of, log_of, rows_of, segments_of, versions
 

@@ -167,7 +167,7 @@ def test_appends_ingests_cleanings_and_compactions_write_files_with_the_codec_of
     assert codecs_of(store) == {"GZIP"}
     appender(workbench).append(workbench.open(store), batch(workbench, THIRD))
     assert codecs_of(store) == {"GZIP", "ZSTD"}
-    maintain_store(chosen.open(store), CLOCK, settings=chosen.settings)
+    maintain_store(chosen.open(store), CLOCK, chosen.settings)
     assert codecs_of(store) == {"GZIP"}
     ingested = tmp_path / "ingested"
     chosen.ingest(ingested, CAPTURES / "4.2.0-kip848" / "segments")

@@ -20,10 +20,9 @@ from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.metrics.metric_registry import Metrics
 from offsets_pipeline.observability.collectors import StateMetrics
 from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.retention_inputs import retention_inputs
-from offsets_pipeline.query.sql import run_query
+from offsets_pipeline.query.retention_forecast import retention_inputs
 from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.query.views import create_views, register_views
+from offsets_pipeline.query.views import create_views, register_views, run_query
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.partition_state import PartitionState
 from offsets_pipeline.semantics.partitioning import partition_for
@@ -296,7 +295,7 @@ def test_views_are_created_in_a_catalog_by_a_command(
         "offsets: error: cannot create views: this session's catalog ends with the session; configure"
     )
     assert not workbench.spark.catalog.databaseExists("made_by_command")
-    monkeypatch.setattr("offsets_pipeline.query.sql._outlives_session", lambda *_: True)
+    monkeypatch.setattr("offsets_pipeline.query.views._outlives_session", lambda *_: True)
     try:
         assert main(command) == 0
         assert capsys.readouterr() == (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier, Event
@@ -23,6 +22,7 @@ from tests.spark.segments import write_prefix
 from tests.spark.stores import CLOCK, assert_as_reference, copied, log_of, segments_of, table
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable
     from pathlib import Path
 
@@ -40,11 +40,10 @@ def runs(stream: FoldStream) -> bool:
 
 
 def test_reload_beside_a_running_stream_loses_nothing(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], chance: random.Random, tmp_path: Path
 ) -> None:
     bench = replace(workbench, settings=replace(workbench.settings, fold=PATIENT))
     store = copied(empty(5), tmp_path / "store")
-    chosen = random.Random(4)
     folded = Event()
 
     def on_fold(records: int) -> None:
@@ -54,7 +53,7 @@ def test_reload_beside_a_running_stream_loses_nothing(
     stream = start_fold(Folding(bench.open(store), bench.settings, CLOCK, on_fold=on_fold))
     try:
         for step, share in enumerate((0.3, 0.6, 0.9)):
-            bench.ingest(store, write_prefix(segments_of("4.2.0-txn-open"), tmp_path / f"{step}", share, chosen))
+            bench.ingest(store, write_prefix(segments_of("4.2.0-txn-open"), tmp_path / f"{step}", share, chance))
             assert bench.reload(store) > 0  # the stream folds the same records meanwhile; either may be first
         folded.clear()
         bench.ingest(store, segments_of("4.2.0-txn-open"))
@@ -73,10 +72,10 @@ def test_reload_beside_a_running_stream_loses_nothing(
 
 
 def test_two_ingests_of_one_log_at_once_append_each_record_once(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], chance: random.Random, tmp_path: Path
 ) -> None:
     store = copied(empty(5), tmp_path / "store")
-    prefix = write_prefix(segments_of("4.2.0-classic"), tmp_path / "prefix", 0.6, random.Random(5))
+    prefix = write_prefix(segments_of("4.2.0-classic"), tmp_path / "prefix", 0.6, chance)
     together = Barrier(2)
 
     def ingest(path: Path) -> IngestReport:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from examples.file_source import FORMAT, FileSource
 from offsets_pipeline.connect.connect_log import ConnectLog
-from offsets_pipeline.connect.file_source import FORMAT, FileSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.incarnations import current_log, log_incarnation
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.maintenance import maintain_store
-from offsets_pipeline.query.retention_inputs import retention_inputs
+from offsets_pipeline.query.retention_forecast import retention_inputs
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.state import fold
 from offsets_pipeline.state.fold_progress import FoldProgress

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import time
@@ -17,6 +16,7 @@ from tests.spark.segments import write_prefix
 from tests.spark.stores import assert_as_reference, copied, log_of, rows_of, segments_of
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable
     from pathlib import Path
 
@@ -64,27 +64,35 @@ def _has_a_batch(planned: Path) -> bool:
     return any(planned.glob("*/offsets/0"))
 
 
+def _is_in_a_batch(planned: Path) -> bool:
+    """A batch is planned and not committed."""
+    batches, committed = ({path.name for path in planned.glob(f"*/{each}/[0-9]*")} for each in ("offsets", "commits"))
+    return bool(batches - committed)
+
+
 @pytest.mark.process  # SIGKILL takes a process; tests/kafka/test_follow_service.py sends SIGTERM to one
 @pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_fold_that_is_killed_at_random_moments_is_finished_by_the_next_which_ends_in_order_by_sigterm(
-    workbench: Workbench, empty: Callable[[int], Path], root: Path, tmp_path: Path, kills: int
+    workbench: Workbench, empty: Callable[[int], Path], root: Path, tmp_path: Path, kills: int, chance: random.Random
 ) -> None:
     store = copied(empty(5), tmp_path / "store")
     config = tmp_path / "offsets.toml"
     config.write_text("[fold]\ntrigger_interval_ms = 200\n")
-    chosen = random.Random(3)
+    inside = 0
     for run in range(kills):
         share = (run + 1) / (kills + 1)
-        workbench.ingest(store, write_prefix(segments_of("4.2.0-kip848"), tmp_path / f"prefix-{run}", share, chosen))
+        workbench.ingest(store, write_prefix(segments_of("4.2.0-kip848"), tmp_path / f"prefix-{run}", share, chance))
         stderr = tmp_path / f"stderr-{run}"
         planned = tmp_path / f"checkpoints-{run}"  # a batch is planned here before it runs
         planned.mkdir()
         process = started(root, stderr, *SUBMITTED, "--store", store, "--config", config, TMPDIR=str(planned))
         try:
             wait_until(partial(_has_a_batch, planned), process, stderr)
-            time.sleep(chosen.uniform(0, 2 if kills == 1 else 6))  # anywhere in the batch; one of many may be behind it
+            time.sleep(chance.uniform(0, 6 if run else 1))  # anywhere in the first batch; later kills may be behind it
         finally:
             kill(process)
+        inside += _is_in_a_batch(planned)
+    assert inside > 0
     workbench.ingest(store, segments_of("4.2.0-kip848"))
     records, before = len(log_of(store)), folded_in(store)
     fold = ("fold", "--store", store, "--config", config)

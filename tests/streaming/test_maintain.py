@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config.sections import LogSettings
 from offsets_pipeline.delta.schemas import TABLES
-from offsets_pipeline.maintenance import maintain_beside_fold, maintain_store
+from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
 from tests.logs import LogPartition
 from tests.spark.stores import appended, assert_as_reference, copied, export_of, log_of
@@ -75,10 +75,10 @@ def test_history_that_is_not_wanted_goes(
     location = copied(folded("4.2.0-kip848"), tmp_path / "store")
     rows, answers = log_of(location), export_of(location)
     store = workbench.open(location)
-    maintain_store(store, SystemClock(), settings=workbench.settings)  # by default all is
+    maintain_store(store, SystemClock(), workbench.settings)  # by default all is
     assert log_of(location) == rows
     wanted = replace(workbench.settings, log=LogSettings(history_hours=1))
-    done = {each.table: each for each in maintain_store(store, SystemClock(), settings=wanted)}
+    done = {each.table: each for each in maintain_store(store, SystemClock(), wanted)}
     assert len(log_of(location)) < len(rows)
     assert done["log"].bytes < done["log"].bytes_before
     assert export_of(location) == answers
@@ -92,7 +92,7 @@ def test_upkeep_beside_a_stream_removes_history_that_is_not_wanted(
     rows, answers = log_of(location), export_of(location)
     store = workbench.open(location)
     wanted = replace(workbench.settings, log=LogSettings(history_hours=1))
-    done = {each.table: each for each in maintain_beside_fold(store, SystemClock(), lambda: False, wanted)}
+    done = {each.table: each for each in maintain_store(store, SystemClock(), wanted, publishes=False)}
     assert len(log_of(location)) < len(rows)
     assert done["log"].bytes < done["log"].bytes_before
     assert export_of(location) == answers

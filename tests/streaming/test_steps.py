@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from tests.spark.stores import (
 )
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable
     from pathlib import Path
 
@@ -44,14 +44,13 @@ def written(store: Path) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_log_that_grows_is_folded_step_by_step_as_the_reference_replays_it(
-    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    either_way: Workbench, empty: Callable[[int], Path], chance: random.Random, tmp_path: Path
 ) -> None:
     store = copied(empty(5), tmp_path / "store")
-    chosen = random.Random(1)
     torn = 0
     for step, share in enumerate((0.3, 0.55, 0.8, 1.0)):
         # every copy holds all of the one before, whole batches and torn ones
-        prefix = write_prefix(segments_of("4.2.0-txn-open"), tmp_path / f"prefix-{step}", share, chosen)
+        prefix = write_prefix(segments_of("4.2.0-txn-open"), tmp_path / f"prefix-{step}", share, chance)
         report = either_way.ingest(store, prefix)
         torn += sum(file.torn_tail is not None for file in report.files)
         assert either_way.fold(store) == report.added > 0
@@ -91,12 +90,11 @@ def test_all_recorded_logs_in_small_batches_and_by_reload_in_tasks_are_as_the_re
 
 
 def test_second_half_that_came_first_is_replayed_after_the_first(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], chance: random.Random, tmp_path: Path
 ) -> None:  # R15: rows behind the folded position
     store = copied(empty(5), tmp_path / "store")
     source = segments_of("4.2.0-kip848")
-    chosen = random.Random(2)
-    first = write_prefix(source, tmp_path / "first", 0.5, chosen)
+    first = write_prefix(source, tmp_path / "first", 0.5, chance)
     for path in sorted(source.glob("*/*.log")):
         start = len((first / path.parent.name / path.name).read_bytes())
         rows = [row for row in rows_in("4.2.0-kip848") if row.log_partition == int(path.parent.name[-1])]

@@ -23,7 +23,9 @@ def test_links_lead_somewhere(root: Path) -> None:
 def test_rules_that_are_cited_are_written_down(root: Path) -> None:
     rules = (root / "docs" / "semantics.md").read_text(encoding="utf-8")
     written = set(re.findall(r"^- (R\d+)\b", rules, re.MULTILINE))
-    sources = [path for folder in ("offsets_pipeline", "tests", "jobs") for path in (root / folder).rglob("*.py")]
+    sources = [
+        path for folder in ("offsets_pipeline", "tests", "jobs", "examples") for path in (root / folder).rglob("*.py")
+    ]
     cited = {rule for path in sources for rule in re.findall(r"\b(R\d+)[a-z]?\b", path.read_text(encoding="utf-8"))}
     assert len(cited) > 20
     assert cited <= written, cited - written

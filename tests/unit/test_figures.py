@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from offsets_pipeline.broker.fetch import Position
 from offsets_pipeline.broker.log_offsets import Bounds
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG
@@ -153,6 +154,21 @@ def test_a_log_is_behind_the_topic_up_to_its_high_watermark() -> None:
         "offsets_topic_up": 1,
         "offsets_topic_last_success_timestamp_seconds": 1000,
     }
+
+
+def test_a_batch_brings_the_log_nearer_to_the_topic_of_the_last_look() -> None:
+    gauges, behind = Gauges(), 'offsets_log_behind_topic_records{log_partition="0"}'
+    gauges.topic.landed(2)  # before the first look nothing is known of the topic's end
+    assert behind not in gauges.values()
+    reading = progress({0: 7}, {0: Bounds(0, 6, 10)}, {})
+    gauges.topic.looked(reading)
+    for end, records_behind in ((9, 1), (12, 0)):  # a query that is stopped after this looks no more
+        reading.advance({0: Position(end, None)})
+        gauges.topic.landed(2)
+        assert gauges.values()[behind] == records_behind
+    gauges.topic.unreachable(BrokerUnreachable("away"))
+    gauges.topic.landed(2)
+    assert behind not in gauges.values()
 
 
 def test_during_an_outage_the_gauges_of_the_topic_have_no_value() -> None:

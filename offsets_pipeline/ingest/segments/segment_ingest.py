@@ -19,7 +19,7 @@ from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import ConflictingLog, InvalidPartitionCount, StoreMismatch
 from offsets_pipeline.foreign_errors import raised_on_executor
-from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, FirstRecord, topic_kind_of
+from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, RecordKey, topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import FoundLog, LogFolder, find_log
 from offsets_pipeline.ingest.segments.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments
 from offsets_pipeline.log.append import LogAppender
@@ -144,12 +144,12 @@ def ingest_segments(
 # --- checks before the ingest creates anything
 
 
-def _look(found: FoundLog) -> list[FirstRecord]:
+def _look(found: FoundLog) -> list[RecordKey]:
     """Read the start of every file; returns the first records of each log partition.
 
     Raises NotASegment if a file holds something else.
     """
-    first: list[FirstRecord] = []
+    first: list[RecordKey] = []
     for folder in found.folders:
         known = len(first)
         for path in folder.files:
@@ -158,7 +158,7 @@ def _look(found: FoundLog) -> list[FirstRecord]:
             for batch in batches if len(first) == known else ():
                 rows = batch.filter(pc.is_null(batch["control_type"])).slice(0, LOOK_RECORDS)
                 places = zip(rows["record_offset"].to_pylist(), rows["key"].to_pylist(), strict=True)
-                first += [FirstRecord(folder.log_partition, record_offset, key) for record_offset, key in places]
+                first += [RecordKey(folder.log_partition, record_offset, key) for record_offset, key in places]
     return first
 
 
@@ -173,7 +173,7 @@ def _first_batches(data: memoryview, path: str) -> list[pa.RecordBatch]:
         return list(islice(read_segment(data, source=path).batches(), 1))
 
 
-def _groups(first: Iterable[FirstRecord]) -> dict[int, set[str]]:
+def _groups(first: Iterable[RecordKey]) -> dict[int, set[str]]:
     """The group ids in the first records of each log partition."""
     groups: dict[int, set[str]] = {}
     for record in first:

@@ -53,6 +53,7 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -131,6 +132,12 @@ def rendered(positions: Mapping[int, Position]) -> Offsets:
         str(partition): {"offset": each.offset, "leader_epoch": -1 if each.leader_epoch is None else each.leader_epoch}
         for partition, each in sorted(positions.items())
     }
+
+
+def planned_ends(checkpoint: Path, batch_id: int) -> Positions:
+    """The ends of a batch. Spark writes them to the query's checkpoint before it runs the batch."""
+    of_source = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()[-1]
+    return parsed(json.loads(of_source))
 
 
 class RecordBatchSource(DataSource):

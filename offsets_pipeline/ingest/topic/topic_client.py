@@ -10,7 +10,7 @@ from offsets_pipeline.broker.log_offsets import Bounds, bounds, epoch_ends
 from offsets_pipeline.broker.offset_ranges import OffsetRange, read_ranges
 from offsets_pipeline.broker.open_transactions import OpenTransaction, open_transactions
 from offsets_pipeline.errors import KafkaFailed, NotAuthorized
-from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, FirstRecord
+from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, RecordKey
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
@@ -92,12 +92,12 @@ class TopicClient:
         found = epoch_ends(self._cluster, self._topic, leader_epochs)
         return {at: each.end_offset for at, each in found.items() if each.end_offset is not None}
 
-    def first_records(self, bounds: Mapping[int, Bounds]) -> list[FirstRecord]:
+    def first_records(self, bounds: Mapping[int, Bounds]) -> list[RecordKey]:
         """A few of the first records of each log partition.
 
         Includes records of open and aborted transactions: their keys show the kind of records just as well.
         """
-        found: dict[int, list[FirstRecord]] = {}
+        found: dict[int, list[RecordKey]] = {}
         ranges = [OffsetRange(at, each.start, min(each.end, each.start + LOOK_RECORDS)) for at, each in bounds.items()]
         for fetched in read_ranges(self._cluster, self._topic, ranges):
             at = fetched.range.partition
@@ -105,7 +105,7 @@ class TopicClient:
             for batch in read_segment(fetched.records, source=self._topic, max_records=LOOK_RECORDS).batches():
                 rows = batch.select(["record_offset", "key", "control_type"]).to_pylist()
                 first += [
-                    FirstRecord(at, row["record_offset"], row["key"]) for row in rows if row["control_type"] is None
+                    RecordKey(at, row["record_offset"], row["key"]) for row in rows if row["control_type"] is None
                 ]
                 if len(first) >= LOOK_RECORDS:
                     break

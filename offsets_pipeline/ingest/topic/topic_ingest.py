@@ -33,13 +33,13 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.foreign_errors import first_line, raised_on_executor
 from offsets_pipeline.ingest.record_kind import topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
-from offsets_pipeline.ingest.topic.query_offsets import last_ends, planned_ends
 from offsets_pipeline.ingest.topic.record_batch_source import (
     FORMAT,
     RANGES,
     RecordBatchSource,
     SourceOptions,
     are_few,
+    planned_ends,
     ranges_between,
     rendered,
 )
@@ -272,8 +272,8 @@ class TopicIngest:
                     ended = self._watch(query, progress, admin, topic)
                 finally:
                     self._end(query, gate)
-                ended = ended and self._look(query, progress, admin, topic)
-                self._prepared.end(progress, last_ends(query))
+                ended = ended and self._look(progress, admin, topic)
+                self._prepared.end(progress)
         return ended and progress.counts
 
     def _start(
@@ -323,6 +323,7 @@ class TopicIngest:
                     fetched = (lambda: reader.rows(admin.fetch(ranges))) if are_few(ranges) else None
                     append = appender.append(here, rows, complete_ms, fetched)
                     positions.update(ends)
+                    progress.advance(ends)
                     self.added += append.records
                     self._observer.landed(append.records)
                     if self._fold is not None and append.records:
@@ -385,7 +386,7 @@ class TopicIngest:
             if time.monotonic() >= next_look:
                 complete = progress.complete
                 try:
-                    if not self._look(query, progress, admin, topic):
+                    if not self._look(progress, admin, topic):
                         return False
                 except (BrokerUnreachable, *_MAY_PASS) as away:
                     self._observer.unreachable(away)  # the query retries, too
@@ -408,11 +409,9 @@ class TopicIngest:
             raise _QueryFailedError(self._options.without_secrets(first_line(exception))) from None
         return True
 
-    def _look(
-        self, query: StreamingQuery, progress: TopicProgress, admin: TopicClient, topic: TopicDescription
-    ) -> bool:
+    def _look(self, progress: TopicProgress, admin: TopicClient, topic: TopicDescription) -> bool:
         """Look at the topic while the query reads it; False if the reading needs a new plan."""
-        if not self._prepared.look(progress, admin, topic, lambda: last_ends(query)):
+        if not self._prepared.look(progress, admin, topic):
             return False
         self._warnings.recovered()  # the cluster answers again
         return True

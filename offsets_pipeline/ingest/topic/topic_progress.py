@@ -57,10 +57,10 @@ class TopicProgress:
         return {at: max(0, each.end - self.read_to[at]) for at, each in self.bounds.items()}
 
     def advance(self, ends: Mapping[int, Position]) -> None:
-        """Take the ends of the query's last batch."""
+        """Take the ends of a batch that the log has. The query does so in its own thread."""
         read = {at: end for at, end in ends.items() if end.offset >= self.read_to.get(at, 0)}
-        self.read_to |= {at: end.offset for at, end in read.items()}
         self.take_leaders(read)
+        self.read_to = self.read_to | {at: end.offset for at, end in read.items()}  # a look may read it meanwhile
 
     def take_leaders(self, ends: Mapping[int, Position]) -> bool:
         """Take the leader epochs of these ends; returns whether one is newer than those known.

@@ -91,24 +91,14 @@ class TopicWatch:
         self._notes.names(admin.topic_names())
         return progress
 
-    def look(
-        self,
-        progress: TopicProgress,
-        admin: TopicClient,
-        topic: TopicDescription,
-        ends: Callable[[], Mapping[int, Position]],
-    ) -> bool:
-        """Get the offsets of topic and query, and write them to the store; False if the reading needs a new plan.
-
-        ``ends`` returns the end of the query's last batch by log partition.
-        """
+    def look(self, progress: TopicProgress, admin: TopicClient, topic: TopicDescription) -> bool:
+        """Get the offsets of the topic, and write them to the store; False if the reading needs a new plan."""
         now_ms = self._clock.now_ms()
         if admin.describe() != topic or self._notes.is_superseded(progress.reading.log_incarnation):
             return False
         bounds = admin.bounds(topic.partitions)
         transactions = admin.open_transactions([at for at, each in bounds.items() if each.stable < each.end])
         names = admin.topic_names()
-        progress.advance(ends())
         counted = progress.counts
         if not progress.look(now_ms, bounds, transactions):
             return False
@@ -133,9 +123,8 @@ class TopicWatch:
             self._notes.note(progress)
         return progress.complete_with(ends) if progress.counts else None
 
-    def end(self, progress: TopicProgress, ends: Mapping[int, Position]) -> None:
-        """Write the progress of a query that has ended; ``ends`` are those of its last batch."""
-        progress.advance(ends)
+    def end(self, progress: TopicProgress) -> None:
+        """Write the progress of a query that has ended."""
         if progress.counts:
             self._notes.note(progress)
 

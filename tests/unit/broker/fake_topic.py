@@ -33,7 +33,7 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from offsets_pipeline.broker.cluster import Cluster
 from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.record.write import BatchOptions, encode_batch
+from tests.record_batches import BatchOptions, encode_batch
 from tests.unit.broker.fake_broker import TOPIC, VERSIONS, FakeBroker, fake_broker
 
 if TYPE_CHECKING:

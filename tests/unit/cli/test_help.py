@@ -10,7 +10,6 @@ import click
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.cli.command import SECTIONS
 from offsets_pipeline.cli.program import offsets
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.cli.command import Command
 
+SECTIONS = ("Sources", "State", "Questions", "Coordinator", "Connect", "Upkeep")
 COMMANDS = offsets.leaves()
 by_command = pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 

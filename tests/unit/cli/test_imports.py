@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import inspect
 import subprocess
 import sys
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,41 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from offsets_pipeline.cli.command import Command
+
 PACKAGE = "offsets_pipeline"
 SPARK = {"pyspark", "delta", "py4j"}
-#: The module in which a command runs, by the commands it holds: none imports Spark, directly or by another module.
-WITHOUT_SPARK = {
-    "answers": {"log-info"},
-    "describe_command": {"describe"},
-    "groups_command": {"groups", "top"},
-    "cluster_command": {"name-cluster"},
-    "upgrade_command": {"upgrade"},
-    "sql_command": {"sql"},
-    "history_commands": {"as-of", "history", "why"},
-    "export_command": {"export-segments"},
-    "lag_command": {"lag"},
-    "fetch_command": {"fetch"},
-    "sample_command": {"sample-topic-offsets"},
-    "commit_commands": {"create", "commit", "delete-group", "delete-offsets"},
-    "reset_command": {"reset-offsets"},
-    "zookeeper_command": {"import-zookeeper"},
-    "restore_command": {"restore"},
-    "import_command": {"import-checkpoint"},
-    "snapshot_command": {"snapshot"},
-    "expire_command": {"expire-offsets"},
-    "connect_commands": {"connect list", "connect describe"},
-    "connect_changes": {f"connect {name}" for name in ("config", "stop", "pause", "resume", "alter", "reset")},
-    "connect_serve": {"connect serve"},
-    "report_command": {"report"},
-    "serve_command": {"serve"},
-}
+#: All other commands import no Spark, directly or by another module.
 WITH_SPARK = {
-    "ingest_command": {"ingest-segments"},
-    "follow_command": {"ingest-topic", "follow"},
-    "state_commands": {"fold", "reload", "verify"},
-    "spark_commands": {"create-views"},
-    "upkeep_commands": {"maintain", "clean-log"},
+    *("ingest-segments", "ingest-topic", "follow", "fold", "reload", "verify"),
+    *("create-views", "maintain", "clean-log"),
 }
+#: The part of `sql` that runs with --spark.
+IN_SPARK = "_run_in_spark"
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -72,9 +49,26 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from imported(node)
 
 
-def spark_by_way_of(root: Path, module: str) -> list[str]:
-    """The chain of imports from a module to Spark; empty if there is none."""
-    chains, seen = [[module]], {module}
+def imported_by_command(command: Command) -> set[str]:
+    """The modules that a command imports when it runs: its classes, and the functions beside them."""
+    of_command = {each.__name__ for each in command.options.__mro__}
+    module = sys.modules[command.options.__module__]
+    names = {module.__name__}
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.ClassDef) and node.name in of_command):
+            bodies = [each for each in ast.walk(node) if isinstance(each, ast.FunctionDef) and each.name != IN_SPARK]
+            names |= {name for body in bodies for name in imported(body)}
+    return names
+
+
+@cache
+def imported_by_file(file: Path) -> frozenset[str]:
+    return frozenset(imported(ast.parse(file.read_text(encoding="utf-8"))))
+
+
+def spark_by_way_of(root: Path, modules: set[str]) -> list[str]:
+    """The chain of imports from these modules to Spark; empty if there is none."""
+    chains, seen = [[module] for module in sorted(modules)], set(modules)
     while chains:
         chain = chains.pop(0)
         if chain[-1].split(".")[0] in SPARK:
@@ -82,27 +76,22 @@ def spark_by_way_of(root: Path, module: str) -> list[str]:
         path = root.joinpath(*chain[-1].split("."))
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         if file.exists():
-            names = set(imported(ast.parse(file.read_text(encoding="utf-8")))) - seen
+            names = imported_by_file(file) - seen
             seen |= names
             chains += [[*chain, name] for name in sorted(names)]
     return []
 
 
-@pytest.mark.parametrize("module", [*WITHOUT_SPARK, "program"])
-def test_command_without_spark_imports_none(root: Path, module: str) -> None:
-    assert spark_by_way_of(root, f"{PACKAGE}.cli.{module}") == []
+@pytest.mark.parametrize("name", offsets.leaves())
+def test_command_without_spark_imports_none(root: Path, name: str) -> None:
+    modules = imported_by_command(offsets.leaves()[name])
+    assert len(modules) > 1  # that of its section, and those of its work
+    chain = spark_by_way_of(root, modules)
+    assert bool(chain) is (name in WITH_SPARK), chain
 
 
-@pytest.mark.parametrize("module", WITH_SPARK)
-def test_imports_are_followed_as_far_as_spark(root: Path, module: str) -> None:
-    assert importlib.util.find_spec(f"{PACKAGE}.cli.{module}") is not None
-    assert spark_by_way_of(root, f"{PACKAGE}.cli.{module}")[-1].split(".")[0] in SPARK
-
-
-def test_each_command_runs_in_one_of_these_modules() -> None:
-    named = [*WITHOUT_SPARK.values(), *WITH_SPARK.values()]
-    assert set().union(*named) == set(offsets.leaves())
-    assert sum(map(len, named)) == len(offsets.leaves())
+def test_help_imports_no_spark_by_way_of_any_module(root: Path) -> None:
+    assert spark_by_way_of(root, {f"{PACKAGE}.cli.program"}) == []
 
 
 @pytest.mark.parametrize(

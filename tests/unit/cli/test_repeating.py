@@ -8,15 +8,20 @@ import threading
 import click
 import pytest
 
+from offsets_pipeline.cli.command import Options
+from offsets_pipeline.cli.options import every_option
 from offsets_pipeline.cli.repeating import repeated
-from offsets_pipeline.cli.values import AS_SET, every_option
+from offsets_pipeline.cli.values import AS_SET
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.errors import CannotClean, CommitUnknown, WriteConflict
 from tests.unit.test_periodic import BEGIN_MS, HOUR_MS, Waits
 
 
 def parsed(*arguments: str, default: str | None = None) -> object:
-    command = click.command()(every_option(default)(lambda every: every))
+    class Repeated(Options):
+        every_ms: int | None = every_option(default)
+
+    command = click.Command("repeated", params=Repeated.parameters(), callback=lambda every_ms: every_ms)
     return command.main(list(arguments), standalone_mode=False)
 
 

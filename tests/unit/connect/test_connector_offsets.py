@@ -10,8 +10,8 @@ from offsets_pipeline.connect.connector_offsets import (
     sink_answer,
     sink_group,
     source_answer,
-    target_state,
 )
+from offsets_pipeline.connect.target_states import state_of
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ def test_group_of_a_sink_is_named_after_it_unless_its_settings_name_one() -> Non
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (None, None),
+        (None, "RUNNING"),
         ({"state": "PAUSED"}, "PAUSED"),
         ({"state": "PAUSED", "state.v2": "STOPPED"}, "STOPPED"),
-        ({"state": "STARTED", "state.v2": None}, "STARTED"),
+        ({"state": "STARTED", "state.v2": None}, "RUNNING"),
     ],
 )
-def test_target_state_is_that_of_the_newest_worker(value: dict[str, str | None] | None, expected: str | None) -> None:
-    assert target_state(value) == expected
+def test_target_state_is_that_of_the_newest_worker(value: dict[str, str | None] | None, expected: str) -> None:
+    assert state_of(value) == expected
 
 
 def test_sink_offsets_have_connects_form() -> None:

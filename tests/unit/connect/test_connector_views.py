@@ -49,3 +49,19 @@ def test_a_sink_without_a_group_of_its_own_has_the_group_of_its_name() -> None:
     assert connectors(TopicKind.CONNECT_CONFIGS, config()) == [("s", "sink", "connect-s")]
     assert connectors(TopicKind.CONNECT_CONFIGS, config(**{override: ""})) == [("s", "sink", "connect-s")]
     assert connectors(TopicKind.CONNECT_CONFIGS, config(**{override: "mine"})) == [("s", "sink", "mine")]
+
+
+def test_the_state_of_a_connector_without_a_worker_is_its_target_state() -> None:
+    def states(kind: TopicKind, *records: dict[str, object]) -> dict[str, str | None]:
+        rows = pa.Table.from_pylist(list(records), schema=CONNECT.row_schema())
+        return {each["name"]: each["state"] for each in connect_rows("connectors", [(kind, rows)]).to_pylist()}
+
+    def target(state: str) -> dict[str, object]:
+        return record("target-state", "a", {"state": "RUNNING", "state.v2": state}, 2)
+
+    offset = record("offset", "a", {"position": 1}, 1)
+    assert states(TopicKind.CONNECT, offset) == {"a": "RUNNING"}
+    assert states(TopicKind.CONNECT, offset, target("STARTED")) == {"a": "RUNNING"}
+    assert states(TopicKind.CONNECT, offset, target("STOPPED")) == {"a": "STOPPED"}
+    # with workers only their status tells
+    assert states(TopicKind.CONNECT_OFFSETS, offset, target("STOPPED")) == {"a": None}

@@ -33,6 +33,7 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.connect_keys import offset_key
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -372,8 +373,7 @@ def test_flushes_of_several_threads_come_one_after_the_other() -> None:
     committer.record(A, {"p": 1})
     first = threading.Thread(target=committer.commit)
     first.start()
-    while not backing.sets:
-        threading.Event().wait(0.001)
+    wait_until("the first flush", lambda: backing.sets)
     committer.record(B, {"p": 2})
     second = threading.Thread(target=committer.commit)
     second.start()
@@ -397,8 +397,7 @@ def test_the_thread_flushes_by_interval(backing: OffsetBackingStore) -> None:
         committer.start()
         committer.record(A, {"p": 1})
         reader = OffsetStorageReader(backing, "files")
-        while reader.offset(A) is None:
-            threading.Event().wait(0.001)
+        wait_until("a flush", lambda: reader.offset(A) is not None)
 
 
 # --- recovery

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
-from offsets_pipeline.semantics.survivors import SCHEMA
+from offsets_pipeline.semantics.survivors import SCHEMA, topic_survivors
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_state import ConnectRow, TopicPartitionState
-from offsets_pipeline.semantics.topic_survivors import topic_survivors
 
 KIND = TopicKind.CONNECT_OFFSETS
 A, B = b'["c",{"f":"a"}]', b'["c", {"f":"a"}]'  # one identity

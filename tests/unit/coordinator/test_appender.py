@@ -35,21 +35,21 @@ class Gate:
 
     def __init__(self, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
-        write = coordinator._log.write
+        write = coordinator._core.log.write
 
         def gated(append: PreparedAppend, *, durable: bool) -> bytes:
             self.reached.set()
             assert self.opened.wait(10)
             return write(append, durable=durable)
 
-        monkeypatch.setattr(coordinator._log, "write", gated)
+        monkeypatch.setattr(coordinator._core.log, "write", gated)
 
 
 def before_write(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, interferes: Callable[[], None]
 ) -> list[bool]:
     """Run a function once between a round's validation and its append; records the durability of appends."""
-    write = coordinator._log.write
+    write = coordinator._core.log.write
     writes: list[bool] = []
 
     def interfered(append: PreparedAppend, *, durable: bool) -> bytes:
@@ -58,7 +58,7 @@ def before_write(
             interferes()
         return write(append, durable=durable)
 
-    monkeypatch.setattr(coordinator._log, "write", interfered)
+    monkeypatch.setattr(coordinator._core.log, "write", interfered)
     return writes
 
 
@@ -95,7 +95,7 @@ def test_requests_that_depend_on_each_other_see_what_came_before(
     answers: dict[str, object] = {}
 
     def ask(what: str, call: Callable[[], object]) -> threading.Thread:
-        waiting = len(coordinator._appender._waiting)
+        waiting = len(coordinator._core.appender._waiting)
 
         def run() -> None:
             try:
@@ -105,7 +105,7 @@ def test_requests_that_depend_on_each_other_see_what_came_before(
 
         thread = threading.Thread(target=run)
         thread.start()
-        while len(coordinator._appender._waiting) == waiting:
+        while len(coordinator._core.appender._waiting) == waiting:
             pass  # until it is queued
         return thread
 
@@ -252,7 +252,7 @@ def test_written_commit_is_never_reported_as_not_written(
     def broken(_: object) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(coordinator._appender, "_replay", broken)
+    monkeypatch.setattr(coordinator._core.appender, "_replay", broken)
     coordinator.commit_offsets("g", {("t", 0): 2})
     assert [row.record_offset for row in log_of(store)[coordinator.partition_for("g")]] == [0, 1]
 
@@ -261,7 +261,7 @@ def test_unreadable_log_is_reported(coordinator: Coordinator, monkeypatch: pytes
     def unreadable(_: int) -> None:
         raise OSError("no access")
 
-    monkeypatch.setattr(coordinator._log._table, "commit_file", unreadable)
+    monkeypatch.setattr(coordinator._core.log._table, "commit_file", unreadable)
     with pytest.raises(CoordinatorNotAvailable, match="no access; it was not written"):
         coordinator.commit_offsets("g", {("t", 0): 1})
     monkeypatch.undo()
@@ -324,8 +324,8 @@ def test_housekeeping_expires_and_aborts_by_itself(store: Path) -> None:
             waited = threading.Event()
             for _ in range(1_000):
                 gauges = coordinator.gauges()
-                if gauges.expired_offsets and coordinator._log.producers.get(7).epoch == 1:
+                if gauges.expired_offsets and coordinator._core.log.producers.get(7).epoch == 1:
                     break
                 waited.wait(0.01)
             assert coordinator.gauges().expired_groups >= 1
-            assert coordinator._log.producers.get(7).open_since_ms == {}
+            assert coordinator._core.log.producers.get(7).open_since_ms == {}

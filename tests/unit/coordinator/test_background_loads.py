@@ -31,7 +31,7 @@ class HeldLoad:
 
     def __init__(self, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reading, self.go_on = threading.Event(), threading.Event()
-        load = coordinator._log.load
+        load = coordinator._core.log.load
 
         def held(*arguments: object) -> Iterator[pa.Table]:
             for rows in load(*arguments):  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ class HeldLoad:
                 assert self.go_on.wait(_SECONDS)
                 yield rows
 
-        monkeypatch.setattr(coordinator._log, "load", held)
+        monkeypatch.setattr(coordinator._core.log, "load", held)
 
 
 class Told:
@@ -90,7 +90,7 @@ def test_a_load_that_does_not_wait_calls_back_for_each_group_and_for_the_partiti
 
 def test_callbacks_of_a_load_that_waits_have_run_when_it_returns(coordinator: Coordinator, told: Told) -> None:
     coordinator.commit_offsets("a", {("t", 0): 1})
-    loaded = coordinator.load_partitions(range(3), on_group_loaded=told.group, on_partition_loaded=told.partition)
+    loaded = coordinator.load_partition(*range(3), on_group_loaded=told.group, on_partition_loaded=told.partition)
     assert loaded.result() == [0, 1, 2]
     assert told.groups == [("a", "Empty")]
     assert told.partitions == [(0, None), (1, None), (2, None)]
@@ -124,7 +124,7 @@ def test_close_cancels_a_load_and_those_behind_it(
     assert held.reading.wait(_SECONDS)
     closing = threading.Thread(target=coordinator.close)
     closing.start()
-    assert coordinator._closed.wait(_SECONDS)
+    assert coordinator._core.closed.wait(_SECONDS)
     held.go_on.set()
     closing.join(_SECONDS)
     assert not closing.is_alive()
@@ -169,7 +169,7 @@ def test_a_partition_that_is_unloaded_meanwhile_is_not_loaded(
 ) -> None:
     coordinator.commit_offsets("a", {("t", 0): 1})
     held = HeldLoad(coordinator, monkeypatch)
-    future = coordinator.load_partitions([0, 1], wait=False, on_partition_loaded=told.partition)
+    future = coordinator.load_partition(0, 1, wait=False, on_partition_loaded=told.partition)
     assert held.reading.wait(_SECONDS)
     coordinator.unload_partition(1)
     held.go_on.set()
@@ -188,7 +188,7 @@ def test_a_load_that_fails_tells_the_callback(
     def broken(*_: object) -> Iterator[pa.Table]:
         raise OSError("gone")
 
-    monkeypatch.setattr(coordinator._log, "load", broken)
+    monkeypatch.setattr(coordinator._core.log, "load", broken)
     with pytest.raises(OSError, match="gone"):
         coordinator.load_partition(0, wait=wait, on_partition_loaded=told.partition).result(_SECONDS)
     assert told.partitions == [(0, OSError)]

@@ -224,7 +224,7 @@ def test_invalid_offset_is_refused(coordinator: Coordinator, offset: int) -> Non
 
 def test_a_commit_larger_than_a_batch_is_refused(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator.commit_offsets("g", {("t", 0): 1})
-    (row,) = next(coordinator._log.load([coordinator.partition_for("g")])).to_pylist()
+    (row,) = next(coordinator._core.log.load([coordinator.partition_for("g")])).to_pylist()
     monkeypatch.setattr(commits, "MAX_REQUEST_BYTES", len(row["key"]) + len(row["value"]))
     coordinator.commit_offsets("g", {("t", 1): 1})
     with pytest.raises(InvalidCommitOffsetSize) as refused:

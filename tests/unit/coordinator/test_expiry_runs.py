@@ -40,7 +40,7 @@ def test_expiry_appends_tombstones_and_the_group_s_own(store: Path) -> None:  # 
         assert (coordinator.gauges().expired_offsets, coordinator.gauges().expired_groups) == (2, 1)
         rows = log_of(store)[partition]
         assert [(decode_key(row.key).record_type, row.value) for row in rows[-3:]] == [(1, None), (1, None), (2, None)]
-        state = coordinator._partitions.state(partition)
+        state = coordinator._core.partitions.state(partition)
         assert Replayed.of(state) == replay(rows, partition, 3)
 
 
@@ -56,14 +56,14 @@ def test_partition_that_fails_is_reported_and_tried_again(store: Path, monkeypat
     with opened(store, offsets_retention_minutes=1) as coordinator:
         for group_id in ("a", "b", "c"):
             coordinator.commit_offsets(group_id, {("t", 0): 1})
-        write = coordinator._log.write
+        write = coordinator._core.log.write
 
         def failing(append: PreparedAppend, *, durable: bool) -> bytes:
             if 1 in append.ends:
                 raise OSError("disk full")
             return write(append, durable=durable)
 
-        monkeypatch.setattr(coordinator._log, "write", failing)
+        monkeypatch.setattr(coordinator._core.log, "write", failing)
         reports = coordinator.expire_loaded(NOW_MS + 60_000)
         assert [(each.log_partition, len(each.groups), type(each.error)) for each in reports] == [
             (0, 1, type(None)),
@@ -130,7 +130,7 @@ def test_offsets_expired_before_a_failure_are_reported(store: Path, monkeypatch:
     with opened(store, offsets_retention_minutes=1) as coordinator:
         for group_id in groups:
             coordinator.commit_offsets(group_id, {("t", 0): 1})
-        write = coordinator._log.write
+        write = coordinator._core.log.write
         written: list[PreparedAppend] = []
 
         def failing(append: PreparedAppend, *, durable: bool) -> bytes:
@@ -139,7 +139,7 @@ def test_offsets_expired_before_a_failure_are_reported(store: Path, monkeypatch:
             written.append(append)
             return write(append, durable=durable)
 
-        monkeypatch.setattr(coordinator._log, "write", failing)
+        monkeypatch.setattr(coordinator._core.log, "write", failing)
         report = coordinator.try_to_expire(1, NOW_MS + 60_000)
         assert [each.group_id for each in report.groups] == groups[:1]
         assert "disk full; it was not written" in str(report.error)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.coordinator.coordinator import GroupListing
+from offsets_pipeline.coordinator.coordinator import ListedGroup
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata, MemberOfGroup
 from offsets_pipeline.errors import (
     GroupSubscribedToTopic,
@@ -21,7 +21,7 @@ from offsets_pipeline.semantics.group_description import GroupDescription
 from tests.member_bytes import subscription
 from tests.unit.coordinator.groups import emptied_kip848, of_kip848, share_group, stable
 from tests.unit.coordinator.states import at
-from tests.unit.coordinator.stores import NOW_MS, log_of, opened, references_of
+from tests.unit.coordinator.stores import NOW_MS, log_of, references_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,21 +35,19 @@ def last_records(store: Path, count: int) -> list[tuple[int, bool]]:
     return [(decode_key(row.key).record_type, row.value is None) for row in rows[-count:]]
 
 
-@pytest.mark.parametrize("version", range(5))
-def test_a_stored_group_is_described_from_the_log(store: Path, version: int) -> None:  # R7, R33, R34
-    with opened(store, group_metadata_value_version=version) as coordinator:
-        coordinator.store_group(stable("g", "t", "u"))
-        group = coordinator.get_group("g")
+def test_a_stored_group_is_described_from_the_log(coordinator: Coordinator, store: Path) -> None:  # R7, R33, R34
+    coordinator.store_group(stable("g", "t", "u"))
+    group = coordinator.get_group("g")
     assert group is not None
     assert (group.state, group.protocol_type, group.protocol, group.leader) == ("Stable", "consumer", "range", "m")
-    assert (group.generation, group.state_timestamp_ms) == (3, NOW_MS if version >= 2 else None)
+    assert (group.generation, group.state_timestamp_ms) == (3, NOW_MS)
     assert [(each.member_id, each.instance_id, each.subscribed_topics) for each in group.members] == [
         ("m", None, ["t", "u"]),
-        ("s", "i" if version >= 3 else None, ["t", "u"]),
+        ("s", "i", ["t", "u"]),
     ]
     ((row,),) = log_of(store).values()
     assert row.value is not None
-    assert decode_value(2, row.value).version == version
+    assert decode_value(2, row.value).version == 3
 
 
 def test_a_group_is_added_once(coordinator: Coordinator) -> None:
@@ -92,10 +90,10 @@ def test_groups_are_listed_by_state_and_type(coordinator: Coordinator, store: Pa
     of_kip848(store, "new")
     share_group(store, "shared")
     listings = [
-        GroupListing("active", "Classic", "Stable", "consumer"),
-        GroupListing("new", "Consumer", "Stable", "consumer"),
-        GroupListing("shared", "Share", "Empty", "share"),
-        GroupListing("simple", "Classic", "Empty", ""),
+        ListedGroup("active", "Classic", "Stable", "consumer"),
+        ListedGroup("new", "Consumer", "Stable", "consumer"),
+        ListedGroup("shared", "Share", "Empty", "share"),
+        ListedGroup("simple", "Classic", "Empty", ""),
     ]
     assert coordinator.list_groups() == listings
     assert coordinator.list_groups(states=["Stable"]) == listings[:2]

@@ -67,11 +67,11 @@ def test_written_records_are_there_after_reopening(store: Path) -> None:
         coordinator.begin_transaction(7, 0)
         coordinator.txn_commit_offsets(7, 0, "b", {("t", 0): 2})
         coordinator.remove_group("a")
-        before = [Replayed.of(coordinator._partitions.state(number)) for number in range(3)]
-        ends = list(coordinator._log.ends)
+        before = [Replayed.of(coordinator._core.partitions.state(number)) for number in range(3)]
+        ends = list(coordinator._core.log.ends)
     with opened(store, offsets_load_buffer_size=1) as coordinator:
-        assert [Replayed.of(coordinator._partitions.state(number)) for number in range(3)] == before
-        assert coordinator._log.ends == ends
+        assert [Replayed.of(coordinator._core.partitions.state(number)) for number in range(3)] == before
+        assert coordinator._core.log.ends == ends
         coordinator.end_transaction(7, 0, commit=True)
         assert coordinator.fetch_offsets("b")[at()].offset == 2
 
@@ -105,7 +105,7 @@ def test_while_it_is_loading_it_answers_nothing_and_others_go_on(
     for group_id in ("a", "b"):
         coordinator.commit_offsets(group_id, {("t", 0): 1})
     reading, go_on = threading.Event(), threading.Event()
-    load = coordinator._log.load
+    load = coordinator._core.log.load
 
     def slow(*arguments: object) -> Iterator[pa.Table]:
         rows = list(load(*arguments))  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def test_while_it_is_loading_it_answers_nothing_and_others_go_on(
         assert go_on.wait(10)
         yield from rows
 
-    monkeypatch.setattr(coordinator._log, "load", slow)
+    monkeypatch.setattr(coordinator._core.log, "load", slow)
     number = coordinator.partition_for("a")
     thread = threading.Thread(target=coordinator.load_partition, args=(number,))
     thread.start()
@@ -143,21 +143,21 @@ def test_a_load_that_is_stopped_midway_publishes_nothing(
     coordinator.commit_offsets("a", {("t", 0): 1})
     number = coordinator.partition_for("a")
     coordinator.unload_partition(number)
-    load = coordinator._log.load
+    load = coordinator._core.log.load
 
     def unloaded_midway(*arguments: object) -> Iterator[pa.Table]:
         for rows in load(*arguments):  # type: ignore[arg-type]
             coordinator.unload_partition(number)
             yield rows
 
-    monkeypatch.setattr(coordinator._log, "load", unloaded_midway)
+    monkeypatch.setattr(coordinator._core.log, "load", unloaded_midway)
     coordinator.load_partition(number)
     assert coordinator.status(number) is LoadStatus.UNLOADED
 
     def broken(*_: object) -> NoReturn:
         raise OSError("gone")
 
-    monkeypatch.setattr(coordinator._log, "load", broken)
+    monkeypatch.setattr(coordinator._core.log, "load", broken)
     with pytest.raises(OSError, match="gone"):
         coordinator.load_partition(number)
     assert coordinator.status(number) is LoadStatus.UNLOADED
@@ -194,7 +194,7 @@ def test_failed_reload_keeps_the_loaded_state(coordinator: Coordinator, monkeypa
 
     more = LogPartition(coordinator.partition_for("a"))
     more.commit(("a", "t", 0), 2)
-    monkeypatch.setattr(coordinator._log, "load", broken)
+    monkeypatch.setattr(coordinator._core.log, "load", broken)
     with pytest.raises(OSError, match="gone"):
         coordinator.load_partition(coordinator.partition_for("a"))
     assert coordinator.fetch_offsets("a")[at()].offset == 2
@@ -204,11 +204,11 @@ def test_a_removed_group_that_is_still_active_is_an_error(coordinator: Coordinat
     coordinator.commit_offsets("a", {("t", 0): 1})
     coordinator.remove_group("a")
     number = coordinator.partition_for("a")
-    active = coordinator._partitions.state(number)
+    active = coordinator._core.partitions.state(number)
     log = LogPartition(number)
     log.group(2, "a", version=3, protocol_type="consumer", members=[])
     coordinator.store_group(stable("b"))
-    active.groups["a"] = coordinator._partitions.state(coordinator.partition_for("b")).groups["b"]  # gone astray
+    active.groups["a"] = coordinator._core.partitions.state(coordinator.partition_for("b")).groups["b"]  # gone astray
     with pytest.raises(UnexpectedActiveGroup, match=r"log partition \d+ deletes group 'a', which is active here"):
         coordinator.load_partition(number)
     assert coordinator.status(number) is LoadStatus.LOADED
@@ -222,7 +222,7 @@ def test_a_group_that_another_process_removes_during_a_reload_is_none(
 ) -> None:
     coordinator.store_group(stable("a"))
     number = coordinator.partition_for("a")
-    load = coordinator._log.load
+    load = coordinator._core.log.load
 
     def removed_meanwhile(*arguments: object) -> Iterator[pa.Table]:
         yield from load(*arguments)  # type: ignore[arg-type]
@@ -231,7 +231,7 @@ def test_a_group_that_another_process_removes_during_a_reload_is_none(
         log.group_tombstone(2, "a")
         append_rows(coordinator.store.location, log.rows, 3)
 
-    monkeypatch.setattr(coordinator._log, "load", removed_meanwhile)
+    monkeypatch.setattr(coordinator._core.log, "load", removed_meanwhile)
     coordinator.load_partition(number)
     assert coordinator.get_group("a") is None
 

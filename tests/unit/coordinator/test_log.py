@@ -201,7 +201,7 @@ def test_delta_s_log_is_summed_up_from_time_to_time(store: Path) -> None:
     with opened(store) as coordinator:
         for offset in range(CHECKPOINT_COMMITS + 1):
             coordinator.commit_offsets("g", {("t", 0): offset}, acks=1)
-        coordinator._appender.await_checkpoint()
+        coordinator._core.appender.await_checkpoint()
     assert list((store / "log" / "_delta_log").glob("*.checkpoint*.parquet"))
     with opened(store) as coordinator:
         assert coordinator.fetch_offsets("g")[at()].offset == CHECKPOINT_COMMITS

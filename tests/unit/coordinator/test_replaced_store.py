@@ -113,7 +113,7 @@ def test_nothing_is_acknowledged_or_answered_once_the_store_was_replaced(
                 ask()
             assert (raised.value.kafka_name, raised.value.retriable) == ("NOT_COORDINATOR", False)
         assert files_of(store) == before
-        coordinator._tell()
+        coordinator._core.register()
         assert store.exists() == (replaced_by is not nothing)
     if replaced_by is nothing:
         assert not store.exists()
@@ -133,13 +133,13 @@ def test_an_append_that_was_validated_before_the_store_was_replaced_is_refused(
         shutil.copytree(store, tmp_path / "backup")
         for offset in (2, 3):
             coordinator.commit_offsets("g", {("t", 0): offset})
-        write_file = coordinator._log._table.write_file
+        write_file = coordinator._core.log._table.write_file
 
         def meanwhile(*arguments: object, **named: str) -> DataFile:
             restore(tmp_path / "backup", store)
             return write_file(*arguments, **named)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(coordinator._log._table, "write_file", meanwhile)
+        monkeypatch.setattr(coordinator._core.log._table, "write_file", meanwhile)
         with pytest.raises(StoreReplaced, match=REPLACED):
             coordinator.commit_offsets("g", {("t", 0): 4})
     assert DeltaTable(store / "log").version() == 1

@@ -219,7 +219,7 @@ def test_rows_that_spark_deletes_by_deletion_vectors_are_never_served(store: Pat
         coordinator.commit_offsets("g", {("t", 0): 3})
     with opened(store) as coordinator:
         assert {where: each.offset for where, each in coordinator.fetch_offsets("g").items()} == {at("t", 0): 3}
-        assert sorted(coordinator._log.ends) == [0, 0, 3]  # R2
+        assert sorted(coordinator._core.log.ends) == [0, 0, 3]  # R2
 
 
 def test_rows_that_another_writer_deletes_are_forgotten(store: Path) -> None:

@@ -149,7 +149,7 @@ def test_a_producer_has_one_transaction_at_a_time(coordinator: Coordinator, othe
 
 def test_nothing_joins_a_transaction_that_is_ending(coordinator: Coordinator) -> None:
     coordinator.begin_transaction(7, 0)
-    coordinator._begun.set_ending(7, ending=True)  # as while its markers are written
+    coordinator._transactions._ending.add(7)  # as while its markers are written
     for ask in calls(
         lambda: coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1}),
         lambda: coordinator.end_transaction(7, 0, commit=True),
@@ -157,7 +157,7 @@ def test_nothing_joins_a_transaction_that_is_ending(coordinator: Coordinator) ->
     ):
         with pytest.raises(ConcurrentTransactions):
             ask()
-    coordinator._begun.set_ending(7, ending=False)
+    coordinator._transactions._ending.discard(7)
     coordinator.end_transaction(7, 0, commit=True)
 
 
@@ -222,7 +222,7 @@ def test_one_that_its_process_left_open_is_aborted_after_the_longest_time_there_
         assert coordinator.abort_overdue_transactions() == []
         clock.advance_ms(1)
         assert coordinator.abort_overdue_transactions() == [7]
-        assert not coordinator._partitions.state(coordinator.partition_for("g")).pending
+        assert not coordinator._core.partitions.state(coordinator.partition_for("g")).pending
         with pytest.raises(InvalidProducerEpoch):
             coordinator.begin_transaction(7, 0)
 

@@ -20,6 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import fs
 
 from offsets_pipeline.delta import put_if_absent, table_folder
+from offsets_pipeline.delta.damage import damage_of
 from offsets_pipeline.delta.filesystems import children
 from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, OFFSET_FACTS
 from offsets_pipeline.delta.snapshot import Commit, Snapshot
@@ -328,6 +329,18 @@ def test_checkpoints_are_made_and_old_commits_go(tmp_path: Path) -> None:
     assert (found.version, found.transaction(APP), found.rows().num_rows) == (7, 6, 7)
 
 
+def test_a_table_with_a_checkpoint_and_no_commit_is_whole_and_one_without_both_is_damaged(folder: TableFolder) -> None:
+    append(folder, 1)
+    DeltaTable(folder.folder).create_checkpoint()
+    for version in range(2):
+        commit_file(folder, version).unlink()
+    assert damage_of(folder.folder) is None
+    assert numbers(again(folder)) == [1]
+    shutil.rmtree(f"{folder.folder}/_delta_log")
+    Path(folder.folder, "_delta_log").mkdir()
+    assert "has no commit; all rows are lost" in str(damage_of(folder.folder))
+
+
 # --- races
 
 
@@ -348,9 +361,13 @@ def _racing(folder: TableFolder, worker: int, seed: int) -> list[tuple[int, int]
         os.link = link
 
 
-def test_every_acknowledged_commit_of_racing_processes_is_there_once(folder: TableFolder) -> None:
+def test_every_acknowledged_commit_of_racing_processes_is_there_once(folder: TableFolder, run_seed: int) -> None:
     with multiprocessing.get_context("spawn").Pool(3) as processes:
-        done = [each for found in processes.starmap(_racing, [(folder, at, at) for at in range(3)]) for each in found]
+        done = [
+            each
+            for found in processes.starmap(_racing, [(folder, at, run_seed + at) for at in range(3)])
+            for each in found
+        ]
     assert sorted(version for version, _ in done) == list(range(1, 37))
     assert numbers(folder) == sorted(number for _, number in done)
     for version, number in done:

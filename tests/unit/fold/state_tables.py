@@ -1,4 +1,4 @@
-"""The state tables as dictionaries, written as `fold/fold_writer.py` writes them, and compared with the reference."""
+"""The facts of a columnar replay, applied to dictionaries without files, and compared with the reference."""
 
 from __future__ import annotations
 

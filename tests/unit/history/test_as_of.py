@@ -90,56 +90,54 @@ def cut_by_time(rows: Rows, times: Times, time_ms: int) -> Rows:
     return found
 
 
-def some_positions(rows: Rows, chosen: random.Random) -> dict[int, int]:
-    return {at: chosen.randrange(of_one[-1].record_offset + 2) for at, of_one in rows.items()}
+def some_positions(rows: Rows, chance: random.Random) -> dict[int, int]:
+    return {at: chance.randrange(of_one[-1].record_offset + 2) for at, of_one in rows.items()}
 
 
 @pytest.mark.parametrize("name", CAPTURE_NAMES)
-def test_captures_at_random_positions(tmp_path: Path, name: str) -> None:
-    check_capture(capture_store(tmp_path / "store", name), name, points=2)
+def test_captures_at_random_positions(tmp_path: Path, chance: random.Random, name: str) -> None:
+    check_capture(capture_store(tmp_path / "store", name), name, chance, points=2)
 
 
 @pytest.mark.long
-def test_captures_at_a_thousand_positions(tmp_path: Path) -> None:
+def test_captures_at_a_thousand_positions(tmp_path: Path, chance: random.Random) -> None:
     for name in CAPTURE_NAMES:
-        check_capture(capture_store(tmp_path / name, name), name, points=-(-1_000 // len(CAPTURE_NAMES)))
+        check_capture(capture_store(tmp_path / name, name), name, chance, points=-(-1_000 // len(CAPTURE_NAMES)))
 
 
-def check_capture(store: str, name: str, points: int) -> None:
+def check_capture(store: str, name: str, chance: random.Random, points: int) -> None:
     rows, partitions, semantics = capture_rows(name), capture_partitions(name), capture_semantics(name)
-    chosen = random.Random(name)
     for _ in range(points):
-        positions = some_positions(rows, chosen)
+        positions = some_positions(rows, chance)
         answer = offsets_as_of(store, positions=positions)
         assert answered(answer) == expected(cut_by_position(rows, positions), partitions, semantics), positions
 
 
-def random_rows(seed: int, steps: int, semantics: CoordinatorSemantics) -> tuple[random.Random, Rows, Times]:
-    chosen = random.Random(seed)
+def random_rows(chance: random.Random, steps: int, semantics: CoordinatorSemantics) -> tuple[Rows, Times]:
     shape = SHAPE if not semantics.is_classic else Shape(groups=MANY, log_partitions=3, strays=0.0)
-    rows = random_log(chosen, steps, shape).partitions
-    return chosen, rows, times_of(rows, chosen)
+    rows = random_log(chance, steps, shape).partitions
+    return rows, times_of(rows, chance)
 
 
 @pytest.mark.parametrize("semantics", [MODERN, CLASSIC])
 @pytest.mark.parametrize(("logs", "points"), [(3, 6), pytest.param(50, 20, marks=pytest.mark.long)])
 def test_random_logs_at_random_positions_and_times(
-    tmp_path: Path, semantics: CoordinatorSemantics, logs: int, points: int
+    tmp_path: Path, chance: random.Random, semantics: CoordinatorSemantics, logs: int, points: int
 ) -> None:
-    for seed in range(logs):
-        chosen, rows, times = random_rows(seed, 150, semantics)
-        store = random_store(tmp_path / str(seed), rows, times, 3, semantics=semantics)
+    for log in range(logs):
+        rows, times = random_rows(chance, 150, semantics)
+        store = random_store(tmp_path / str(log), rows, times, 3, semantics=semantics)
         for number in range(points):
             at: dict[str, Any]
             if number % 2:
-                at = {"positions": some_positions(rows, chosen)}
+                at = {"positions": some_positions(rows, chance)}
                 point = cut_by_position(rows, at["positions"])
             else:
-                at = {"time_ms": chosen.randrange(START_MS - 2000, START_MS + 60_000)}
+                at = {"time_ms": chance.randrange(START_MS - 2000, START_MS + 60_000)}
                 point = cut_by_time(rows, times, at["time_ms"])
             answer = offsets_as_of(store, **at)
             assert answered(answer) == expected(point, 3, semantics)
-            group_ids = [*chosen.sample(MANY, 2), "no such group"]
+            group_ids = [*chance.sample(MANY, 2), "no such group"]
             one = offsets_as_of(store, group_ids=group_ids, **at)
             wanted = {name: each for name, each in answered(answer).items() if name in group_ids}
             assert answered(one) == wanted
@@ -148,16 +146,16 @@ def test_random_logs_at_random_positions_and_times(
 @pytest.mark.parametrize(("logs", "points"), [(2, 5), pytest.param(60, 20, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["mirrored", "owned"])
 def test_a_cleaned_log_answers_exactly_where_it_says_that_it_is_complete(
-    tmp_path: Path, kind: str, logs: int, points: int
+    tmp_path: Path, chance: random.Random, kind: str, logs: int, points: int
 ) -> None:
     complete = incomplete = 0
-    for seed in range(logs):
-        chosen, rows, times = random_rows(seed, 200, MODERN)
-        ends = {at: chosen.randrange(of_one[-1].record_offset) for at, of_one in rows.items()}
+    for log in range(logs):
+        rows, times = random_rows(chance, 200, MODERN)
+        ends = {at: chance.randrange(of_one[-1].record_offset) for at, of_one in rows.items()}
         left = {at: _cleaned_here(of_one, ends[at]) for at, of_one in rows.items()}
-        store = random_store(tmp_path / str(seed), left, times, 3, cleaned_to=ends, kind=kind)
+        store = random_store(tmp_path / str(log), left, times, 3, cleaned_to=ends, kind=kind)
         for _ in range(points):
-            positions = some_positions(rows, chosen)
+            positions = some_positions(rows, chance)
             answer = offsets_as_of(store, positions=positions)
             for each in answer.partitions:
                 known = offsets_as_of(store, positions={each.log_partition: each.end})
@@ -174,26 +172,25 @@ def test_a_cleaned_log_answers_exactly_where_it_says_that_it_is_complete(
 
 @pytest.mark.parametrize(("logs", "points"), [(6, 8), pytest.param(100, 20, marks=pytest.mark.long)])
 def test_a_log_that_a_broker_compacted_answers_exactly_where_it_says_that_it_is_complete(
-    tmp_path: Path, logs: int, points: int
+    tmp_path: Path, chance: random.Random, logs: int, points: int
 ) -> None:
     """R16: without removals of groups, whose tombstones a broker's compaction separates from what they hide."""
     steps = {"commit": 8, "tombstone": 2, "marker": 3}
     shape = Shape(steps=steps, groups=("g", "h"), tombstones_in_transactions=False)
     complete = incomplete = 0
-    for seed in range(logs):
-        chosen = random.Random(seed)
-        rows = random_log(chosen, 120, shape).partitions
-        times = times_of(rows, chosen)
+    for log in range(logs):
+        rows = random_log(chance, 120, shape).partitions
+        times = times_of(rows, chance)
         of_one = rows[0]
-        up_to = chosen.randrange(1, of_one[-1].record_offset)
+        up_to = chance.randrange(1, of_one[-1].record_offset)
         before = [row for row in of_one if row.record_offset < up_to]
         while still_open := [at for at, end in endings(before).items() if end is None]:
             up_to = min(still_open)  # a broker cleans up to its last stable offset
             before = [row for row in of_one if row.record_offset < up_to]
         left = [*cleaned(before, up_to), *of_one[len(before) :]]
-        store = random_store(tmp_path / str(seed), {0: left}, times, 1)
+        store = random_store(tmp_path / str(log), {0: left}, times, 1)
         for _ in range(points):
-            end = chosen.randrange(of_one[-1].record_offset + 2)
+            end = chance.randrange(of_one[-1].record_offset + 2)
             answer = offsets_as_of(store, positions={0: end})
             if answer.is_complete:
                 complete += 1
@@ -265,7 +262,7 @@ def test_one_group_reads_only_the_files_of_its_log_partition(tmp_path: Path, mon
     ],
 )
 def test_a_point_that_is_not_one_is_refused(tmp_path: Path, point: dict[str, object], message: str) -> None:
-    _, rows, times = random_rows(1, 20, MODERN)
+    rows, times = random_rows(random.Random(1), 20, MODERN)
     store = random_store(tmp_path / "store", rows, times, 3)
     with pytest.raises(InvalidTime, match=message):
         offsets_as_of(store, **point)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -24,12 +23,13 @@ from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, outcomes
+from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, endings
 from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows, capture_semantics, input_table
 from tests.random_logs import MANY, Shape, random_log
 from tests.unit.history.history_stores import START_MS, capture_store, random_store, table_of, times_of
 
 if TYPE_CHECKING:
+    import random
     from pathlib import Path
 
     from offsets_pipeline.delta.schemas import Table
@@ -117,16 +117,17 @@ def check(store: str, partitions: dict[int, list[LogRow]], n: int, semantics: Co
         for row in tables["offset_history"].to_pylist()
         if not row["superseded"]
     ]
-    assert set(seen.commits) <= set(commits)
-    assert {each[:2] for each in set(commits) - set(seen.commits)} <= seen.hidden
-    assert len(commits) == len(set(commits))
+    answered = {each[:2] for each in seen.commits}
+    assert {each for each in commits if each[:2] in answered} == set(seen.commits)
+    assert {each[:2] for each in commits} == answered | seen.hidden
+    assert len(commits) == len({each[:2] for each in commits})
     deleted = tables["deleted_offsets"].to_pylist()
     lost = [row for row in deleted if row["committed_offset"] is None]
     assert {(identity_of(row), row["record_offset"]) for row in lost} == seen.lost
-    assert {row["cause"] for row in lost} <= {"unknown"}
+    assert all(row["cause"] == "unknown" for row in lost)
     gone = {(identity_of(row), row["commit_record_offset"]) for row in deleted if row not in lost}
-    assert gone <= seen.gone
-    assert seen.gone - gone <= seen.came_back  # a group that was converted kept its offsets
+    # a group that was converted kept its offsets; one that was removed and came back may have had them again
+    assert seen.gone - seen.came_back <= gone <= seen.gone
     for group_id in {row[0][1] for row in commits}:
         one = history_tables(store, group_ids=[group_id])
         for view in GROUP_VIEWS:
@@ -145,11 +146,12 @@ def test_captures_show_every_commit_and_deletion(tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize("semantics", [MODERN, CoordinatorSemantics.CLASSIC])
 @pytest.mark.parametrize("logs", [3, pytest.param(150, marks=pytest.mark.long)])
-def test_random_logs_show_every_commit_and_deletion(tmp_path: Path, semantics: CoordinatorSemantics, logs: int) -> None:
-    for seed in range(logs):
-        chosen = random.Random(seed)
-        rows = random_log(chosen, 150, Shape(groups=MANY[:5], log_partitions=2, strays=0.1)).partitions
-        store = random_store(tmp_path / str(seed), rows, times_of(rows, chosen), 2, semantics=semantics)
+def test_random_logs_show_every_commit_and_deletion(
+    tmp_path: Path, chance: random.Random, semantics: CoordinatorSemantics, logs: int
+) -> None:
+    for number in range(logs):
+        rows = random_log(chance, 150, Shape(groups=MANY[:5], log_partitions=2, strays=0.1)).partitions
+        store = random_store(tmp_path / str(number), rows, times_of(rows, chance), 2, semantics=semantics)
         check(store, rows, 2, semantics)
 
 
@@ -160,28 +162,28 @@ def test_decoded_log_has_each_record_as_it_decodes(tmp_path: Path, name: str) ->
     partitions = capture_rows(name)
     assert len(by_place) == found.num_rows == sum(map(len, partitions.values()))
     for at, rows in partitions.items():
-        ended = outcomes(input_table(rows)).tolist()
+        ended = endings(input_table(rows)).outcome.tolist()
         for row, outcome in zip(rows, ended, strict=True):
-            told = by_place[at, row.record_offset]
-            assert (told["control_type"], told["tombstone"]) == (row.control_type, row.value is None)
+            record = by_place[at, row.record_offset]
+            assert (record["control_type"], record["tombstone"]) == (row.control_type, row.value is None)
             if row.control_type is not None:
-                assert told["record_name"] == "ControlRecord"
+                assert record["record_name"] == "ControlRecord"
                 continue
             expected = None if row.producer_id is None else "open" if outcome == OPEN else "aborted"
-            assert told["outcome"] == ("committed" if outcome == COMMITTED else expected)
-            if told["record_name"] in {"Unknown", "Corrupt"}:
-                assert told["problem"]
+            assert record["outcome"] == ("committed" if outcome == COMMITTED else expected)
+            if record["record_name"] in {"Unknown", "Corrupt"}:
+                assert record["problem"]
                 continue
             key = decode_key(row.key)
-            assert (told["group_id"], told["record_type"]) == (key.group_id, key.record_type)
+            assert (record["group_id"], record["record_type"]) == (key.group_id, key.record_type)
             if key.record_type in (0, 1) and row.value is not None:
                 value = decode_value(key.record_type, row.value)
-                assert told["value_version"] == value.version
-                assert told["committed_offset"] == value.fields["offset"]
-                assert told["metadata"] == value.fields["metadata"]
-                assert (told["topic"], told["partition"]) == (key.fields["topic"], key.fields["partition"])
+                assert record["value_version"] == value.version
+                assert record["committed_offset"] == value.fields["offset"]
+                assert record["metadata"] == value.fields["metadata"]
+                assert (record["topic"], record["partition"]) == (key.fields["topic"], key.fields["partition"])
             elif row.value is not None:
-                assert told["value_json"].startswith("{")
+                assert record["value_json"].startswith("{")
 
 
 def test_members_of_a_classic_group_are_readable(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic, OffsetsError
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from tests.unit.broker.fake_topic import FakePartition, FakeTopic, fake_topic, options_of
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,9 +78,8 @@ def test_topic_that_does_not_exist_yet_is_waited_for_with_one_notice(topic: Fake
     with awaiting(ingest_of(options_of(topic), heard)) as found:
         assert heard.waits.wait(PATIENCE_SECONDS)
         asked = len(topic.brokers[1].requests)
-        looked = threading.Event()
-        while len(topic.brokers[1].requests) < asked + 3:  # it looks again, and says nothing more
-            assert not looked.wait(0.01)
+        # it looks again, and says nothing more
+        wait_until("three more looks", lambda: len(topic.brokers[1].requests) >= asked + 3)
         assert found == []
         with topic.changing():
             topic.is_missing = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, RECORDS_S
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.unit.broker.fake_broker import TOPIC
 from tests.unit.broker.fake_topic import FakePartition, FakeTopic, batch, damaged, fake_topic, options_of
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -214,18 +216,19 @@ def test_available_now_does_not_end_early_because_no_broker_answers() -> None:
 
 def test_new_records_end_the_wait() -> None:
     at = ones(2)
-    with fake_topic({0: at, 1: ones(1)}) as topic, reader_of(topic, wait_ms="5000") as reader:
+    with fake_topic({0: at, 1: ones(1)}) as topic, reader_of(topic, wait_ms="60000") as reader:
 
         def append_when_it_waits() -> None:
             broker = topic.brokers[1]
-            while not broker.count(FetchRequest.API_KEY):
-                threading.Event().wait(0.001)
+            wait_until("a fetch waits", lambda: broker.count(FetchRequest.API_KEY))
             with topic.changing():
                 at.batches.append(batch(2))
 
         thread = threading.Thread(target=append_when_it_waits)
+        begun = time.monotonic()
         thread.start()
         assert ends(reader.latestOffset(offsets(_0=2, _1=1), ALL)) == [3, 1]
+        assert time.monotonic() - begun < 30  # the wait's end would find them too
         thread.join()
 
 

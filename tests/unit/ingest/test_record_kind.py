@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from offsets_pipeline.errors import WrongRecords
-from offsets_pipeline.ingest.record_kind import RECORD_KINDS, FirstRecord, topic_kind_of
+from offsets_pipeline.ingest.record_kind import RECORD_KINDS, RecordKey, topic_kind_of
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.log_tables import capture_records
 from tests.logs import CAPTURE_NAMES, commit_key
@@ -30,7 +30,7 @@ OTHERS = (
 
 def look(*keys: bytes | None) -> None:
     RECORD_KINDS[TopicKind.CONSUMER_OFFSETS].require(
-        "topic t", [FirstRecord(0, number, key) for number, key in enumerate(keys, 7)]
+        "topic t", [RecordKey(0, number, key) for number, key in enumerate(keys, 7)]
     )
 
 
@@ -72,7 +72,7 @@ KEYS_OF_KIND = {
 
 @pytest.mark.parametrize("kind", KEYS_OF_KIND)
 def test_first_records_tell_the_kind_of_a_topic_and_another_kind_is_refused(kind: TopicKind) -> None:
-    records = [FirstRecord(0, 0, KEYS_OF_KIND[kind]), FirstRecord(0, 1, b"\xff")]
+    records = [RecordKey(0, 0, KEYS_OF_KIND[kind]), RecordKey(0, 1, b"\xff")]
     assert topic_kind_of("topic t", "t", records) is kind
     for other in KEYS_OF_KIND:
         if other is not kind:
@@ -88,4 +88,4 @@ def test_name_tells_the_kind_of_a_topic_without_records() -> None:
         assert topic_kind_of("topic t", copy, []) is TopicKind.CONSUMER_OFFSETS
     assert topic_kind_of("topic t", "t", [], TopicKind.CONNECT_CONFIGS) is TopicKind.CONNECT_CONFIGS
     with pytest.raises(WrongRecords, match="topic t does not have records of a group coordinator"):
-        topic_kind_of("topic t", "connect-status", [FirstRecord(0, 0, b"user-17")])
+        topic_kind_of("topic t", "connect-status", [RecordKey(0, 0, b"user-17")])

@@ -12,7 +12,7 @@ from kafka.protocol.metadata import MetadataRequest
 from offsets_pipeline.broker.log_offsets import Bounds
 from offsets_pipeline.broker.open_transactions import OpenTransaction
 from offsets_pipeline.errors import BrokerUnreachable, NotAuthorized
-from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, FirstRecord
+from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, RecordKey
 from offsets_pipeline.ingest.topic.topic_client import DELETE_RETENTION_MS, TopicClient, TopicDescription
 from tests.unit.broker.fake_broker import TOPIC
 from tests.unit.broker.fake_topic import (
@@ -65,12 +65,12 @@ def test_first_records_are_a_few_of_each_partition() -> None:
         found = client.first_records(client.bounds(2))
         assert client.first_records({0: Bounds(5, 5, 5)}) == []  # a log without records
     first = [3, 4, *range(9, 9 + LOOK_RECORDS - 2)]
-    assert found == [*(FirstRecord(0, each, b"key") for each in first), FirstRecord(1, 0, b"key")]
+    assert found == [*(RecordKey(0, each, b"key") for each in first), RecordKey(1, 0, b"key")]
 
 
 def test_first_records_leave_out_a_damaged_batch() -> None:
     with fake_topic({0: FakePartition([damaged(batch(0, 3)), batch(3)])}) as topic, client_of(topic) as client:
-        assert client.first_records({0: Bounds(0, 4, 4)}) == [FirstRecord(0, 3, b"key")]
+        assert client.first_records({0: Bounds(0, 4, 4)}) == [RecordKey(0, 3, b"key")]
 
 
 def test_the_oldest_open_transaction_of_each_partition_holds_back_the_stable_offset() -> None:

@@ -57,9 +57,9 @@ def test_second_import_adds_what_is_missing_or_newer(store: Path) -> None:
     nodes = {T0: NodeOffset(42, YEARS_AGO_MS)}
     with opened(store) as coordinator:
         imported(coordinator, nodes)
-        end = coordinator._partitions.state(coordinator.partition_for("g")).end
+        end = coordinator._core.partitions.state(coordinator.partition_for("g")).end
         assert counts(imported(coordinator, nodes)) == (0, 1, 0)
-        assert coordinator._partitions.state(coordinator.partition_for("g")).end == end
+        assert coordinator._core.partitions.state(coordinator.partition_for("g")).end == end
         assert counts(imported(coordinator, {**nodes, T1: NodeOffset(1, YEARS_AGO_MS)})) == (1, 1, 0)
         # an old consumer was set back in ZooKeeper, and nothing was committed to the store
         assert counts(imported(coordinator, {T0: NodeOffset(40, YEARS_AGO_MS + 1)})) == (1, 0, 0)

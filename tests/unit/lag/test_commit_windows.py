@@ -9,7 +9,7 @@ import pytest
 from offsets_pipeline.lag import commit_windows
 from offsets_pipeline.lag.commit_windows import CommitWindows
 from offsets_pipeline.semantics.partition_state import replay
-from tests.logs import Identity, LogPartition, input_table
+from tests.logs import Identity, LogPartition, commit_key, commit_value, input_table
 from tests.random_logs import random_log
 
 if TYPE_CHECKING:
@@ -43,6 +43,14 @@ def test_window_has_the_last_commits_in_the_order_of_the_log() -> None:
         ("h", "t", 0): [1] * 10,
     }
     assert windows(log.rows, 3, ["h", "none"]) == {("h", "t", 0): [1] * 3}
+
+
+def test_keys_with_malformed_text_are_of_the_group_that_they_decode_to() -> None:
+    log = LogPartition()
+    key = commit_key("g?h")
+    for byte in (b"\xff", b"\xfe"):
+        log.record(key.replace(b"?", byte), commit_value(byte[0]))
+    assert windows(log.rows, 10, ["g\ufffdh"]) == windows(log.rows, 10) == {("g\ufffdh", "t", 0): [255, 254]}
 
 
 def test_both_key_versions_are_one_offset() -> None:  # R9

@@ -70,8 +70,10 @@ def expected(places: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_rows_come_in_order_from_files_in_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    chosen = random.Random(seed)
+def test_rows_come_in_order_from_files_in_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, run_seed: int
+) -> None:
+    chosen = random.Random(run_seed + seed)
     monkeypatch.setattr(ordered_log, "_BLOCK_ROWS", chosen.choice([1, 7, 100]))
     places = [(at, offset) for at in range(PARTITIONS) for offset in chosen.sample(range(1000), 60)]
     if seed % 3 == 0:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from offsets_pipeline.offset_reset.plan import GroupOffsets
-from offsets_pipeline.offset_reset.restore_plan import Found, Method, PastOffset, SameOffsets, plan_restore
+from offsets_pipeline.offset_reset.restore_plan import Found, FoundBy, PastOffset, plan_restore, same_offset
 from offsets_pipeline.offset_reset.translation import moments_by_samples
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, rows_of
@@ -19,23 +19,23 @@ POSITIONS = Positions("a broker", {T0: Position(10, 20), T1: Position(0, 5)})
 @pytest.mark.parametrize(
     ("past", "new", "method"),
     [
-        (10, 10, Method.COMMITTED),
-        (20, 20, Method.COMMITTED),
-        (15, 15, Method.COMMITTED),
-        (9, 10, Method.LOG_START),
-        (0, 10, Method.LOG_START),
-        (21, 20, Method.LOG_END),
-        (2**63 - 1, 20, Method.LOG_END),
+        (10, 10, FoundBy.COMMITTED),
+        (20, 20, FoundBy.COMMITTED),
+        (15, 15, FoundBy.COMMITTED),
+        (9, 10, FoundBy.LOG_START),
+        (0, 10, FoundBy.LOG_START),
+        (21, 20, FoundBy.LOG_END),
+        (2**63 - 1, 20, FoundBy.LOG_END),
     ],
 )
-def test_offset_is_limited_to_the_log(past: int, new: int, method: Method) -> None:
-    plan = plan_restore({"g": {T0: PastOffset(past)}}, {"g": GroupOffsets(None, {})}, POSITIONS, SameOffsets())
+def test_offset_is_limited_to_the_log(past: int, new: int, method: FoundBy) -> None:
+    plan = plan_restore({"g": {T0: PastOffset(past)}}, {"g": GroupOffsets(None, {})}, POSITIONS, same_offset)
     assert [(each.past_offset, each.new_offset, each.method) for each in plan.offsets] == [(past, new, method)]
 
 
 def test_partition_that_the_cluster_lacks_is_left_out_with_the_reason() -> None:
     past = {"g": {OTHER: PastOffset(1), TopicPartition("t", 2): PastOffset(1)}}
-    plan = plan_restore(past, {"g": GroupOffsets("Empty", {})}, POSITIONS, SameOffsets())
+    plan = plan_restore(past, {"g": GroupOffsets("Empty", {})}, POSITIONS, same_offset)
     assert [(each.new_offset, each.method) for each in plan.offsets] == [(None, None)] * 2
     assert [each.detail for each in plan.offsets] == [
         "a broker has no partition other-0",
@@ -48,14 +48,14 @@ def test_group_with_members_is_left_out(state: str) -> None:
     past = {name: {T0: PastOffset(12)} for name in ("active", "dead", "empty", "none")}
     states = {"active": state, "dead": "Dead", "empty": "Empty", "none": None}
     standings = {name: GroupOffsets(states[name], {T0: 1}) for name in past}
-    plan = plan_restore(past, standings, POSITIONS, SameOffsets())
+    plan = plan_restore(past, standings, POSITIONS, same_offset)
     assert plan.active == {"active": state}
     assert [each.group_id for each in plan.offsets] == ["dead", "empty", "none"]
 
 
 def test_offsets_that_the_group_had_not_at_the_time_stay() -> None:
     standings = {"g": GroupOffsets("Empty", {T0: 11, T1: 3, OTHER: 1})}
-    plan = plan_restore({"g": {T0: PastOffset(12, "note")}}, standings, POSITIONS, SameOffsets())
+    plan = plan_restore({"g": {T0: PastOffset(12, "note")}}, standings, POSITIONS, same_offset)
     assert plan.later == {"g": 2}
     assert [(each.where, each.new_offset, each.current_offset, each.metadata) for each in plan.offsets] == [
         (T0, 12, 11, "note")
@@ -63,19 +63,18 @@ def test_offsets_that_the_group_had_not_at_the_time_stay() -> None:
 
 
 def test_topic_that_was_created_again_is_named() -> None:
-    plan = plan_restore({"g": {T0: PastOffset(12)}}, {"g": GroupOffsets(None, {})}, POSITIONS, SameOffsets(), ["t"])
+    plan = plan_restore({"g": {T0: PastOffset(12)}}, {"g": GroupOffsets(None, {})}, POSITIONS, same_offset, ["t"])
     assert plan.offsets[0].detail == "the committed offset; the topic was created again since"
 
 
 def test_translated_offset_is_limited_to_the_log_too() -> None:
-    class Translated:
-        def find(self, where: TopicPartition, offset: int) -> Found:
-            return Found(offset - 5, Method.TIMESTAMP, "by time") if where == T0 else Found(None, None, "no record")
+    def translated(where: TopicPartition, offset: int) -> Found:
+        return Found(offset - 5, FoundBy.TIMESTAMP, "by time") if where == T0 else Found(None, None, "no record")
 
     past = {"g": {T0: PastOffset(12), T1: PastOffset(3)}}
-    plan = plan_restore(past, {"g": GroupOffsets(None, {})}, POSITIONS, Translated())
+    plan = plan_restore(past, {"g": GroupOffsets(None, {})}, POSITIONS, translated)
     assert [(each.new_offset, each.method, each.detail) for each in plan.offsets] == [
-        (10, Method.LOG_START, "7 is below the log start: its records were deleted"),
+        (10, FoundBy.LOG_START, "7 is below the log start: its records were deleted"),
         (None, None, "no record"),
     ]
 

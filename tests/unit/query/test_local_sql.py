@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
-import pyarrow as pa
 import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import QueryFailed, StoreMismatch
 from offsets_pipeline.history.log_history import LogHistory
-from offsets_pipeline.query import local_sql
-from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.local_sql import LocalSql
-from offsets_pipeline.query.parse_tree import parsed
+from offsets_pipeline.query.parse_tree import Filters, filters_of, parsed
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.folded_stores import folded_capture
@@ -232,15 +229,6 @@ def test_only_tables_that_a_query_names_are_read(committed: str, monkeypatch: py
     assert set(read) == {"log", "quarantine"}
 
 
-def test_a_view_that_a_module_makes_is_made_when_a_query_names_it(
-    committed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(local_sql.MADE_VIEWS, "made_here", f"{__name__}:made_here")
-    assert rows_of("SELECT twice, cluster FROM made_here", committed) == [[4, "prod"]]
-    with pytest.raises(QueryFailed, match="nearest are made_here"):
-        rows_of("SELECT * FROM made_her", committed)
-
-
 def test_tables_are_listed_with_their_columns_and_the_log_is_not_read(
     committed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -289,12 +277,6 @@ def test_history_is_answered_by_the_same_views(committed: str) -> None:
     ]
     counted = "SELECT record_name, count(*) FROM log_records GROUP BY 1 ORDER BY 1"
     assert rows_of(counted, committed) == [["GroupMetadata", 1], ["OffsetCommit", 5]]
-
-
-def made_here(reader: StateReader, _views: set[str], _filters: Filters) -> dict[str, pa.Table]:
-    """A view for the test above."""
-    twice = pa.array([2 * len(reader.properties.kind) - 6])
-    return {"made_here": pa.Table.from_arrays([twice], names=["twice"])}
 
 
 HISTORY = {"offset_history", "group_history", "deleted_offsets"}

@@ -17,7 +17,7 @@ from offsets_pipeline.record import scan
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.corrupt import NotASegment
 from offsets_pipeline.record.segment import SegmentReader, read_segment
-from offsets_pipeline.record.write import BatchOptions, encode_batch
+from tests.record_batches import BatchOptions, encode_batch
 
 LENGTH_OFFSET, MAGIC_OFFSET, CRC_OFFSET = 8, 16, 17
 
@@ -48,22 +48,24 @@ SIZE = len(batch(0))
 THREE = batch(0) + batch(3) + batch(6)
 
 
-@pytest.mark.parametrize("cut", range(1, SIZE))
-def test_a_batch_cut_short_ends_the_file(cut: int) -> None:
-    reader, found = read(THREE[: 2 * SIZE + cut])
-    assert found == offsets(0, 3)
-    assert reader.damage == []
-    assert reader.torn_tail is not None
-    assert (reader.torn_tail.position, reader.torn_tail.length) == (2 * SIZE, cut)
-    assert reader.end_offset == 6
+def test_a_batch_cut_short_at_any_byte_ends_the_file(subtests: pytest.Subtests) -> None:
+    for cut in range(1, SIZE):
+        with subtests.test(cut=cut):
+            reader, found = read(THREE[: 2 * SIZE + cut])
+            assert found == offsets(0, 3)
+            assert reader.damage == []
+            assert reader.torn_tail is not None
+            assert (reader.torn_tail.position, reader.torn_tail.length) == (2 * SIZE, cut)
+            assert reader.end_offset == 6
 
 
-@pytest.mark.parametrize("cut", range(1, SIZE))
-def test_a_first_batch_cut_short_leaves_nothing(cut: int) -> None:
-    reader, found = read(THREE[:cut])
-    assert found == []
-    assert reader.torn_tail is not None
-    assert (reader.base_offset, reader.end_offset) == (None, None)
+def test_a_first_batch_cut_short_at_any_byte_leaves_nothing(subtests: pytest.Subtests) -> None:
+    for cut in range(1, SIZE):
+        with subtests.test(cut=cut):
+            reader, found = read(THREE[:cut])
+            assert found == []
+            assert reader.torn_tail is not None
+            assert (reader.base_offset, reader.end_offset) == (None, None)
 
 
 @pytest.mark.parametrize("zeros", [1, 16, 17, 60, 61, 5000])
@@ -82,27 +84,29 @@ def test_a_file_of_zeros_is_a_segment_without_batches() -> None:
     assert reader.torn_tail is not None
 
 
-@pytest.mark.parametrize("position", range(CRC_OFFSET, SIZE))
-def test_a_changed_byte_under_the_checksum_costs_its_batch_only(position: int) -> None:
-    data = bytearray(THREE)
-    data[SIZE + position] ^= 0x40
-    reader, found = read(bytes(data))
-    assert found == offsets(0, 6)
-    assert spans(reader) == [(SIZE, SIZE)]
-    assert reader.damage[0].raw == data[SIZE : 2 * SIZE]
-    assert "checksum" in reader.damage[0].reason
-    assert reader.end_offset == 9
+def test_any_changed_byte_under_the_checksum_costs_its_batch_only(subtests: pytest.Subtests) -> None:
+    for position in range(CRC_OFFSET, SIZE):
+        with subtests.test(position=position):
+            data = bytearray(THREE)
+            data[SIZE + position] ^= 0x40
+            reader, found = read(bytes(data))
+            assert found == offsets(0, 6)
+            assert spans(reader) == [(SIZE, SIZE)]
+            assert reader.damage[0].raw == data[SIZE : 2 * SIZE]
+            assert "checksum" in reader.damage[0].reason
+            assert reader.end_offset == 9
 
 
-@pytest.mark.parametrize("bit", range(32))
-def test_a_changed_length_costs_its_batch_only(bit: int) -> None:
+def test_any_changed_bit_of_a_length_costs_its_batch_only(subtests: pytest.Subtests) -> None:
     many = THREE + b"".join(batch(base) for base in range(9, 300, 3))
-    data = bytearray(many)
-    data[SIZE + LENGTH_OFFSET + bit // 8] ^= 1 << bit % 8
-    reader, found = read(bytes(data))
-    assert found == offsets(0, *range(6, 300, 3))
-    assert sum(length for _, length in spans(reader)) == SIZE
-    assert reader.damage[0].position == SIZE
+    for bit in range(32):
+        with subtests.test(bit=bit):
+            data = bytearray(many)
+            data[SIZE + LENGTH_OFFSET + bit // 8] ^= 1 << bit % 8
+            reader, found = read(bytes(data))
+            assert found == offsets(0, *range(6, 300, 3))
+            assert sum(length for _, length in spans(reader)) == SIZE
+            assert reader.damage[0].position == SIZE
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, 127, 255])
@@ -114,20 +118,22 @@ def test_a_changed_magic_costs_its_batch_only(magic: int) -> None:
     assert spans(reader) == [(SIZE, SIZE)]
 
 
-@pytest.mark.parametrize("bit", range(64))
-def test_a_changed_base_offset_costs_at_most_its_batch(bit: int) -> None:
+def test_any_changed_bit_of_a_base_offset_costs_at_most_its_batch(subtests: pytest.Subtests) -> None:
     # the checksum does not cover it: a small change upwards cannot be told from a gap that compaction left
     bases = range(1_000_000, 1_000_300, 3)
-    data = bytearray(b"".join(batch(base) for base in bases))
-    data[50 * SIZE + 7 - bit // 8] ^= 1 << bit % 8
-    reader = read_segment(bytes(data), source="x")
-    found = [offset for columns in reader.batches() for offset in columns["record_offset"].to_pylist()]
+    whole = b"".join(batch(base) for base in bases)
     healthy = offsets(*(base for index, base in enumerate(bases) if index != 50))
-    assert set(healthy) - set(found) == set()
-    assert found == sorted(found)
-    assert len(found) - len(healthy) == (0 if spans(reader) else 3)
-    assert spans(reader) in ([], [(50 * SIZE, SIZE)])
-    assert reader.end_offset == 1_000_300
+    for bit in range(64):
+        with subtests.test(bit=bit):
+            data = bytearray(whole)
+            data[50 * SIZE + 7 - bit // 8] ^= 1 << bit % 8
+            reader = read_segment(bytes(data), source="x")
+            found = [offset for columns in reader.batches() for offset in columns["record_offset"].to_pylist()]
+            assert set(healthy) - set(found) == set()
+            assert found == sorted(found)
+            assert len(found) - len(healthy) == (0 if spans(reader) else 3)
+            assert spans(reader) in ([], [(50 * SIZE, SIZE)])
+            assert reader.end_offset == 1_000_300
 
 
 def test_garbage_between_batches_is_skipped_in_one_piece() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from offsets_pipeline.record.compression import Codec, _xxh32_short, compress
 from offsets_pipeline.record.segment import SegmentReader, read_segment
-from offsets_pipeline.record.write import encode_batches
+from tests.record_batches import encode_batches
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,9 +24,9 @@ from offsets_pipeline.record.compression import MAX_BATCH_BYTES, Codec, compress
 from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment
 from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.record.segment import SegmentReader, read_segment
-from offsets_pipeline.record.write import BatchOptions, encode_batch
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.mutation import message, repaired, seeds
+from tests.record_batches import BatchOptions, encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import compact_early
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.semantics.group_rows import described
+from offsets_pipeline.semantics.group_facts import described
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import RECORDS
 from offsets_pipeline.state.published_rows import in_key_order

@@ -13,17 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsets_pipeline.record import columns, wire
+from offsets_pipeline.record import columns
 from offsets_pipeline.record.batch import BATCH_HEADER, BATCH_HEADER_BYTES
 from offsets_pipeline.record.compression import Codec, compress
 from offsets_pipeline.record.segment import SEGMENT_SCHEMA, SegmentReader, read_segment
-from offsets_pipeline.record.write import (
-    BatchOptions,
-    encode_batch,
-    encode_batches,
-    encode_control_batch,
-    frame_batches,
-)
+from offsets_pipeline.record.write import empty_batch, frame_batches
+from tests.record_batches import BatchOptions, encode_batch, encode_batches, encode_control_batch, write_varint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -200,6 +195,10 @@ def test_an_emptied_batch_still_moves_the_log_end(codec: Codec) -> None:
     assert (reader.base_offset, reader.end_offset, reader.damage) == (0, 10, [])
 
 
+def test_an_empty_batch_of_the_export_is_written_as_any_other() -> None:
+    assert empty_batch(9) == encode_batch(binary(), binary(), base_offset=9)
+
+
 def test_an_empty_file_is_an_empty_segment() -> None:
     reader, rows = read(b"")
     assert rows == []
@@ -244,18 +243,18 @@ def record_with_headers(
 ) -> bytes:
     body = bytearray(1)
     for number in (0, offset_delta):
-        wire.write_varint(body, number)
+        write_varint(body, number)
     for data in (b"k", b"v"):
-        wire.write_varint(body, len(data))
+        write_varint(body, len(data))
         body += data
-    wire.write_varint(body, len(headers) if count is None else count)
+    write_varint(body, len(headers) if count is None else count)
     for key, value in headers:
-        wire.write_varint(body, len(key))
+        write_varint(body, len(key))
         body += key
-        wire.write_varint(body, -1 if value is None else len(value))
+        write_varint(body, -1 if value is None else len(value))
         body += value or b""
     record = bytearray()
-    wire.write_varint(record, len(body))
+    write_varint(record, len(body))
     return bytes(record + body)
 
 

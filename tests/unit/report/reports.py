@@ -13,9 +13,9 @@ from offsets_pipeline.report.model import (
     Report,
     Rewind,
     Rewinds,
-    Series,
     StaleGroup,
     StaleGroups,
+    TimeSeries,
 )
 
 NOW_MS = 1_795_000_000_000
@@ -55,7 +55,7 @@ def full_report(groups: int = 30) -> Report:
     ]
     span = range(NOW_MS - 24 * HOUR_MS, NOW_MS + 1, HOUR_MS // 2)
     lines = [
-        Series(name, [Point(at, None if at % 7 == number else number * (1_000 + at % 9_973)) for at in span])
+        TimeSeries(name, [Point(at, None if at % 7 == number else number * (1_000 + at % 9_973)) for at in span])
         for number, name in enumerate(names[:8])
     ]
     return Report(
@@ -70,7 +70,7 @@ def full_report(groups: int = 30) -> Report:
         warnings=["The report lacks 7 records of store <b>."],
         groups=Groups(total=1_000, rows=rows),
         lag_over_time=LagOverTime(total=8, missing=None, series=lines),
-        commit_rates=CommitRates(total=8, missing=None, series=[*lines, Series("one", [Point(NOW_MS - HOUR_MS, 3)])]),
+        commit_rates=CommitRates(total=8, missing=None, series=[*lines, TimeSeries("one", [Point(NOW_MS, 3)])]),
         rewinds=Rewinds(
             total=3,
             missing=None,
@@ -93,7 +93,7 @@ def full_report(groups: int = 30) -> Report:
                 )
                 for number, name in enumerate(names[:6])
             ],
-            by_time=Series(
+            by_time=TimeSeries(
                 "expire", [Point(NOW_MS + number * 7 * HOUR_MS, number % 5 * 1_000) for number in range(24)]
             ),
         ),

@@ -240,15 +240,17 @@ def test_a_simulated_day_has_the_lag_that_was_simulated(day: Path) -> None:
     assert {line.name for line in found.commit_rates.series} == {"steady", "slow", "stopped", "rewound"}
 
 
-def test_positions_of_a_file_give_the_lag(day: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sampled_ms", "steps"), [(END_MS, STEPS), (END_MS - 1, STEPS - 1)])
+def test_positions_of_a_file_give_the_lag(day: Path, tmp_path: Path, sampled_ms: int, steps: int) -> None:
+    """R37: the commit is the one that counted at the time of the positions."""
     (tmp_path / "positions.csv").write_text(
-        f"topic,partition,log_start_offset,log_end_offset,sampled_at\norders,0,0,200000,{END_MS - 1}\n"
+        f"topic,partition,log_start_offset,log_end_offset,sampled_at\norders,0,0,200000,{sampled_ms}\n"
     )
     html = tmp_path / "report.html"
     line = ["report", "--store", str(day), "--html", str(html), "--at", str(END_MS)]
     assert main([*line, "--positions", str(tmp_path / "positions.csv")]) == 0
     text = html.read_text(encoding="utf-8")
-    assert f">{200_000 - STEPS * PRODUCED + 100:,}<" in text
+    assert f">{200_000 - steps * PRODUCED + 100:,}<" in text
 
 
 def test_a_rewind_names_the_member_that_had_the_partition(tmp_path: Path) -> None:

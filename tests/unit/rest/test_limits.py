@@ -72,7 +72,9 @@ def test_a_request_without_the_end_of_its_headers_is_closed() -> None:
         with connected(server, WHOLE + HALF[:5]) as reused:
             received = b""
             while not received.endswith(b"offsets_groups 5\n"):
-                received += reused.recv(1_000)
+                more = reused.recv(1_000)
+                assert more, received
+                received += more
             reused.sendall(HALF[5:])  # the next request has the same limit
             assert ended(reused) == b""
 

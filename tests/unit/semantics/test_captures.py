@@ -6,7 +6,6 @@ Each capture goes through each engine once. The pipeline with Spark has its own 
 from __future__ import annotations
 
 import json
-import random
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,8 @@ from tests.unit.coordinator.states import table_of
 from tests.unit.fold.state_tables import StateTables, assert_same, references
 
 if TYPE_CHECKING:
+    import random
+
     from offsets_pipeline.semantics.log_row import LogRow
     from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState
 
@@ -211,13 +212,14 @@ def test_specification_answers_as_a_classic_coordinator_that_knows_no_consumer_g
 
 
 @pytest.mark.parametrize("name", CAPTURE_NAMES)
-def test_columnar_replay_at_once_and_in_steps_gives_the_specified_state(name: str) -> None:  # R10-R16
+def test_columnar_replay_at_once_and_in_steps_gives_the_specified_state(
+    name: str, chance: random.Random
+) -> None:  # R10-R16
     """In steps log partitions move on independently; a batch may begin with records of the last one, out of order."""
     parts, expected = capture_rows(name), seen(name)
     tables = StateTables(capture_partitions(name), capture_semantics(name))
     tables.fold([row for rows in parts.values() for row in rows])
     assert_same(tables, expected)
-    chance = random.Random(name)
     done = dict.fromkeys(parts, 0)
     tables = StateTables(capture_partitions(name), capture_semantics(name))
     while any(done[at] < len(rows) for at, rows in parts.items()):

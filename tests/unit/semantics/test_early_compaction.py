@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,9 @@ from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantic
 from tests.logs import CAPTURES, LogPartition, capture_rows, input_table
 from tests.random_logs import NARROW, Log, examples, logs, several
 from tests.unit.fold.state_tables import effects_of
+
+if TYPE_CHECKING:
+    import random
 
 PARTITIONS = 5
 
@@ -34,8 +37,9 @@ def facts(
 
 @both
 @pytest.mark.parametrize("capture", sorted(path.name for path in CAPTURES.iterdir() if path.is_dir()))
-def test_replay_of_compacted_rows_equals_replay_of_all(capture: str, semantics: CoordinatorSemantics) -> None:
-    chance = random.Random(capture)
+def test_replay_of_compacted_rows_equals_replay_of_all(
+    capture: str, semantics: CoordinatorSemantics, chance: random.Random
+) -> None:
     rows = [row for rows in capture_rows(capture).values() for row in rows]
     for folded in (False, True):
         folded_to = {row.log_partition: chance.randrange(30) for row in rows} if folded else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.semantics import group_rows
+from offsets_pipeline.semantics.group_facts import GROUP_SCHEMA
 from offsets_pipeline.state.merge_on_read import DESCRIBED
 
 if TYPE_CHECKING:
@@ -39,4 +39,4 @@ def test_semantics_imports_only_the_wire_format_and_arrow(root: Path) -> None:
 
 
 def test_described_groups_are_rows_of_the_table_of_facts() -> None:
-    assert group_rows.SCHEMA.equals(DESCRIBED.row_schema(), check_metadata=False)
+    assert GROUP_SCHEMA.equals(DESCRIBED.row_schema(), check_metadata=False)

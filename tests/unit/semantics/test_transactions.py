@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
-from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, outcomes, outcomes_within
+from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, endings, endings_within
 
 FIXED = settings(max_examples=150)
 
@@ -43,7 +43,7 @@ def table_of(records: list[Record], markers: list[Marker]) -> pa.Table:
 
 
 def decided(records: list[Record], markers: list[Marker]) -> list[int]:
-    found: list[int] = outcomes(table_of(records, markers))[: len(records)].tolist()
+    found: list[int] = endings(table_of(records, markers)).outcome[: len(records)].tolist()
     return found
 
 
@@ -107,7 +107,7 @@ def test_columns_agree_with_one_by_one_in_any_order(positions: list[tuple[int, i
 
 
 def decided_within(records: list[Record], markers: list[Marker]) -> list[int]:
-    found: list[int] = outcomes_within(table_of(records, markers))[: len(records)].tolist()
+    found: list[int] = endings_within(table_of(records, markers)).outcome[: len(records)].tolist()
     return found
 
 

@@ -11,10 +11,9 @@ from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import compact_early
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.changes import StateFolders, write_changes
 from offsets_pipeline.state.fold_progress import PartitionProgress
-from offsets_pipeline.state.known import KnownGroups, names_of_known
+from offsets_pipeline.state.known import KnownGroups
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
 from offsets_pipeline.state.published_rows import rows_by_sql
 from offsets_pipeline.state.replay_start import ReplayStart, pending_rows
@@ -49,7 +48,7 @@ def known_groups(
     tables: dict[str, TableFolder], incarnations: dict[int, int], semantics: CoordinatorSemantics = MODERN
 ) -> KnownGroups:
     """The known state of groups, in the newest version of the tables."""
-    names = names_of_known(TopicKind.CONSUMER_OFFSETS, semantics)
+    names = ReplayStart(1, semantics).known
     return KnownGroups.of((tables[name].snapshot() for name in names), incarnations)
 
 

@@ -17,7 +17,6 @@ from offsets_pipeline.state.belonging import belonging
 from offsets_pipeline.state.fold import fold_log
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
 from offsets_pipeline.state.publishing import compact_facts, publish
-from tests.conftest import SEED, USUAL_SEED
 from tests.folded_stores import new_store
 from tests.logs import LogPartition
 from tests.random_logs import Shape, random_log, several
@@ -75,18 +74,18 @@ def assert_current_at_random_cuts(folder: Path, settings: Settings, semantics: C
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)
 @pytest.mark.parametrize("seed", range(6))
 def test_answers_are_as_of_the_end_of_the_log_wherever_the_last_fold_ended(
-    tmp_path: Path, settings: Settings, semantics: CoordinatorSemantics, seed: int
+    tmp_path: Path, settings: Settings, semantics: CoordinatorSemantics, seed: int, run_seed: int
 ) -> None:  # R11, R12, R15
-    assert_current_at_random_cuts(tmp_path, settings, semantics, seed + int(SEED or USUAL_SEED))
+    assert_current_at_random_cuts(tmp_path, settings, semantics, seed + run_seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)
 def test_answers_are_as_of_the_end_of_the_log_at_a_thousand_cuts(
-    tmp_path: Path, settings: Settings, semantics: CoordinatorSemantics
+    tmp_path: Path, settings: Settings, semantics: CoordinatorSemantics, run_seed: int
 ) -> None:
     for seed in range(500):
-        assert_current_at_random_cuts(tmp_path / str(seed), settings, semantics, seed + int(SEED or USUAL_SEED))
+        assert_current_at_random_cuts(tmp_path / str(seed), settings, semantics, seed + run_seed)
 
 
 @pytest.fixture

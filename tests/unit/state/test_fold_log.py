@@ -14,7 +14,7 @@ from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
 from offsets_pipeline.delta.upkeep import compact
 from offsets_pipeline.errors import NotAStore
 from offsets_pipeline.log.append import Append, LogAppender
-from offsets_pipeline.maintenance import maintain_beside_fold
+from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.state import fold as fold_module
 from offsets_pipeline.state import replay_job
 from offsets_pipeline.state.fold import fold_log, reload_partitions
@@ -82,7 +82,7 @@ def test_a_running_program_notices_a_newer_format_of_the_store(behind: Store, se
     before = versions(Path(behind.location))
     for write in (
         lambda: fold_log(behind, settings, CLOCK),
-        lambda: maintain_beside_fold(behind, CLOCK, lambda: False, settings),
+        lambda: maintain_store(behind, CLOCK, settings, publishes=False),
         lambda: ingest.append_files([file]),
         lambda: LogAppender(behind),
     ):

@@ -18,7 +18,6 @@ from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantic
 from offsets_pipeline.state.fold import fold_log, reload_partitions
 from offsets_pipeline.state.merge_on_read import state_tables_of
 from offsets_pipeline.state.publishing import compact_facts, drop_replaced, publish
-from tests.conftest import SEED, USUAL_SEED
 from tests.folded_stores import new_store, opened
 from tests.logs import in_batches
 from tests.published import Specification, assert_published, read, read_as_of
@@ -129,14 +128,18 @@ def assert_random_log_is_published(folder: Path, seed: int, semantics: Coordinat
 
 
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)
-def test_random_logs_are_published_as_the_replay_specifies(tmp_path: Path, semantics: CoordinatorSemantics) -> None:
+def test_random_logs_are_published_as_the_replay_specifies(
+    tmp_path: Path, semantics: CoordinatorSemantics, run_seed: int
+) -> None:
     for seed in range(6):
-        assert_random_log_is_published(tmp_path / str(seed), seed + int(SEED or USUAL_SEED), semantics)
+        assert_random_log_is_published(tmp_path / str(seed), seed + run_seed, semantics)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)
-def test_hundreds_of_random_logs_are_published_as_specified(tmp_path: Path, semantics: CoordinatorSemantics) -> None:
+def test_hundreds_of_random_logs_are_published_as_specified(
+    tmp_path: Path, semantics: CoordinatorSemantics, run_seed: int
+) -> None:
     for seed in range(250):
-        assert_random_log_is_published(tmp_path / "store", seed + int(SEED or USUAL_SEED), semantics)
+        assert_random_log_is_published(tmp_path / "store", seed + run_seed, semantics)
         shutil.rmtree(tmp_path / "store")

@@ -23,7 +23,6 @@ from offsets_pipeline.semantics.group_description import describe_group
 from offsets_pipeline.state.fold import fold_log, reload_partitions
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS
 from offsets_pipeline.state.publishing import compact_facts, drop_replaced, publish
-from tests.conftest import SEED, USUAL_SEED
 from tests.folded_stores import new_store, opened
 from tests.logs import in_batches
 from tests.published import Specification, assert_published, read, read_as_of
@@ -240,14 +239,18 @@ def run_schedule(folder: Path, seed: int, semantics: CoordinatorSemantics) -> li
 
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)
 @pytest.mark.parametrize("seed", range(8))
-def test_any_schedule_keeps_what_is_specified(tmp_path: Path, seed: int, semantics: CoordinatorSemantics) -> None:
-    done = run_schedule(tmp_path / "store", seed + int(SEED or USUAL_SEED), semantics)
+def test_any_schedule_keeps_what_is_specified(
+    tmp_path: Path, seed: int, semantics: CoordinatorSemantics, run_seed: int
+) -> None:
+    done = run_schedule(tmp_path / "store", seed + run_seed, semantics)
     assert len(done) > 30
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)
-def test_hundreds_of_schedules_keep_what_is_specified(tmp_path: Path, semantics: CoordinatorSemantics) -> None:
+def test_hundreds_of_schedules_keep_what_is_specified(
+    tmp_path: Path, semantics: CoordinatorSemantics, run_seed: int
+) -> None:
     for seed in range(250):
-        run_schedule(tmp_path / "store", 1_000 + seed + int(SEED or USUAL_SEED), semantics)
+        run_schedule(tmp_path / "store", 1_000 + seed + run_seed, semantics)
         shutil.rmtree(tmp_path / "store")

@@ -67,9 +67,9 @@ def assert_as_specified(state: StoredState, rows: Iterable[LogRow]) -> None:
 @both
 @pytest.mark.parametrize("seed", range(2))
 def test_folds_in_small_batches_give_the_specified_state(
-    tmp_path: Path, seed: int, semantics: CoordinatorSemantics
+    tmp_path: Path, seed: int, semantics: CoordinatorSemantics, run_seed: int
 ) -> None:  # R10-R16
-    chance = random.Random(seed)
+    chance = random.Random(run_seed + seed)
     rows = random_log(chance, 40, SHAPE).rows()
     state = StoredState(tmp_path, 1, semantics)
     done = 0

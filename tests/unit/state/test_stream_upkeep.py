@@ -18,7 +18,7 @@ from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.delta.upkeep import Vacuumed, compact, never, vacuum
 from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.log.clean import Cleaned
-from offsets_pipeline.maintenance import Upkeep, maintain_beside_fold
+from offsets_pipeline.maintenance import Upkeep, maintain_store
 from offsets_pipeline.stream import stream_upkeep
 from offsets_pipeline.stream.stream_upkeep import StreamUpkeep
 from tests.logs import LogPartition
@@ -130,9 +130,9 @@ def test_failure_is_reported_once_and_the_next_run_tries_again(store: Store, mon
     def maintain(*arguments: object, **more: object) -> list[Upkeep]:
         if failures:
             raise failures.pop(0)
-        return maintain_beside_fold(*arguments, **more)  # type: ignore[arg-type]
+        return maintain_store(*arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stream_upkeep, "maintain_beside_fold", maintain)
+    monkeypatch.setattr(stream_upkeep, "maintain_store", maintain)
     running = Running(store, 4)
     failed = f"upkeep of {store.location} failed:"
     assert running.warnings == [
@@ -167,9 +167,9 @@ def test_the_log_is_cleaned_once_per_history_hours(store: Store, monkeypatch: py
 def test_stop_ends_a_run_before_its_next_table_or_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     append_batches(keeps_nothing(store), 3)
     clock = SystemClock()
-    assert maintain_beside_fold(store, clock, lambda: True, Settings()) == []
+    assert maintain_store(store, clock, Settings(), publishes=False, is_stopping=lambda: True) == []
     monkeypatch.setattr("offsets_pipeline.maintenance.vacuum", lambda *_: Vacuumed(0, 0))
-    maintain_beside_fold(store, clock, lambda: False, Settings())
+    maintain_store(store, clock, Settings(), publishes=False)
     assert stored_files(store) == 4
     asked = iter([False, True])
     assert vacuum(store.table(LOG.name), lambda: next(asked)).removed == 1

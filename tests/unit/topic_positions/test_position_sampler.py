@@ -14,7 +14,7 @@ from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.delta.store_folder import create_tables
 from offsets_pipeline.errors import BrokerUnreachable
-from offsets_pipeline.maintenance import maintain_beside_fold
+from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.store import Store
 from offsets_pipeline.topic_positions.position_sampler import SamplerThread
 from offsets_pipeline.topic_positions.sample_table import SampleWriter, read_samples, table_of
@@ -86,21 +86,19 @@ def test_upkeep_compacts_the_files_of_samples(tmp_path: Path) -> None:
     properties = StoreProperties(MIRRORED, 1)
     create_tables(str(tmp_path / "store"), properties)
     store = Store(cast("SparkSession", None), str(tmp_path / "store"), properties)
-    assert TOPIC_OFFSETS.name not in {
-        each.table for each in maintain_beside_fold(store, CLOCK, lambda: False, kept_for(0))
-    }
+    assert TOPIC_OFFSETS.name not in {each.table for each in maintain_store(store, CLOCK, kept_for(0), publishes=False)}
     table = table_of(store.location)
     writer = SampleWriter(table, "a test")
     for number in range(5):
         writer.write({("t", 0): (0, number)}, number)
-    by_table = {each.table: each for each in maintain_beside_fold(store, CLOCK, lambda: False, kept_for(0))}
+    by_table = {each.table: each for each in maintain_store(store, CLOCK, kept_for(0), publishes=False)}
     assert (by_table[TOPIC_OFFSETS.name].files_before, by_table[TOPIC_OFFSETS.name].files) == (5, 1)
     assert read_samples(table).series(("t", 0)).log_end_offset.tolist() == [0, 1, 2, 3, 4]
     assert FoldSettings().upkeep_interval_ms > 0  # `follow` does this by default
     long_after = FixedClock(2 * MS_OF_HOUR)
-    maintain_beside_fold(store, long_after, lambda: False, kept_for(2))
+    maintain_store(store, long_after, kept_for(2), publishes=False)
     assert read_samples(table).series(("t", 0)).sampled_ms.tolist() == [0, 1, 2, 3, 4]
-    maintain_beside_fold(store, long_after, lambda: False, kept_for(1))
+    maintain_store(store, long_after, kept_for(1), publishes=False)
     assert read_samples(table).series(("t", 0)).sampled_ms.tolist() == [4]
 
 

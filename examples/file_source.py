@@ -28,22 +28,21 @@ import json
 import logging
 import signal
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from offsets_pipeline.connect.file_lines import Mark, after_lines, chunks, lines, mark_of, truncated
+from examples.file_lines import Mark, after_lines, chunks, lines, mark_of, truncated
+from offsets_pipeline import input_text
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageReader, OffsetStorageWriter
-from offsets_pipeline.connect.offset_committer import OffsetCommitter, initialize_offsets
-from offsets_pipeline.connect.source_settings import SourceSettings, required, whole_number
+from offsets_pipeline.connect.offset_committer import FlushSettings, OffsetCommitter, initialize_offsets
 from offsets_pipeline.connect.target_states import PAUSED, STOPPED, target_state_of
 from offsets_pipeline.errors import ConfigError, ConnectorStopped, InvalidRequest, StorageFailed
-from offsets_pipeline.input_text import parse_json, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -59,29 +58,91 @@ _ROWS = pa.schema([("filename", pa.string()), ("position", pa.int64()), ("value"
 _FILENAME, _POSITION = "filename", "position"
 _NO_LIMIT = 2**63 - 1
 _CHUNKS_OF_TASK = 8  # of 4 MiB
+_RESETS = ("earliest", "latest", "none")
+_NAMES = {
+    "name",
+    "file",
+    "batch.size",
+    "offset.storage.topic",
+    "offset.flush.interval.ms",
+    "offset.flush.timeout.ms",
+    "offset.flush.records",
+    "offset.reset",
+}
+_Count = TypeVar("_Count", int, None)
 
 
 @dataclass(frozen=True)
 class FileSourceOptions:
-    """The options of the source."""
+    """The options of the source; the module has their meanings."""
 
+    name: str
     files: tuple[str, ...]
-    batch_size: int | None
-    settings: SourceSettings
+    store: str
+    batch_size: int | None = None
+    flush: FlushSettings = field(default_factory=FlushSettings)
+    offset_reset: Any = "earliest"
 
     @classmethod
     def of_options(cls, options: Mapping[str, str]) -> FileSourceOptions:
-        """Options as Spark passes them. Raises ConfigError."""
-        settings = SourceSettings.of_options(options, ("file", "batch.size"))
-        text = required(options, "file")
-        try:
-            files = parse_json(text) if text.startswith("[") else [text]
-        except ValueError as error:
-            raise ConfigError(f"file: {shown(text)} is not a JSON array: {error}") from None
-        if not files or not all(isinstance(each, str) and each for each in files):
-            raise ConfigError(f"file: {shown(text)} is not allowed; it takes a path, or a JSON array of paths")
-        size = None if options.get("batch.size") is None else whole_number(options, "batch.size", 1)
-        return cls(tuple(dict.fromkeys(files)), size, settings)
+        """Options as Spark passes them. Raises ConfigError for a missing or an unknown option, and a wrong value."""
+        unknown = sorted(set(options) - _NAMES)
+        if unknown:
+            raise ConfigError(f"{unknown[0]}: no such option; there are {', '.join(sorted(_NAMES))}")
+        usual = FlushSettings()
+        return cls(
+            _required(options, "name"),
+            _files(_required(options, "file")),
+            _required(options, "offset.storage.topic"),
+            _count(options, "batch.size", None),
+            FlushSettings(
+                _count(options, "offset.flush.interval.ms", usual.offset_flush_interval_ms),
+                _count(options, "offset.flush.timeout.ms", usual.offset_flush_timeout_ms),
+                _count(options, "offset.flush.records", None),
+            ),
+            _offset_reset(options.get("offset.reset", "earliest")),
+        )
+
+
+def _required(options: Mapping[str, str], name: str) -> str:
+    if not options.get(name):
+        raise ConfigError(f"{name}: missing; set this option")
+    return options[name]
+
+
+def _files(text: str) -> tuple[str, ...]:
+    try:
+        files = input_text.parse_json(text) if text.startswith("[") else [text]
+    except ValueError as error:
+        raise ConfigError(f"file: {input_text.shown(text)} is not a JSON array: {error}") from None
+    if not files or not all(isinstance(each, str) and each for each in files):
+        raise ConfigError(f"file: {input_text.shown(text)} is not allowed; it takes a path, or a JSON array of paths")
+    return tuple(dict.fromkeys(files))
+
+
+def _count(options: Mapping[str, str], name: str, default: _Count) -> int | _Count:
+    if name not in options:
+        return default
+    try:
+        found = input_text.whole_number(options[name])
+    except ValueError:
+        found = 0
+    if found < 1:
+        raise ConfigError(f"{name}: {input_text.shown(options[name])} is not allowed; it takes a whole number from 1")
+    return found
+
+
+def _offset_reset(text: str) -> Any:  # noqa: ANN401 - an offset may have any members
+    if text in _RESETS:
+        return text
+    try:
+        found = input_text.parse_json(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        allowed = f'{" or ".join(_RESETS)}, or an offset as {{"position": 0}}'
+        raise ConfigError(f"offset.reset: {input_text.shown(text)} is not allowed; it takes {allowed}")
+    return found
 
 
 class FileSource(DataSource):
@@ -152,7 +213,7 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except StorageFailed as error:
             if self._sizes is not None:
                 raise
-            _LOG.warning("connector %s reads nothing for now: %s", self._options.settings.name, error)
+            _LOG.warning("connector %s reads nothing for now: %s", self._options.name, error)
             return start
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else _NO_LIMIT
         end = {}
@@ -198,7 +259,7 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _opened(self) -> _Task:
         if self._task is None:
             self._terminating.ends_the_program()
-            self._task = _Task(self._options.settings)
+            self._task = _Task(self._options)
         return self._task
 
     def _initial(self, files: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -286,23 +347,23 @@ class _Terminating:
 class _Task:
     """The connector's offsets in the store, and the committer that flushes them."""
 
-    def __init__(self, settings: SourceSettings) -> None:
-        self._settings = settings
-        self._store = OffsetBackingStore(settings.offset_storage_topic)
+    def __init__(self, options: FileSourceOptions) -> None:
+        self._options = options
+        self._store = OffsetBackingStore(options.store)
         self._store.start()
-        self._reader = OffsetStorageReader(self._store, settings.name)
-        self._committer = OffsetCommitter(OffsetStorageWriter(self._store, settings.name), settings.flush)
+        self._reader = OffsetStorageReader(self._store, options.name)
+        self._committer = OffsetCommitter(OffsetStorageWriter(self._store, options.name), options.flush)
         self._committer.start()
         self._recorded: dict[str, int] = {}
 
     def offsets(self, partitions: Sequence[Any], positions: Any) -> Sequence[Any]:  # noqa: ANN401 - JSON objects
-        return initialize_offsets(self._reader, partitions, self._settings.offset_reset, positions)
+        return initialize_offsets(self._reader, partitions, self._options.offset_reset, positions)
 
     def is_paused(self) -> bool:
         log = self._store.log
-        state = log.read(lambda: target_state_of(log, self._settings.name))
+        state = log.read(lambda: target_state_of(log, self._options.name))
         if state == STOPPED:
-            raise ConnectorStopped(f"connector {self._settings.name} is STOPPED; resume it, then start the query again")
+            raise ConnectorStopped(f"connector {self._options.name} is STOPPED; resume it, then start the query again")
         return state == PAUSED
 
     def record(self, file: str, position: int, lines_: int) -> None:

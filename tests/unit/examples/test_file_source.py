@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from offsets_pipeline.connect import file_lines
+from examples import file_lines
+from examples.file_lines import SourceFileTruncated
+from examples.file_source import FORMAT, SCHEMA, FileSource, FileStreamReader
 from offsets_pipeline.connect.connect_log import ConnectLog
-from offsets_pipeline.connect.file_source import FORMAT, SCHEMA, FileSource, FileStreamReader
 from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.connect.target_states import PAUSED, RUNNING, STOPPED
 from offsets_pipeline.delta.storage import LocalStorage
@@ -19,7 +20,6 @@ from offsets_pipeline.errors import (
     ConnectorStopped,
     InvalidRequest,
     NoSuchOffset,
-    SourceFileTruncated,
     StorageFailed,
 )
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from offsets_pipeline.connect.file_source import Offsets
+    from examples.file_source import Offsets
 
 ALL = ReadAllAvailable()
 
@@ -125,6 +125,7 @@ def test_a_batch_has_at_most_batch_size_lines_and_a_flush_is_due_by_lines(
     assert positions(second) == [13]
     reader.commit(second)
     assert in_store(log)[0]["offset"] == {"position": 13}
+    assert [list(marks) for marks in reader._marks.values()] == [[13]]  # those before it are needed no more
 
 
 def test_files_are_source_partitions_and_share_a_limit(

@@ -1,19 +1,19 @@
-"""Settings of a source task, by Connect's names."""
+"""Options of the file source: those of a source task have Connect's names."""
 
 from __future__ import annotations
 
 import pytest
 
+from examples.file_source import FileSourceOptions
 from offsets_pipeline.connect.offset_committer import FlushSettings
-from offsets_pipeline.connect.source_settings import SourceSettings
 from offsets_pipeline.errors import ConfigError
 
-NEEDED = {"name": "files", "offset.storage.topic": "owned"}
+NEEDED = {"name": "files", "file": "a.txt", "offset.storage.topic": "owned"}
 
 
 def test_settings_have_the_names_and_defaults_of_connect() -> None:
-    assert SourceSettings.of_options(NEEDED) == SourceSettings(
-        "files", "owned", FlushSettings(60_000, 5_000, None), "earliest"
+    assert FileSourceOptions.of_options(NEEDED) == FileSourceOptions(
+        "files", ("a.txt",), "owned", None, FlushSettings(60_000, 5_000, None), "earliest"
     )
     options = {
         **NEEDED,
@@ -22,8 +22,8 @@ def test_settings_have_the_names_and_defaults_of_connect() -> None:
         "offset.flush.records": "30",
         "offset.reset": '{"position": 5}',
     }
-    assert SourceSettings.of_options(options) == SourceSettings(
-        "files", "owned", FlushSettings(10, 20, 30), {"position": 5}
+    assert FileSourceOptions.of_options(options) == FileSourceOptions(
+        "files", ("a.txt",), "owned", None, FlushSettings(10, 20, 30), {"position": 5}
     )
 
 
@@ -36,9 +36,9 @@ def test_settings_have_the_names_and_defaults_of_connect() -> None:
         ({"offset.flush.records": "many"}, r"offset\.flush\.records: 'many' is not allowed"),
         ({"offset.reset": "middle"}, r"offset\.reset: 'middle' is not allowed; it takes earliest or latest or none"),
         ({"offset.reset": "[1]"}, r"offset\.reset: "),
-        ({"offset.flush.interval": "1"}, r"offset\.flush\.interval: no such option; there are name, offset\.flush"),
+        ({"offset.flush.interval": "1"}, r"offset\.flush\.interval: no such option; there are batch\.size, file"),
     ],
 )
 def test_a_wrong_setting_is_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}"):
-        SourceSettings.of_options(NEEDED | options)
+        FileSourceOptions.of_options(NEEDED | options)

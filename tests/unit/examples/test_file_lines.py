@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.connect import file_lines
-from offsets_pipeline.connect.file_lines import Mark, after_lines, chunks, lines, mark_of
-from offsets_pipeline.errors import SourceFileTruncated, StorageFailed
+from examples import file_lines
+from examples.file_lines import Mark, SourceFileTruncated, after_lines, chunks, lines, mark_of
+from offsets_pipeline.errors import StorageFailed
 
 if TYPE_CHECKING:
     import random

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.errors import SourceFileTruncated, StorageFailed
+from offsets_pipeline.errors import OffsetsError, StorageFailed
 from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?=[\x00-\xff]))", re.DOTALL)  # \r at the end: \n may follow
+
+
+class SourceFileTruncated(OffsetsError):
+    """A source file is shorter than the position up to which it was read."""
 
 
 class Mark(NamedTuple):

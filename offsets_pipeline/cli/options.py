@@ -1,0 +1,184 @@
+"""Options that several commands have, and the groups of them: a change here changes each command that has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from offsets_pipeline.cli.command import CommandOptions, Options, flag, grouped, option, several
+from offsets_pipeline.cli.output import FORMATS
+from offsets_pipeline.cli.values import ADDRESS, FILE, HOURS, INTERVAL, NO_DURATION, OPTION, PATH, SERVERS
+from offsets_pipeline.input_text import INT32_MAX
+from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_STORE = "Folder of the store, or schema:NAME."
+_CONFIG = option("--config", metavar="FILE", type=FILE, help="Settings file (default: conf/offsets.toml).")
+
+
+def _one_store(ctx: click.Context, option: click.Parameter, stores: tuple[str, ...]) -> str:
+    """Return the store of a command that is about one: a second one would replace the first without a word."""
+    if len(stores) > 1:
+        raise click.BadParameter(f"{ctx.info_name} is about one store: give --store once", ctx, option)
+    return stores[0] if stores else ""
+
+
+class OneStore(CommandOptions):
+    """The options of every command that is about one store."""
+
+    store: str = option(
+        "--store", required=True, multiple=True, callback=_one_store, metavar="STORE", type=PATH, help=_STORE
+    )
+    config: Path | None = _CONFIG
+
+
+class SeveralStores(CommandOptions):
+    """The options of every command that takes several stores, which are of different clusters."""
+
+    stores: tuple[str, ...] = several("--store", required=True, metavar="STORE", type=PATH, help=_STORE)
+    config: Path | None = _CONFIG
+
+
+def format_option(help_: str = "Output format.") -> Any:  # noqa: ANN401 - a str
+    """The option `--format`, one of FORMATS."""
+    return option("--format", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help=help_)
+
+
+def every_option(default: str | None = None) -> Any:  # noqa: ANN401 - an int or None
+    """The option `--every`, in milliseconds; without a duration AS_SET, if ``default`` names the interval's setting."""
+    help_ = "Repeat at this interval until SIGTERM or Ctrl-C: seconds, or a duration such as PT1H30M"
+    if default is None:
+        return option("--every", type=INTERVAL, help=f"{help_}.")
+    return option(
+        "--every",
+        type=INTERVAL,
+        metavar="[DURATION]",
+        is_flag=False,
+        flag_value=NO_DURATION,
+        help=f"{help_} (default: setting {default}).",
+    )
+
+
+def semantics_option(help_: str) -> Any:  # noqa: ANN401 - a CoordinatorSemantics or None
+    """The option `--coordinator-semantics`."""
+    return option(
+        "--coordinator-semantics",
+        type=click.Choice([each.value for each in CoordinatorSemantics]),
+        callback=lambda _context, _option, value: None if value is None else CoordinatorSemantics(value),
+        help=help_,
+    )
+
+
+def partitions_option(help_: str) -> Any:  # noqa: ANN401 - an int or None
+    """The option `--offsets-partitions`, which has Kafka's name `--offsets.topic.num.partitions`, too."""
+    names = ("--offsets-partitions", "--offsets-topic-num-partitions", "--offsets.topic.num.partitions")
+    return option(*names, type=click.IntRange(1, INT32_MAX), metavar="N", help=help_)
+
+
+def retention_option(help_: str) -> Any:  # noqa: ANN401 - an int or None
+    """The option `--retention-minutes`."""
+    return option("--retention-minutes", type=click.IntRange(1, INT32_MAX), metavar="N", help=help_)
+
+
+def servers_option(help_: str, name: str = "--bootstrap-server", *, required: bool = False) -> Any:  # noqa: ANN401 - a str
+    """An option that names brokers."""
+    return option(name, type=SERVERS, required=required, help=help_)
+
+
+SEMANTICS_OF_NEW_STORE = semantics_option(
+    "Coordinator that a new store reproduces: modern of Kafka 4.x, classic of brokers up to 3.9 (default: settings)."
+)
+PARTITIONS_OF_NEW_STORE = partitions_option("Number of log partitions of a new store (default: settings).")
+IF_HELD = option(
+    "--if-held",
+    type=click.Choice(["wait", "end"]),
+    help="If another process does this work on the store: wait for its end, or end with an error (default: wait; with "
+    "--available-now end).",
+)
+BROKERS = servers_option("Brokers, separated by commas.", required=True)
+CLIENT_OPTIONS = several(
+    "--option",
+    type=OPTION,
+    help="Option of Kafka's clients, such as security.protocol=SASL_SSL. A value env:NAME or file:PATH names a secret.",
+)
+CLIENT_OPTIONS_AS_FOLLOW = several("--option", type=OPTION, help="Option of Kafka's clients, as in `offsets follow`.")
+GROUP_WITHOUT_MEMBERS = option("--group", required=True, metavar="G", help="Group; it must have no members.")
+EXECUTE = flag("--execute", help="Commit the offsets.")
+
+
+class LiveBrokers(Options):
+    """The cluster to ask for ends of topics and coordinators of groups."""
+
+    bootstrap_server: str | None = servers_option("Live brokers with the topics, separated by commas.")
+    client_options: tuple[str, ...] = CLIENT_OPTIONS
+
+
+class PositionsFrom(Options):
+    """Where positions of topics come from: a cluster, a file, or by default the samples of the store."""
+
+    bootstrap_server: str | None = servers_option("Brokers that have the topics.")
+    positions: str | None = option(
+        "--positions",
+        type=PATH,
+        metavar="FILE",
+        help="CSV file or Delta table with positions. Header: topic,partition,log_start_offset,log_end_offset,"
+        "sampled_at, or that of reset-offsets.",
+    )
+    client_options: tuple[str, ...] = CLIENT_OPTIONS_AS_FOLLOW
+
+    def require_one_of(self, stores: tuple[str, ...]) -> None:
+        """Raise click.UsageError for positions of one cluster and several stores."""
+        if len(set(stores)) > 1 and (self.bootstrap_server is not None or self.positions is not None):
+            raise click.UsageError("--bootstrap-server and --positions are of one cluster: give one --store with them")
+
+
+def listen_option(default: str) -> Any:  # noqa: ANN401 - a host and a port
+    """The option `--listen` of a service."""
+    return option(
+        "--listen",
+        type=ADDRESS,
+        default=default,
+        show_default=True,
+        help="Address. One that is not a loopback address needs --token-file or --tls-client-ca.",
+    )
+
+
+class ServiceAccess(Options):
+    """Who may send requests to a service: the token, and TLS."""
+
+    token_file: Path | None = option(
+        "--token-file", type=FILE, metavar="FILE", help="Require the bearer token in this file."
+    )
+    tls_certificate: Path | None = option(
+        "--tls-certificate", type=FILE, metavar="FILE", help="Serve HTTPS with this certificate, in PEM."
+    )
+    tls_key: Path | None = option(
+        "--tls-key", type=FILE, metavar="FILE", help="The certificate's key, in PEM without a password."
+    )
+    tls_client_ca: Path | None = option(
+        "--tls-client-ca", type=FILE, metavar="FILE", help="Require client certificates of this authority, in PEM."
+    )
+
+
+class ReportCoverage(Options):
+    """What the page of `report` and `serve` covers."""
+
+    positions_from: PositionsFrom = grouped(PositionsFrom)
+    rows: int = option(
+        "--rows", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="Rows of each table."
+    )
+    hours: int = option("--hours", type=HOURS, default=24, show_default=True, help="Span of the charts.")
+    stale_hours: int = option(
+        "--stale-hours",
+        type=HOURS,
+        default=24,
+        show_default=True,
+        help="A group without a commit for this time is stale.",
+    )
+    within_hours: int = option(
+        "--within", type=HOURS, default=168, show_default=True, help="Show offsets that expire within this time."
+    )
+    retention_minutes: int | None = retention_option("The broker's offsets.retention.minutes (default: settings).")

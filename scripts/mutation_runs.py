@@ -1,0 +1,103 @@
+"""Runs of tests in a copy of the project that has one mutant: the mechanism of all mutations.
+
+Only a failed assertion counts as noticed. A mutant that does not compile, or that its tests cannot import, proves
+nothing about the tests, nor does an exception on the way to an assertion; each is a result of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from importlib.util import cache_from_source
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "offsets_pipeline"
+FOLDERS = (PACKAGE, "tests", "benchmarks", "scripts", "docs", "conf", "jobs", "notebooks")
+COPIED = (*FOLDERS, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "pyproject.toml")
+#: The results of a mutant.
+NOTICED, RAISED, SURVIVED, TIMED_OUT, BROKEN = "noticed", "raised", "survived", "timeout", "broken"
+#: After an exception other tests may still fail by an assertion: so many failures end a run.
+MOST_FAILURES = 4
+#: A line of pytest's summary: the test, and the first line of its exception.
+_FAILED = re.compile(r"^FAILED (\S+?\.py::.*?) - (.*)$", re.MULTILINE)
+_ASSERTED = re.compile(r"assert |AssertionError|Failed: DID NOT |Failed: (?!Timeout)|ExceptionGroup: Hypothesis")
+_TIMED_OUT = re.compile(r"Failed: Timeout")
+
+
+class Outcome(NamedTuple):
+    """A result of a mutant, and the test that it comes from or the reason."""
+
+    result: str
+    by: str = ""
+
+
+class MutatedProject:
+    """A copy of the project, of which one file at a time is replaced."""
+
+    def __init__(self, folder: Path, most_seconds: int | None = None) -> None:
+        """``most_seconds``: no test begins later than this after the first; None: all run."""
+        self._folder = folder
+        self._options = [] if most_seconds is None else [f"--session-timeout={most_seconds}", "--timeout=60"]
+
+    def outcome(self, file: str, source: str, tests: Sequence[str]) -> Outcome:
+        """Return what these tests say of a mutant: a file of the package, with the source that it has instead."""
+        try:
+            compile(source, file, "exec")
+        except (SyntaxError, ValueError) as error:
+            return Outcome(BROKEN, str(error))
+        path = self._folder / PACKAGE / file
+        before = path.read_text(encoding="utf-8")
+        self._replace(path, source)
+        try:
+            return self.tested(tests)
+        finally:
+            self._replace(path, before)
+
+    def tested(self, tests: Sequence[str]) -> Outcome:
+        """Run these tests until an assertion fails."""
+        command = [sys.executable, "-m", "pytest", f"--maxfail={MOST_FAILURES}", "-q", "--no-header", "--tb=no", "-rf"]
+        done = subprocess.run(
+            [*command, "-p", "no:cacheprovider", *self._options, *tests],
+            cwd=self._folder,
+            env={**os.environ, "PYTHONPATH": str(self._folder), "COLUMNS": "1000"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        failed = _FAILED.findall(done.stdout)
+        for result, reason_is in ((NOTICED, _ASSERTED), (TIMED_OUT, _TIMED_OUT), (RAISED, re.compile(""))):
+            for test, reason in failed:
+                if reason_is.match(reason):
+                    return Outcome(result, test)
+        if done.returncode == 0 or "session-timeout" in done.stdout:
+            return Outcome(SURVIVED)
+        return Outcome(BROKEN, f"pytest ended with {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}")
+
+    def _replace(self, path: Path, source: str) -> None:
+        path.write_text(source, encoding="utf-8")
+        Path(cache_from_source(str(path))).unlink(missing_ok=True)  # it may be as old and as long as the last
+
+
+@contextmanager
+def mutated_project(most_seconds: int | None = None) -> Iterator[MutatedProject]:
+    """A copy of the project in a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="mutations-") as name:
+        folder = Path(name)
+        for each in COPIED:
+            source = ROOT / each
+            if source.is_dir():
+                shutil.copytree(source, folder / each, ignore=shutil.ignore_patterns("__pycache__", "data"))
+            else:
+                shutil.copy2(source, folder / each)
+        (folder / "tests" / "data").symlink_to(ROOT / "tests" / "data")
+        yield MutatedProject(folder, most_seconds)
