@@ -51,13 +51,13 @@ def lag_of_groups(
 
     def commits(group_ids: Collection[str], until_ms: int | None) -> WindowColumns:
         cut_ms = at_ms if until_ms is None else until_ms
-        log = _CommitsOfGroups(reader, group_ids, cut_ms)
+        log = CommitsOfGroups(reader, group_ids, cut_ms)
         return log.recent() if window_commits is None else log.last(window_commits)
 
     return lag_rows(groups, positions, time.data_ms, commits, with_status=window_commits is not None)
 
 
-class _CommitsOfGroups:
+class CommitsOfGroups:
     """Commits of groups in the log, up to a time in ms or up to the end of the log (None).
 
     A time cuts each log partition before its first record with a later timestamp, as `export-segments --as-of` does.
