@@ -75,25 +75,25 @@ def maintain_store(
         NotAStore: the store has got another format.
     """
     store.require_format()
-    before = {table.name: live(store.table(table.name)) for table in _tables(store)}
+    folders = [store.table(table.name) for table in _tables(store)]
+    before = [live(folder) for folder in folders]
     if publishes:
         _publish(store, clock)
     done = []
-    for table in _tables(store):
+    for folder, live_before in zip(folders, before, strict=True):
         if is_stopping():
             break
-        folder = store.table(table.name)
-        changed = publishes
+        table, changed = folder.table, publishes
         if table is LOG and cleans:
             changed |= _clean(store, clock, settings)
         elif table is TOPIC_OFFSETS:
             changed |= _expire_samples(folder, clock, settings.lag.sample_retention_hours)
         if table.name not in STATE:
             changed |= _compact(folder, settings.log.codec(COMPRESSION), is_stopping) > 0
-        after = live(folder) if changed else before[table.name]  # else other writers alone made the difference
+        after = live(folder) if changed else live_before  # else other writers alone made the difference
         since_ms = None if dropped_since_ms is None else dropped_since_ms.setdefault(table.name, {})
         vacuumed = vacuum(folder, is_stopping, since_ms, clock.now_ms())
-        done.append(Upkeep(table.name, *before[table.name], *after, *vacuumed))
+        done.append(Upkeep(table.name, *live_before, *after, *vacuumed))
     return done
 
 
