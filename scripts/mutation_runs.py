@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
 
 
 class MutatedProject:
-    """A copy of the project, of which one file at a time is replaced."""
+    """A copy of the project. Each mutation replaces one of its files."""
 
     def __init__(self, folder: Path, most_seconds: int | None = None) -> None:
         """``most_seconds``: no test begins later than this after the first; None: all run."""

@@ -2,9 +2,9 @@
 
 A coordinator writes tombstones for four causes. A broker never notes which cause it was. The state of the group at that
 moment rules some causes out. If one cause is left, that is the cause. Otherwise the cause is unknown, and the reason
-has the evidence for each candidate. A request can delete offsets that have just expired. So retention is the only
-candidate only where an expiry run wrote what no request writes: tombstones of several groups at once, not all of which
-are removed.
+has the evidence for each candidate. A request can delete offsets that have just expired, so it is a candidate
+beside retention. An expiry run alone writes tombstones of several groups at once and leaves some of these groups. Only
+then is retention the only candidate.
 
 The coordinator of this program notes the request in the column `source` of the log; then nothing has to be ruled out.
 A snapshot store has no records of a coordinator at all: there no cause is ruled out.
