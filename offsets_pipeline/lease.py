@@ -13,6 +13,7 @@ import time
 import uuid
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -226,4 +227,13 @@ def _is_running(row: Row) -> bool:
         return False
     except OSError:
         pass  # of another user
-    return True
+    return not _is_zombie(row["process_id"])
+
+
+def _is_zombie(process_id: int) -> bool:
+    """Whether a process has ended and its parent has not asked for its status: the first of a container may never."""
+    try:
+        state = Path(f"/proc/{process_id}/stat").read_bytes().rpartition(b") ")[2][:1]
+    except OSError:  # no such folder outside Linux
+        return False
+    return state in (b"Z", b"X")

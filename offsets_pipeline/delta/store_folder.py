@@ -56,10 +56,11 @@ def create_tables(folder: str, properties: StoreProperties) -> bool:
     found = _children(folder)
     mark = uuid.uuid4().hex
     others = [table for table in tables_of(properties.topic_kind) if table is not LOG]
-    if found <= {table.name for table in others}:
+    log = TableFolder(f"{folder}/{LOG.name}", LOG)
+    # The folder of the log may be there before its first version: another process makes it now, or was killed there.
+    if found <= {LOG.name, *(table.name for table in others)} and not log.exists():
         with ThreadPoolExecutor(len(others)) as threads:  # creating a table is mostly waiting for the storage
             list(threads.map(lambda table: TableFolder(f"{folder}/{table.name}", table).create(), others))
-        log = TableFolder(f"{folder}/{LOG.name}", LOG)
         log.create(properties.as_table_properties() | {CREATION: mark})
         if log.snapshot().properties.get(CREATION) == mark:
             return True

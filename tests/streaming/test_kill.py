@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +20,6 @@ from tests.spark.stores import assert_as_reference, copied, log_of, rows_of, seg
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.spark.stores import Workbench
 
@@ -58,6 +59,17 @@ def kill(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     """kill -9 of it and of the Java and Python that it started."""
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
+    wait_until(lambda: not _runs(process.pid))  # Java's Python is no child of ours: nobody waits for its end
+
+
+def _runs(group: int) -> bool:
+    """A process of this group has not ended."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            state, _, of_group = stat.read_text().rpartition(") ")[2].split()[:3]
+            if int(of_group) == group and state not in "ZX":
+                return True
+    return False
 
 
 def _has_a_batch(planned: Path) -> bool:

@@ -53,9 +53,16 @@ def refused(process: Process) -> str:
     return str(error.value)
 
 
-def ended_process() -> int:
+def ended_process(how: str, request: pytest.FixtureRequest) -> int:
+    """Id of a process that has ended."""
+    if how == "with the id of this one":
+        return os.getpid()
     process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
+    if how == "not waited for":
+        request.addfinalizer(process.wait)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    else:
+        process.wait()
     return process.pid
 
 
@@ -119,18 +126,19 @@ def test_waiting_process_ends_when_it_is_stopped(tmp_path: Path) -> None:
         assert rows(tmp_path) == held
 
 
-@pytest.mark.parametrize("is_of_this_process_id", [True, False])
-def test_killed_process_of_the_same_machine_is_replaced_at_once(tmp_path: Path, *, is_of_this_process_id: bool) -> None:
-    """A container gives each of its lives the same process id."""
-    ended = os.getpid() if is_of_this_process_id else ended_process()
+@pytest.mark.parametrize("ended", ["with the id of this one", "no more there", "not waited for"])
+def test_killed_process_of_the_same_machine_is_replaced_at_once(
+    tmp_path: Path, ended: str, request: pytest.FixtureRequest
+) -> None:
+    """A container gives each of its lives the same process id, and its first process may wait for no other's end."""
+    killed = Process(tmp_path, host="here", process_id=ended_process(ended, request))
     Process(tmp_path).lease._table.create()
-    killed = Process(tmp_path, host="here", process_id=ended)
     assert killed.lease._claim(lambda _: False) is None
     with Process(tmp_path, host="here", process_id=os.getppid()).lease.held(END) as is_held:
         assert is_held
         (row,) = rows(tmp_path)
         assert row["process_id"] == os.getppid()  # which runs
-        refused(Process(tmp_path, host="here", process_id=ended))
+        refused(Process(tmp_path, host="here"))
 
 
 def test_killed_process_of_another_machine_is_replaced_when_its_lease_has_lapsed(tmp_path: Path) -> None:

@@ -275,13 +275,18 @@ def test_a_store_is_created_once(store: Path, tmp_path: Path) -> None:
         OwnedStore.create(tmp_path / "other", 3)
     with pytest.raises(NotAStore, match="it is a file; name a new or empty folder"):
         OwnedStore.create(tmp_path / "other" / "photo.jpg", 3)
-    half = tmp_path / "half"
-    OwnedStore.create(half, 3)
-    (half / "log" / "_delta_log" / f"{0:020d}.json").unlink()
-    (half / "log" / "_delta_log").rmdir()
-    (half / "log").rmdir()
-    assert OwnedStore.create(half, 3).properties.offsets_partitions == 3
-    assert {path.name for path in half.iterdir()} == {table.name for table in TABLES}
+
+
+@pytest.mark.parametrize("left", ["log/_delta_log", "log", "."])
+def test_creation_goes_on_where_another_process_stands_or_was_killed(tmp_path: Path, left: str) -> None:
+    OwnedStore.create(tmp_path, 3)
+    gone = tmp_path / "log" / "_delta_log"
+    (gone / f"{0:020d}.json").unlink()
+    while gone != tmp_path / left:
+        gone.rmdir()
+        gone = gone.parent
+    assert OwnedStore.create(tmp_path, 3).properties.offsets_partitions == 3
+    assert {path.name for path in tmp_path.iterdir()} == {table.name for table in TABLES}
 
 
 def test_append_of_a_test_is_an_append(store: Path) -> None:
