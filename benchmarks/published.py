@@ -25,16 +25,18 @@ from benchmarks.broker import broker_load_seconds
 from benchmarks.generate import generate
 from benchmarks.living import LivingStore
 from benchmarks.log_content import Shape
+from benchmarks.processes import ProcessTree
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.session import build_session
 from offsets_pipeline.state.fold import fold_log, reload_partitions
+from offsets_pipeline.state.publishing import publish
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -152,13 +154,28 @@ class _Worker:
 
     def reload(self) -> list[float]:
         """Reload the log of 20 million records into an empty state."""
-        copy = self._folder / "reload"
+        return self._timed_on_copy(lambda store: reload_partitions(store, None, self._settings, self._clock))
+
+    def first_fold(self) -> list[float]:
+        """Fold the log of 20 million records into an empty state."""
+        return self._timed_on_copy(lambda store: fold_log(store, self._settings, self._clock))
+
+    def _timed_on_copy(self, work: Callable[[Store], object]) -> list[float]:
+        copy = self._folder / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(self._folder / "log", copy)
         store = Store.open(self._spark, str(copy))
         begun = time.perf_counter()
-        reload_partitions(store, None, self._settings, self._clock)
+        work(store)
         return [time.perf_counter() - begun]
+
+    def publishing(self) -> list[float]:
+        """Seconds and processor time of publishing 20,000 commits into the large store."""
+        self.fold_more()
+        begun = time.perf_counter()
+        with ProcessTree(os.getpid()).watched() as processor_time:
+            publish(self._living["large"].store, self._clock)
+        return [time.perf_counter() - begun, processor_time.seconds]
 
     def groups(self) -> list[str]:
         """Some groups of the large store, and where it is."""
@@ -280,6 +297,9 @@ def _rounds(table: Table, workers: Mapping[str, Program], *, quick: bool) -> Fig
             location, *groups = worker.ask("groups")
             note("describe", _run("describe", "--store", location, "--group", groups[number % len(groups)]))
             note("help", _run("--help"))
+            seconds, of_processor = worker.ask("publishing")
+            note("publishing", seconds)
+            note("publishing, share of a core", of_processor / publisher_period(seconds))
     keys = ("Spark, published", "Spark, once", "DuckDB, published", "DuckDB, once")
     for scan in _SCANS:
         table.doing(f"the published table, {scan}")
@@ -287,6 +307,13 @@ def _rounds(table: Table, workers: Mapping[str, Program], *, quick: bool) -> Fig
             for key, seconds in zip(keys, workers["now"].ask("published", scan), strict=True):
                 note(f"{scan}, {key}", seconds)
     return figures
+
+
+def publisher_period(seconds: float) -> float:
+    """Seconds between the starts of a stream's publishings of more than a million identities that take ``seconds``."""
+    from offsets_pipeline.stream.publisher import REST  # noqa: PLC0415 - an older program, in a worker, may have none
+
+    return seconds + max(REST * seconds, Settings().fold.publish_large_within_ms / 2000)
 
 
 def _requests(*, quick: bool, is_first: bool) -> Iterator[tuple[Any, ...]]:
@@ -298,6 +325,7 @@ def _requests(*, quick: bool, is_first: bool) -> Iterator[tuple[Any, ...]]:
     for scan in _SCANS:
         yield f"exact {scan}", "exact", scan
     yield "reload", "reload"
+    yield "first fold", "first_fold"
 
 
 def _run(*arguments: str) -> float:
@@ -326,7 +354,12 @@ def _add_lines(table: Table, figures: Figures, broker: list[float], programs: se
     figures["broker"] = broker
     add("reload of 20 M records", "now, reload", "broker", other="a broker's load", bar="0.4")
     add("reload of 20 M records", "now, reload", "before, reload", other="before", bar="1.0")
+    add("fold of 20 M records", "now, first fold", "before, first fold", other="before", bar="1.0")
     add("describe --group, cold, large state", "describe", "help", other="--help", by="difference", bar="+0.5 s")
+    share = statistics.median(figures["publishing, share of a core"])
+    table.add_compared(
+        "publishing, large state", "as a stream does", figures["publishing"], f"{share:.3f} of a core (bar 0.2)"
+    )
     for name in sorted(programs, reverse=True):
         size = statistics.median(figures[f"{name}, size"])
         table.add_size("state, all tables, right after publishing", name, f"{size:.1f} bytes an identity (bar 20)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ _COLUMNS = LOG.arrow_schema()
 #: Columns whose values repeat: a filter and a cast of distinct values take less time, also for a plain column.
 _REPEATED = ["key", "source"]
 _BUFFER_BYTES = 1024 * 1024
+_THREADS = 8  # which mostly wait for the storage
+_LAST = ("log_incarnation", "log_partition", "record_offset_max")
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,27 @@ class LogScan:
         Raises as `rows`.
         """
         return self._of_file(file, keep)
+
+    def last_offsets(self, file: DataFile) -> list[tuple[int, int, int]]:
+        """Log incarnation, log partition and last record offset of parts of a file; see `ends_by_incarnation`."""
+        of_file = file.lowest, file.highest
+        last = _last_offset(*of_file)
+        if last is not None:
+            return [last]
+        found = []
+        with self.log.open_file(file) as parquet:
+            for number in range(parquet.num_row_groups):
+                bounds = _bounds(parquet.metadata.row_group(number))
+                last = _last_offset(*({**of, **each} for of, each in zip(of_file, bounds, strict=True)))
+                if last is not None:
+                    found.append(last)
+                    continue
+                names = [name for name in PLACE if name not in file.partition]
+                group = parquet.read_row_group(number, columns=names, use_threads=False)
+                rows = self._selected(group, 0, file.partition, None)
+                by_place = rows.group_by(["log_incarnation", "log_partition"]).aggregate([("record_offset", "max")])
+                found += zip(*(by_place[name].to_pylist() for name in _LAST), strict=True)
+        return found
 
     def _of_file(self, file: DataFile, keep: Bools | None) -> Iterator[pa.Table]:
         options: dict[str, Any] = {} if self.block_rows is None else {"buffer_size": _BUFFER_BYTES}
@@ -114,9 +138,34 @@ class LogScan:
         return pa.Table.from_arrays([rows[each.name].cast(each.type) for each in self.schema], schema=self.schema)
 
 
+def ends_by_incarnation(log: TableFolder) -> dict[int, dict[int, int]]:
+    """By log incarnation and log partition, the record offset after the last record of the table `log`.
+
+    Statistics answer for a file or row group of one log partition, as `LogFileWriter` makes them of a long log; of
+    others the columns PLACE are read. Raises DamagedTable and StorageFailed as `TableFolder.open_file`.
+    """
+    scan = LogScan(log, pa.schema([_COLUMNS.field(name) for name in PLACE]))
+    found: dict[int, dict[int, int]] = {}
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for lasts in threads.map(scan.last_offsets, log.snapshot().files()):
+            for log_incarnation, at, last in lasts:
+                ends = found.setdefault(log_incarnation, {})
+                ends[at] = max(last + 1, ends.get(at, 0))
+    return found
+
+
 def _bounds(metadata: pq.RowGroupMetaData) -> tuple[dict[str, int], dict[str, int]]:
     """The lowest and the highest values of the columns PLACE that a row group has statistics of."""
     columns = (metadata.column(at) for at in range(metadata.num_columns))
     found = {each.path_in_schema: each.statistics for each in columns if each.path_in_schema in PLACE}
     known = {name: each for name, each in found.items() if each is not None and each.has_min_max}
     return {name: each.min for name, each in known.items()}, {name: each.max for name, each in known.items()}
+
+
+def _last_offset(lowest: Mapping[str, Any], highest: Mapping[str, Any]) -> tuple[int, int, int] | None:
+    """The place of the last of rows with these bounds of columns; None if the bounds do not tell it."""
+    if not all(name in lowest and name in highest for name in PLACE):
+        return None
+    if any(lowest[name] != highest[name] for name in ("log_incarnation", "log_partition")):
+        return None
+    return highest["log_incarnation"], highest["log_partition"], highest["record_offset"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.store import Store
 
 _LARGE_ROWS = 1_000_000
-_REST = 4  # times as long as a publishing took, until the next one starts
+REST = 4  # times as long as a publishing took, until the next one starts
 _SHORTEST_REST_SECONDS = 0.05
 _REST_SECONDS = 30.0  # for queries that began to read an incarnation before another one took over
 _FINISHES = 20  # attempts at the end, beside other writers
@@ -88,7 +88,7 @@ class Publisher:
         since, wait_ms = self._folded_at, within_ms / 2
         if since is None:
             since, wait_ms = self._ended_at, settings.publish_large_within_ms
-        return max(since + wait_ms / 1000, self._ended_at + max(_REST * self._took, _SHORTEST_REST_SECONDS))
+        return max(since + wait_ms / 1000, self._ended_at + max(REST * self._took, _SHORTEST_REST_SECONDS))
 
     def _publish(self) -> bool:
         """Publish; returns whether all that was folded is published."""

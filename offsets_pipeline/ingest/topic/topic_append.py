@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
 
 from offsets_pipeline.delta import COMPRESSION
 from offsets_pipeline.delta.retry import with_retries
@@ -21,6 +20,7 @@ from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
 from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import LogFileWriter, log_partitions_of
+from offsets_pipeline.log.log_scan import ends_by_incarnation
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.log.task_results import task_results
 from offsets_pipeline.record.segment import Damage
@@ -39,15 +39,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.store import Store
 
 _FEW_BYTES = 8 * 1024 * 1024  # of records that a task returns to the driver
-
-
-def ends_by_incarnation(store: Store) -> dict[int, dict[int, int]]:
-    """By log incarnation and log partition, the record offset after the last record of the log."""
-    ends: dict[int, dict[int, int]] = {}
-    rows = store.read(LOG.name).groupBy("log_incarnation", "log_partition").agg(F.max("record_offset").alias("last"))
-    for row in rows.collect():
-        ends.setdefault(row["log_incarnation"], {})[row["log_partition"]] = row["last"] + 1
-    return ends
 
 
 class TopicAppender:
@@ -108,7 +99,7 @@ class TopicAppender:
         # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
         place = appender.place(self._clock, self._log_incarnation)
         if appender.number != self._number:
-            self._ends = ends_by_incarnation(store).get(self._log_incarnation, {})
+            self._ends = ends_by_incarnation(store.table(LOG.name)).get(self._log_incarnation, {})
             self._number = appender.number
         if records is None:
             tasks = store.spark.sparkContext.defaultParallelism  # one file per task, not one per partition of the topic

@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import ms_of
-from offsets_pipeline.ingest.topic.topic_append import ends_by_incarnation
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
 from offsets_pipeline.log.incarnations import current_log
+from offsets_pipeline.log.log_scan import ends_by_incarnation
 from offsets_pipeline.log.metadata import LogMetadata, TopicRead, partition_rows
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class TopicMetadata:
     def known(self) -> KnownLog:
         """The store's metadata of the topic, and the ends of its log."""
         current = current_log(self.store)
-        ends = ends_by_incarnation(self.store)
+        ends = ends_by_incarnation(self.store.table(LOG.name))
         rows = partition_rows(self.store, current.number)
         followed = [row for row in rows if row["complete_since"] is not None]
         if not followed:

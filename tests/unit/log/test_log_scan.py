@@ -12,11 +12,15 @@ import pytest
 from deltalake import write_deltalake
 
 from offsets_pipeline.delta.data_file import DataFile
+from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.delta.store_folder import create_tables
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import DamagedTable, TaskFailed
+from offsets_pipeline.log.file_writer import SCHEMA as WHOLE
+from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
 from offsets_pipeline.log.log_range import PLACE, LogRange
-from offsets_pipeline.log.log_scan import POSITION, LogScan
+from offsets_pipeline.log.log_scan import POSITION, LogScan, ends_by_incarnation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +46,19 @@ def read(tables: Iterator[pa.Table]) -> list[tuple[int, int, int]]:
     return [tuple(row.values()) for table in tables for row in table.to_pylist()]
 
 
+def row_groups_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the row groups that are read from now on."""
+    groups: list[int] = []
+    original = pq.ParquetFile.read_row_group
+
+    def noted(self: pq.ParquetFile, group: int, **options: object) -> pa.Table:
+        groups.append(group)
+        return original(self, group, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
+    return groups
+
+
 @pytest.mark.parametrize("block_rows", [None, 1, 100])
 def test_rows_of_a_range_come_with_their_positions_in_the_file(tmp_path: Path, block_rows: int | None) -> None:
     file = written(tmp_path / "log", rows_at(PLACES))
@@ -58,14 +75,7 @@ def test_rows_of_a_range_come_with_their_positions_in_the_file(tmp_path: Path, b
 
 def test_row_groups_without_wanted_rows_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path / "log", rows_at(PLACES))
-    groups: list[int] = []
-    original = pq.ParquetFile.read_row_group
-
-    def noted(self: pq.ParquetFile, group: int, **options: object) -> pa.Table:
-        groups.append(group)
-        return original(self, group, **options)
-
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
+    groups = row_groups_read(monkeypatch)
     scan = LogScan(TableFolder(str(tmp_path / "log"), LOG), SCHEMA, LogRange({1: 3, 2: 0}, {2: 1}))
     assert read(scan.rows([file])) == [(1, 9, 3), (2, 0, 4)]
     assert groups == [1, 2]
@@ -96,3 +106,39 @@ def test_a_column_of_another_type_is_an_error_that_names_the_file(tmp_path: Path
     file = written(tmp_path / "log", rows_at(PLACES).set_column(1, "record_offset", pa.array(["x"] * 6)))
     with pytest.raises(TaskFailed, match=r"a task failed at the file .*/log/a\.parquet from row 0 on: ArrowInvalid"):
         list(LogScan(TableFolder(str(tmp_path / "log"), LOG), SCHEMA).rows([file]))
+
+
+def test_ends_of_the_log_come_from_statistics_and_else_from_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three files: of one log partition, of three in two row groups, and of a writer without statistics."""
+    create_tables(str(tmp_path), StoreProperties(MIRRORED, 3))
+    log = TableFolder(str(tmp_path / "log"), LOG)
+    monkeypatch.setattr("offsets_pipeline.log.file_writer._SMALL_ROW_GROUP_BYTES", 0)
+    for log_incarnation, places in (0, [(2, 4), (2, 7)]), (1, [(0, 3), (0, 5), (1, 9), (1, 11)]):
+        rows = rows_at(places).set_column(2, PLACE[2], pa.array([log_incarnation] * len(places), pa.int32()))
+        writer = LogFileWriter(LogFilePlace(log.folder, 0, log_incarnation))
+        for each in log_partitions_of(whole(rows)):
+            writer.write(each)
+        log.commit(add=writer.close(), seen=log.snapshot())
+    groups = row_groups_read(monkeypatch)
+    assert ends_by_incarnation(log) == {0: {2: 8}, 1: {0: 6, 1: 12}}
+    assert groups == []
+    pq.write_table(whole(rows_at([(1, 12), (0, 1), (2, 20)])), tmp_path / "log" / "a.parquet", write_statistics=False)
+    other = DataFile("a.parquet", (tmp_path / "log" / "a.parquet").stat().st_size, 3)
+    log.commit(add=[other], seen=log.snapshot())
+    assert ends_by_incarnation(log) == {0: {0: 2, 1: 13, 2: 21}, 1: {0: 6, 1: 12}}
+    assert groups == [0]
+
+
+def whole(places: pa.Table) -> pa.Table:
+    """Rows with all columns of the log: these places, and nothing else."""
+    columns = {
+        each.name: places[each.name] if each.name in places.column_names else pa.repeat(value_of(each), len(places))
+        for each in WHOLE
+    }
+    return pa.table(columns, schema=WHOLE)
+
+
+def value_of(column: pa.Field) -> pa.Scalar:
+    return pa.scalar(None if column.nullable else {pa.string(): "", pa.bool_(): False}.get(column.type, 0), column.type)
