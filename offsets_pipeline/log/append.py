@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
@@ -17,7 +18,7 @@ from offsets_pipeline.log.task_results import task_results
 from offsets_pipeline.semantics.log_row import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -27,13 +28,21 @@ if TYPE_CHECKING:
     from offsets_pipeline.store import Store
 
 
+#: A function of batches of records in columns of the log, which runs where the records are; picklable.
+RecordsFold = Callable[[Iterable["pa.RecordBatch"]], Any]
+
+
 @dataclass(frozen=True)
 class Append:
-    """An append to the log: the version that it made, and its records if they are few, in columns of the log."""
+    """An append to the log: the version that it made, and the number of its records.
+
+    ``fold`` was called with the records, in each task or in the driver; ``folded`` is what it returned.
+    """
 
     version: int
     records: int
-    rows: pa.Table | None = None
+    fold: RecordsFold | None = None
+    folded: Sequence[Any] = ()
 
 
 #: Delta application id of cleanings of the log. An append of late records checks for them.

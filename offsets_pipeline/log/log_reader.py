@@ -42,18 +42,23 @@ class LogReader:
 
     def read(self, files: Iterable[DataFile]) -> Iterator[pa.Table]:
         """Yield the rows of the files, in ``schema``."""
-        rows = self._rows(files)
-        if self.compact is None:
-            yield from (each.cast(self.schema) for each in rows)
-            return
-        parts = [compacted(self.compact, table) for table in gathered(rows, COMPACT_ROWS)]
-        if parts:
-            yield compacted(self.compact, pa.concat_tables(parts))
-
-    def _rows(self, files: Iterable[DataFile]) -> Iterator[pa.Table]:
         schema = self.schema.set(self.schema.get_field_index("key"), KEY)
         scanned = schema.remove(schema.get_field_index("records"))
-        yield from (as_input(rows, schema) for rows in LogScan(self.log, scanned, self.range).rows(files))
+        rows = LogScan(self.log, scanned, self.range).rows(files)
+        if self.compact is None:
+            yield from (as_input(each, schema).cast(self.schema) for each in rows)
+        else:
+            yield from compacted_input(rows, schema, self.compact)
+
+
+def compacted_input(
+    rows: Iterable[pa.Table], schema: pa.Schema, compact: Callable[[pa.Table], pa.Table]
+) -> Iterator[pa.Table]:
+    """Records in columns of the log as rows of a replay's ``schema``; omits those that it does not need (R16)."""
+    inputs = (as_input(each, schema) for each in rows)
+    parts = [compacted(compact, table) for table in gathered(inputs, COMPACT_ROWS)]
+    if parts:
+        yield compacted(compact, pa.concat_tables(parts))
 
 
 def as_input(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -16,9 +16,11 @@ them, too, and each fold goes on with those of the state that it found (docs/adr
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from offsets_pipeline.delta.data_file import FOLDED, LATE
 from offsets_pipeline.delta.retry import with_retries
@@ -26,7 +28,7 @@ from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, STATE
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
 from offsets_pipeline.log.incarnations import current_log
 from offsets_pipeline.log.log_range import LogRange
-from offsets_pipeline.log.log_reader import LogReader, as_input
+from offsets_pipeline.log.log_reader import LogReader, compacted_input
 from offsets_pipeline.log.metadata import note_quarantine, note_topics
 from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging, with_older_noted
 from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.log.append import Append
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.state.replay_start import ReplayStart, TopicStart
     from offsets_pipeline.store import Store
 
 _SWAPS = 20  # attempts of a replay to catch up with a stream
@@ -61,7 +64,8 @@ def fold_log(
 ) -> int:
     """Fold the log, each log partition from where its last fold ended; returns how many records it replayed.
 
-    Takes the rows of ``append``, and reads no file of the log, if the state has all of the log before it.
+    Takes what a `NextFold` made of the records of ``append``, and reads no file of the log, if the state still is as
+    this fold found it, and has all of the log before the append.
 
     Replays a log partition from its start if late records were appended to it, and all of them if another incarnation
     of the log counts. ``warn`` gets a line if records went into quarantine (R6).
@@ -70,6 +74,43 @@ def fold_log(
     store has got another format.
     """
     return with_retries(lambda: _fold_once(store, settings, clock, warn, append), "a fold of the log", settings.fold)
+
+
+@dataclass(frozen=True)
+class NextFold:
+    """A fold of the records of the next append to the log, where they are: in a task or in the driver; picklable.
+
+    It continues the state at ``places``: the folded record offset and the state's incarnation of each log partition.
+    """
+
+    places: Mapping[int, tuple[int, int]]
+    start: ReplayStart | TopicStart
+    folders: StateFolders
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Changes:
+        """Write the files of what the records change; they are all of the append of their log partitions."""
+        rows = (pa.Table.from_batches([each]) for each in batches)
+        inputs = compacted_input(rows, self.start.schema, self.start.compact)
+        return write_changes(self.start.replay(inputs), self.folders)
+
+    def continues(self, progress: FoldProgress) -> bool:
+        """Whether no other fold has changed the state since this one was made."""
+        return self.places == _places(progress.partitions)
+
+
+def next_fold(store: Store, settings: Settings, clock: Clock, log_incarnation: int) -> NextFold | None:
+    """Return a fold of records that are appended to this incarnation of the log next.
+
+    None if a fold has to read the log: the state lacks log partitions, or a part of the log before the append.
+    """
+    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
+    fold = _Fold(store, settings, clock, progress)
+    is_next = progress.log_version == store.version(LOG.name) and progress.log_incarnation == log_incarnation
+    return fold.next() if is_next and not fold.is_behind else None
+
+
+def _places(partitions: Mapping[int, PartitionProgress]) -> dict[int, tuple[int, int]]:
+    return {at: (each.folded_to, each.incarnation) for at, each in partitions.items()}
 
 
 def reload_partitions(
@@ -151,30 +192,42 @@ class _Fold:
         self._tables = self._start.tables
 
     def rest(self, log: Snapshot, append: Append | None) -> Changes:
-        """Fold the records of the log that are not folded; those of the append alone if no others are.
+        """Fold the records of the log that are not folded, or take what was folded of the append if it has them all.
 
         Replays all log partitions if the state is of an older incarnation of the log, or has none of them yet.
         """
         progress = self._progress
-        if progress.log_incarnation < self._log_incarnation or progress.partitions.keys() != set(range(self._count)):
+        if self.is_behind:
             return self.rebuild(None)
         self._log_incarnation = progress.log_incarnation
-        tables = (belonging(self._store.table(name), progress) for name in self._start.known)
-        known = KnownGroups.of(tables, progress.incarnations)
-        if append is not None and append.rows is not None and append.version == progress.log_version + 1:
-            start = self._start.after(progress.partitions)
-            rows = start.compact(as_input(append.rows, start.schema))
-            folders = self._folders(progress.partitions, known)
-            changes, to = self._added([write_changes(start.replay([rows]), folders)]), append.version
+        fold = append.fold if append is not None and append.version == progress.log_version + 1 else None
+        if append is not None and isinstance(fold, NextFold) and fold.continues(progress):
+            changes, to = self._added(append.folded), append.version
         else:
             files, to = files_after(progress.log_version, log), log.version
-            changes = self._replay(progress.partitions, known, files)
+            changes = self._replay(progress.partitions, self._known(), files)
         if changes.records or to - progress.log_version > _UNFOLDED_COMMITS:
             versions = self._append(changes, progress)
             self._note(changes)
             moved = progressed(progress.partitions, changes.partitions, self._clock.now_ms())
             progress.swap(progress.partitions | moved, versions, {FOLDED: to})
         return changes
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the state is of an older incarnation of the log, or lacks log partitions."""
+        progress = self._progress
+        return progress.log_incarnation < self._log_incarnation or progress.partitions.keys() != set(range(self._count))
+
+    def next(self) -> NextFold:
+        """A fold that continues the state. Raises DamagedTable if a table does not belong to the progress."""
+        partitions = self._progress.partitions
+        folders = self._folders(partitions, self._known())
+        return NextFold(_places(partitions), self._start.after(partitions), folders)
+
+    def _known(self) -> KnownGroups:
+        tables = (belonging(self._store.table(name), self._progress) for name in self._start.known)
+        return KnownGroups.of(tables, self._progress.incarnations)
 
     def rebuild(self, chosen: list[int] | None) -> Changes:
         """Replay these log partitions from their start into a new incarnation of the state; None: all.

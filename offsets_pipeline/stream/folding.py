@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS
-from offsets_pipeline.state.fold import fold_log
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.state.fold import fold_log, next_fold
 from offsets_pipeline.stream.publisher import Publisher
 from offsets_pipeline.stream.stream_upkeep import StreamUpkeep
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
     from offsets_pipeline.log.append import Append
     from offsets_pipeline.maintenance import Upkeep
+    from offsets_pipeline.state.fold import NextFold
     from offsets_pipeline.store import Store
 
 
@@ -85,7 +88,7 @@ class Folding:
             self.close()
 
     def fold(self, store: Store, append: Append | None = None) -> None:
-        """Fold the log, or the rows of an append; does nothing if the log is as it was at the last fold.
+        """Fold the log, or take what was folded of an append; does nothing if the log is as it was at the last fold.
 
         ``store`` has the session of the caller. Raises as `fold_log`, and the error of a publishing that does not pass.
         """
@@ -100,6 +103,15 @@ class Folding:
             self._publisher.after_fold(folded)
         if folded:
             self._on_fold(folded)
+
+    def next_fold(self, store: Store, log_incarnation: int) -> NextFold | None:
+        """See `offsets_pipeline.state.fold.next_fold`; ``store`` has the session of the caller.
+
+        None also if the state is damaged: records come into the log, and the fold after it raises the error.
+        """
+        with suppress(OffsetsError):
+            return next_fold(store, self.settings, self._clock, log_incarnation)
+        return None
 
     def finish(self) -> None:
         """Publish all that is folded. Raises as `Publisher.finish`."""

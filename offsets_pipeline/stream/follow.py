@@ -41,7 +41,7 @@ def follow(
         folding.fold(store)  # what an earlier process has appended
         if not available_now:
             folding.start()
-        added = ingest.run(available_now=available_now, fold=folding.fold)
+        added = ingest.run(available_now=available_now, folding=folding)
         folding.fold(store)
         folding.finish()
     finally:

@@ -29,6 +29,7 @@ import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -65,6 +66,7 @@ RECORDS, RANGES = "records", "ranges"
 _KAFKA = "kafka."
 _LOOK_SECONDS = 0.2  # between two looks whether enough records are there
 _FEW_OFFSETS = 20_000  # a batch of no more is read by one task
+_UNEVEN = 1.25  # times its share that a task may read so that no range is cut
 _MAY_PASS = (BrokerUnreachable, KafkaFailed, NoSuchTopic)  # the ingest reports these, and what lasts
 
 Positions = dict[int, Position]
@@ -318,6 +320,12 @@ def are_few(ranges: Sequence[OffsetRange]) -> bool:
     return sum(each.end - each.start for each in ranges) <= _FEW_OFFSETS
 
 
+def are_undivided(tasks: Sequence[Sequence[OffsetRange]]) -> bool:
+    """Whether no two tasks read the same log partition."""
+    partitions = [each.partition for task in tasks for each in task]
+    return len(set(partitions)) == len(partitions)
+
+
 def shared(ahead: Mapping[int, int], most: int, turn: int = 0) -> dict[int, int]:
     """These numbers of record offsets, reduced to at most so many: each log partition in proportion, at least one.
 
@@ -339,9 +347,18 @@ def shared(ahead: Mapping[int, int], most: int, turn: int = 0) -> dict[int, int]
 
 
 def shared_out(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
-    """The ranges in order, cut so that each task has as many record offsets as the others, about."""
+    """The ranges in order; each task has as many record offsets as the others, about.
+
+    Cuts ranges only if the tasks would have very different numbers else: a task folds whole log partitions.
+    """
     count = 1 if are_few(ranges) else max(1, tasks)
-    share = -(-sum(each.end - each.start for each in ranges) // count)
+    sizes = [each.end - each.start for each in ranges]
+    share = -(-sum(sizes) // count)
+    whole: dict[int, list[OffsetRange]] = {}
+    for each, size, end in zip(ranges, sizes, accumulate(sizes), strict=True):
+        whole.setdefault(int((end - size / 2) // max(1, share)), []).append(each)
+    if all(sum(each.end - each.start for each in task) <= _UNEVEN * share for task in whole.values()):
+        return list(whole.values())
     found: list[list[OffsetRange]] = []
     room = 0
     for each in ranges:

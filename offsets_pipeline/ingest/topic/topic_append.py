@@ -27,18 +27,16 @@ from offsets_pipeline.record.segment import Damage
 from offsets_pipeline.semantics.log_row import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.delta import DataFile
-    from offsets_pipeline.log.append import Append
+    from offsets_pipeline.log.append import Append, RecordsFold
     from offsets_pipeline.log.file_writer import LogFilePlace
     from offsets_pipeline.store import Store
-
-_FEW_BYTES = 8 * 1024 * 1024  # of records that a task returns to the driver
 
 
 class TopicAppender:
@@ -48,7 +46,7 @@ class TopicAppender:
     of ranges, records need not go row by row from one Python process through the JVM to another.
 
     Calls ``confirm`` after it has read a batch and before it appends the batch; an exception of ``confirm`` prevents
-    the append. An append of at most ``few_rows`` records has them, for a fold.
+    the append. ``next_fold`` returns the fold of the next append to a store, which runs where the records are.
     """
 
     def __init__(
@@ -58,14 +56,14 @@ class TopicAppender:
         clock: Clock,
         confirm: Callable[[], object],
         read: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = iter,
-        few_rows: int = 0,
+        next_fold: Callable[[Store], RecordsFold | None] = lambda _: None,
     ) -> None:
         self._log_incarnation = log_incarnation
         self._settings = settings
         self._clock = clock
         self._confirm = confirm
         self._read = read
-        self._few_rows = few_rows
+        self._next_fold = next_fold
         self._ends: dict[int, int] = {}
         self._number: int | None = None  # expected version of the next append, if no other writer appends
 
@@ -75,17 +73,22 @@ class TopicAppender:
         rows: DataFrame,
         complete_ms: int | None = None,
         records: Callable[[], Iterable[pa.RecordBatch]] | None = None,
+        *,
+        are_whole: bool = True,
     ) -> Append:
         """Append the records of rows of `RecordBatchSource` that the log lacks.
 
         ``records`` returns the same records in this process: for a batch that is not worth a Spark job.
 
+        ``are_whole``: no two tasks have records of one log partition, so that each can fold its records.
         ``complete_ms`` is the time up to which this append completes the log; None: unknown (R36).
 
         Raises WriteConflict if other writers appended first too often, and the exceptions of ``confirm``.
         """
         return with_retries(
-            lambda: self._append_once(store, rows, complete_ms, records), "an append of a topic", self._settings.fold
+            lambda: self._append_once(store, rows, complete_ms, records, are_whole=are_whole),
+            "an append of a topic",
+            self._settings.fold,
         )
 
     def _append_once(
@@ -94,6 +97,8 @@ class TopicAppender:
         rows: DataFrame,
         complete_ms: int | None,
         records: Callable[[], Iterable[pa.RecordBatch]] | None,
+        *,
+        are_whole: bool,
     ) -> Append:
         appender = LogAppender(store, self._settings.log.codec(COMPRESSION))
         # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
@@ -101,13 +106,14 @@ class TopicAppender:
         if appender.number != self._number:
             self._ends = ends_by_incarnation(store.table(LOG.name)).get(self._log_incarnation, {})
             self._number = appender.number
+        fold = self._next_fold(store) if are_whole else None
+        write = _writer(place, self._ends, fold)
         if records is None:
             tasks = store.spark.sparkContext.defaultParallelism  # one file per task, not one per partition of the topic
-            write = _writer(place, self._ends, self._few_rows)
             read = self._read
             written = task_results(rows.coalesce(tasks), lambda batches: [write(read(batches))])
         else:
-            written = [_writer(place, self._ends, self._few_rows)(records())]
+            written = [write(records())]
         files = [file for each in written for file in each.files]
         damage = [stretch for each in written for stretch in each.damage]
         if not files and not damage:
@@ -121,20 +127,18 @@ class TopicAppender:
         for each in written:
             for at, end in each.ends.items():
                 self._ends[at] = max(end, self._ends.get(at, 0))
-        kept = [each.rows for each in written if each.rows is not None]
-        is_few = len(kept) == sum(bool(each.files) for each in written) and append.records <= self._few_rows
-        return replace(append, rows=pa.concat_tables(kept)) if is_few else append
+        return replace(append, fold=fold, folded=[each.folded for each in written if each.files])
 
 
 @dataclass
 class _Written:
-    """Result of a task: files of the log, their rows if these are few, and damaged parts of the topic.
+    """Result of a task: files of the log, what the fold made of their rows, and damaged parts of the topic.
 
     ``ends`` are the new ends by log partition.
     """
 
     files: list[DataFile] = field(default_factory=list)
-    rows: pa.Table | None = None
+    folded: Any = None
     ends: dict[int, int] = field(default_factory=dict)
     damage: list[tuple[int, str, Damage]] = field(default_factory=list)
 
@@ -142,14 +146,14 @@ class _Written:
 def _writer(
     place: LogFilePlace,
     ends: Mapping[int, int],
-    few_rows: int,
+    fold: RecordsFold | None = None,
 ) -> Callable[[Iterable[pa.RecordBatch]], _Written]:
-    """The function of a task: writes the records that the log lacks to files."""
+    """The function of a task: writes the records that the log lacks to files, and folds them."""
     held = dict(ends)
 
-    def write(batches: Iterable[pa.RecordBatch]) -> _Written:
-        writer, written = LogFileWriter(place), _Written()
-        few, missing = list[pa.RecordBatch](), 0
+    def missing(
+        batches: Iterable[pa.RecordBatch], writer: LogFileWriter, written: _Written
+    ) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             is_damage = batch["damage"].is_valid()
             if pc.any(is_damage).as_py():
@@ -164,12 +168,17 @@ def _writer(
                         written.ends[at] = max(int(offsets.max()) + 1, written.ends.get(at, 0))
                         missing_rows = rows.filter(pa.array(wanted))
                         writer.write(missing_rows)
-                        missing += missing_rows.num_rows
-                        few = [*few, missing_rows.select(RECORD_COLUMNS)] if missing <= few_rows else []
+                        yield missing_rows.select(RECORD_COLUMNS)
+
+    def write(batches: Iterable[pa.RecordBatch]) -> _Written:
+        writer, written = LogFileWriter(place), _Written()
+        rows = missing(batches, writer, written)
+        if fold is not None:
+            written.folded = fold(rows)
+        for _ in rows:  # what the fold did not take
+            pass
         with working_on(lambda: f"the end of log partitions {sorted(written.ends)}"):
             written.files = writer.close()
-        if few and sum(rows.nbytes for rows in few) <= _FEW_BYTES:
-            written.rows = pa.Table.from_batches(few)
         return written
 
     return write

@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
@@ -39,9 +39,11 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
     RecordBatchSource,
     SourceOptions,
     are_few,
+    are_undivided,
     planned_ends,
     ranges_between,
     rendered,
+    shared_out,
 )
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
@@ -54,8 +56,6 @@ from offsets_pipeline.store import MIRRORED, Store, StoreProperties, session_of
 from offsets_pipeline.warnings import Warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicDescription
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
-    from offsets_pipeline.log.append import Append
+    from offsets_pipeline.log.append import Append, RecordsFold
     from offsets_pipeline.store import SparkSource
 
 _QUERY = "ingest-topic"
@@ -77,6 +77,16 @@ _MOST_WAITS = 10  # limit of the exponent of the backoff
 _STEADY_SECONDS = 60  # reset the failure count if a query has run this long and has caught up with the topic
 # Errors that a running cluster may return for a while: retry. Errors of authentication and authorization persist.
 _MAY_PASS = (KafkaFailed, NoSuchTopic)
+
+
+class FoldsAppends(Protocol):
+    """What folds the appends of an ingest: `Folding`."""
+
+    def next_fold(self, store: Store, log_incarnation: int) -> RecordsFold | None:
+        """Return a fold of the next append, to run where its records are; None if a fold has to read the log."""
+
+    def fold(self, store: Store, append: Append | None = None) -> None:
+        """Fold the log, or take what was folded of an append."""
 
 
 class TopicIngest:
@@ -93,7 +103,7 @@ class TopicIngest:
         topic: str | None = None,
         semantics: CoordinatorSemantics | None = None,
     ) -> None:
-        self._fold: Callable[[Store, Append | None], object] | None = None
+        self._folding: FoldsAppends | None = None
         self._spark_source = spark
         self._location = location
         self._options = options
@@ -207,17 +217,17 @@ class TopicIngest:
         """
         self._stopped.set()
 
-    def run(self, *, available_now: bool = False, fold: Callable[[Store, Append | None], object] | None = None) -> int:
+    def run(self, *, available_now: bool = False, folding: FoldsAppends | None = None) -> int:
         """Read until `stop`, or with ``available_now`` up to the topic's end; returns how many records it added.
 
-        Calls ``fold`` after each append, and each second without one: another process may have appended, too. Retries
-        after errors of the broker and conflicts with other writers; with ``available_now`` raises them.
+        Folds with ``folding`` after each append, and each second without one: another process may have appended, too.
+        Retries after errors of the broker and conflicts with other writers; with ``available_now`` raises them.
 
         Raises:
             AuthenticationFailed, NotAuthorized, StoreMismatch: as `prepare`.
             TopicStopped: the query failed too often in a row.
         """
-        self._fold = fold
+        self._folding = folding
         self._spark.dataSource.register(RecordBatchSource)
         failures = waits = 0
         while not self._stopped.is_set():
@@ -306,9 +316,12 @@ class TopicIngest:
             "tasks": str(self._spark.sparkContext.defaultParallelism),
         }
         reader = SourceOptions.parse(options).reader
-        few_rows = 0 if self._fold is None else self._settings.fold.driver_rows
+
+        def next_fold(store: Store) -> RecordsFold | None:
+            return None if self._folding is None else self._folding.next_fold(store, reading.log_incarnation)
+
         appender = TopicAppender(
-            reading.log_incarnation, self._settings, self._clock, confirm, reader.read_all, few_rows
+            reading.log_incarnation, self._settings, self._clock, confirm, reader.read_all, next_fold
         )
         self._failures.clear()
         positions = dict(starts)
@@ -321,13 +334,14 @@ class TopicIngest:
                     here = self.store.in_session(rows.sparkSession)
                     ranges = ranges_between(positions, ends)
                     fetched = (lambda: reader.rows(admin.fetch(ranges))) if are_few(ranges) else None
-                    append = appender.append(here, rows, complete_ms, fetched)
+                    are_whole = are_undivided(shared_out(ranges, int(options["tasks"])))
+                    append = appender.append(here, rows, complete_ms, fetched, are_whole=are_whole)
                     positions.update(ends)
                     progress.advance(ends)
                     self.added += append.records
                     self._observer.landed(append.records)
-                    if self._fold is not None and append.records:
-                        self._fold(here, append)
+                    if self._folding is not None and append.records:
+                        self._folding.fold(here, append)
             except Exception as error:
                 failure = error if isinstance(error, _TopicChangedError) else raised_on_executor(error)
                 if failure is not None:
@@ -380,8 +394,8 @@ class TopicIngest:
         while not self._stopped.is_set():
             if not query.isActive:
                 return self._ended_well(query)
-            if self._fold is not None and time.monotonic() >= next_fold:
-                self._fold(self.store, None)
+            if self._folding is not None and time.monotonic() >= next_fold:
+                self._folding.fold(self.store)
                 next_fold = time.monotonic() + _FOLD_SECONDS
             if time.monotonic() >= next_look:
                 complete = progress.complete

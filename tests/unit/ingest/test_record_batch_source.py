@@ -33,6 +33,7 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
     Offsets,
     RecordBatchSource,
     RecordBatchStreamReader,
+    are_undivided,
     parsed,
     rendered,
     shared,
@@ -281,7 +282,9 @@ def test_a_log_that_lost_records_is_an_error_also_for_available_now() -> None:
     st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 10**9), st.integers(1, 50_000)), max_size=8),
     st.integers(1, 9),
 )
-def test_tasks_cover_each_record_offset_once_in_equal_parts(ahead: dict[int, tuple[int, int]], tasks: int) -> None:
+def test_tasks_cover_each_record_offset_once_in_nearly_equal_parts(
+    ahead: dict[int, tuple[int, int]], tasks: int
+) -> None:
     ranges = [OffsetRange(each, start, start + count, 3) for each, (start, count) in sorted(ahead.items())]
     found = shared_out(ranges, tasks)
     pieces = [each for task in found for each in task]
@@ -294,8 +297,25 @@ def test_tasks_cover_each_record_offset_once_in_equal_parts(ahead: dict[int, tup
     assert joined == {each.partition: [each.start, each.end] for each in ranges}
     sizes = [sum(each.end - each.start for each in task) for task in found]
     assert len(found) <= tasks
-    assert not sizes or max(sizes) - sizes[0] == 0
+    whole = are_undivided(found)
+    assert whole == (len(pieces) == len(ranges))
+    assert not sizes or max(sizes) <= (1.25 * -(-sum(sizes) // tasks) if whole and len(found) > 1 else sizes[0])
     assert sum(sizes) > record_batch_source._FEW_OFFSETS or len(found) <= 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tasks"),
+    [
+        ([30_000] * 4, [[30_000, 30_000], [30_000, 30_000]]),
+        ([34_000, 26_000, 30_000], [[34_000], [26_000, 30_000]]),  # a share is 45,000: less than a quarter more
+        ([90_000, 10_000], [[50_000], [40_000, 10_000]]),
+    ],
+)
+def test_a_log_partition_is_cut_only_where_the_tasks_would_differ_much(
+    sizes: list[int], tasks: list[list[int]]
+) -> None:
+    found = shared_out([OffsetRange(each, 0, size, None) for each, size in enumerate(sizes)], 2)
+    assert [[each.end - each.start for each in task] for task in found] == tasks
 
 
 def test_a_batch_has_the_rows_of_its_range_in_the_columns_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:

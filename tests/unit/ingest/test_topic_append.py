@@ -12,6 +12,7 @@ from offsets_pipeline.log.file_writer import SCHEMA, LogFilePlace
 from offsets_pipeline.record.segment import Damage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -36,7 +37,7 @@ def batch(*places: tuple[int, int], damage: str | None = None, **columns: object
 
 def written(folder: Path, ends: dict[int, int], *batches: pa.RecordBatch) -> tuple[list[pa.Table], _Written]:
     place = LogFilePlace(str(folder), 5_000, log_incarnation=2)
-    found = _writer(place, ends, few_rows=2)(batches)
+    found = _writer(place, ends)(batches)
     return [pq.read_table(folder / file.name) for file in found.files], found
 
 
@@ -75,9 +76,23 @@ def test_where_the_log_holds_all_no_file_is_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_few_records_come_with_their_append_and_many_do_not(tmp_path: Path) -> None:
-    (rows,), found = written(tmp_path, {0: 5}, batch((0, 4), (0, 5)), batch((1, 0)))
-    assert found.rows is not None
-    assert found.rows.equals(rows.select(found.rows.column_names).cast(found.rows.schema))
-    (rows,), found = written(tmp_path, {}, batch((0, 4), (0, 5)), batch((1, 0)), batch((1, 1)))
-    assert (rows.num_rows, found.rows) == (4, None)
+def test_a_fold_takes_the_records_that_the_log_lacked(tmp_path: Path) -> None:
+    folded: list[pa.RecordBatch] = []
+
+    def fold(batches: Iterable[pa.RecordBatch]) -> int:
+        folded.extend(batches)
+        return len(folded)
+
+    damaged = batch((1, 1), damage="bad", value=b"raw")
+    found = _writer(LogFilePlace(str(tmp_path), 5_000), {0: 5}, fold)([batch((0, 4), (0, 5)), damaged, batch((1, 0))])
+    assert found.folded == 2
+    (rows,) = [pq.read_table(tmp_path / file.name) for file in found.files]
+    taken = pa.Table.from_batches(folded)
+    assert taken.equals(rows.select(taken.column_names).cast(taken.schema))
+    assert taken["log_partition"].to_pylist() == [0, 1]
+    assert taken["record_offset"].to_pylist() == [5, 0]
+
+
+def test_a_fold_that_takes_no_records_leaves_the_log_whole(tmp_path: Path) -> None:
+    found = _writer(LogFilePlace(str(tmp_path), 5_000), {}, lambda _: None)([batch((0, 4)), batch((1, 0))])
+    assert sum(file.rows for file in found.files) == 2

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from offsets_pipeline.delta.data_file import FOLDED, LATE
 from offsets_pipeline.delta.properties import FORMAT_VERSION
-from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
+from offsets_pipeline.delta.schemas import GROUP_RECORDS, LOG, RECORD_COLUMNS
 from offsets_pipeline.delta.upkeep import compact
 from offsets_pipeline.errors import NotAStore
 from offsets_pipeline.log.append import Append, LogAppender
 from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.state import fold as fold_module
 from offsets_pipeline.state import replay_job
-from offsets_pipeline.state.fold import fold_log, reload_partitions
+from offsets_pipeline.state.fold import fold_log, next_fold, reload_partitions
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.stream.folding import Folding
 from tests.folded_stores import opened
@@ -26,7 +28,7 @@ from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of, ver
 from tests.unit.state.state_files import before_swap, progress_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from offsets_pipeline.config import Settings
     from offsets_pipeline.delta.data_file import DataFile
@@ -227,12 +229,19 @@ def test_records_that_the_progress_lost_are_folded_again(store: Store, settings:
     assert_as_reference(store.location, log_of(store.location))
 
 
-def appended_at_once(store: Store, log: LogPartition) -> Append:
-    """Append the rows of a log, as an ingest does; returns the append with its rows."""
+def appended_at_once(
+    store: Store, settings: Settings, log: LogPartition, meanwhile: Callable[[], object] = lambda: None
+) -> Append:
+    """Append the rows of a log and fold them where they are, as an ingest does."""
+    fold = next_fold(store, settings, CLOCK, 0)
+    meanwhile()
     appended(store.location, log.rows)
     rows = store.table(LOG.name).snapshot()
     (file,) = store.table(LOG.name).added_after(rows.version - 1, rows) or []
-    return Append(rows.version, len(log.rows), store.table(LOG.name).read_file(file, RECORD_COLUMNS))
+    if fold is None:
+        return Append(rows.version, len(log.rows))
+    folded = pickle.loads(pickle.dumps(fold))(store.table(LOG.name).read_file(file, RECORD_COLUMNS).to_batches())
+    return Append(rows.version, len(log.rows), fold, [folded])
 
 
 def test_a_fold_takes_the_rows_of_an_append_that_follows_what_is_folded(
@@ -244,12 +253,12 @@ def test_a_fold_takes_the_rows_of_an_append_that_follows_what_is_folded(
     for number in range(3):
         log.rows.clear()
         log.commit(("g", "a", number), number, producer_id=1)
-        append = appended_at_once(store, log)
+        append = appended_at_once(store, settings, log)
         assert fold_log(store, settings, CLOCK, None, append) == 1
         assert progress_of(store).log_version == append.version
     log.rows.clear()
     log.end_commit(1)
-    assert fold_log(store, settings, CLOCK, None, appended_at_once(store, log)) == 1
+    assert fold_log(store, settings, CLOCK, None, appended_at_once(store, settings, log)) == 1
     assert files_read == []
     assert_as_reference(store.location, log_of(store.location))
 
@@ -263,7 +272,7 @@ def test_a_fold_of_an_append_loses_no_other_append(store: Store, settings: Setti
         fold_log(store, settings, CLOCK)
     if which != "an append after it":
         appended(store.location, other.rows)
-    append = appended_at_once(store, log)
+    append = appended_at_once(store, settings, log)
     if which == "an append after it":
         appended(store.location, other.rows)
         assert fold_log(store, settings, CLOCK, None, append) == 1
@@ -271,6 +280,29 @@ def test_a_fold_of_an_append_loses_no_other_append(store: Store, settings: Setti
     else:
         assert fold_log(store, settings, CLOCK, None, append) == 2
     assert_as_reference(store.location, log_of(store.location))
+
+
+def test_a_fold_of_an_append_that_a_reload_came_before_reads_the_log(
+    store: Store, settings: Settings, files_read: list[set[str]]
+) -> None:
+    log = LogPartition(0)
+    log.commit(("g", "a", 0), 1)
+    fold_log(store, settings, CLOCK)
+    append = appended_at_once(store, settings, log, lambda: reload_partitions(store, None, settings, CLOCK))
+    assert append.version == progress_of(store).log_version + 1
+    files_read.clear()
+    assert fold_log(store, settings, CLOCK, None, append) == 1
+    assert len(files_read) == 1
+    assert_as_reference(store.location, log_of(store.location))
+
+
+def test_records_of_another_incarnation_of_the_log_are_not_folded_where_they_are(
+    store: Store, settings: Settings
+) -> None:
+    assert next_fold(store, settings, CLOCK, 0) is None  # nothing is folded yet
+    fold_log(store, settings, CLOCK)
+    assert next_fold(store, settings, CLOCK, 0) is not None
+    assert next_fold(store, settings, CLOCK, 1) is None
 
 
 def test_a_replay_from_the_start_names_the_version_of_the_log_that_it_read(
@@ -289,13 +321,21 @@ def test_a_replay_from_the_start_names_the_version_of_the_log_that_it_read(
     assert progress_of(behind).log_version == read
 
 
+def test_records_come_into_the_log_also_if_the_state_is_damaged(store: Store, settings: Settings) -> None:
+    folding = Folding(store, settings, CLOCK)
+    folding.fold(store)
+    assert folding.next_fold(store, 0) is not None
+    rmtree(Path(store.location, GROUP_RECORDS.name))
+    assert folding.next_fold(opened(Path(store.location)), 0) is None
+
+
 def test_an_append_of_another_process_behind_ours_is_folded_by_the_next_call(store: Store, settings: Settings) -> None:
     folding = Folding(store, settings, CLOCK)
     folding.fold(store)
     log, other = LogPartition(0), LogPartition(1)
     log.commit(("g", "a", 0), 1)
     other.commit(("h", "a", 0), 2)
-    append = appended_at_once(store, log)
+    append = appended_at_once(store, settings, log)
     appended(store.location, other.rows)
     folding.fold(store, append)
     assert progress_of(store).log_version == append.version
