@@ -76,10 +76,12 @@ CONNECT_VIEWS = {
 
 
 def connect_conditions(kinds: Sequence[TopicKind]) -> dict[str, str]:
-    """The placeholders of CONNECT_VIEWS that are no tables; ``kinds`` are those of the store and of the ones beside it.
+    """Values of the placeholders of CONNECT_VIEWS that name no table.
 
-    A topic of configurations says which connectors there are. Without it those count that have a state or an offset.
-    An owned store has no worker: a connector's target state is its state.
+    ``kinds`` are the kinds of topic of the store and of the stores beside it.
+
+    A topic of configurations has all connectors. Without it a connector counts if it has a state or an offset. An owned
+    store has no worker: a connector's target state is its state.
     """
     knows_configs = TopicKind.CONNECT_CONFIGS in kinds
     return {

@@ -1,7 +1,8 @@
 """Exactly-once for source tasks: rows and source offsets reach a target table in one commit (R31).
 
-The target table is the truth. The store's offsets follow each flush, with a record that says which flush they are of.
-`ExactlyOnceTask.start` lets the store follow the table first, so a task resumes by the store's offsets as any other.
+The target table decides. After each flush the task writes the same offsets to the store, with the number of the flush.
+`ExactlyOnceTask.start` first writes offsets that the store lacks, so a task resumes from the store's offsets as any
+other.
 """
 
 from __future__ import annotations
@@ -82,10 +83,10 @@ class ExactlyOnceTask:
         return self._flushed.flush
 
     def start(self) -> None:
-        """Fence older instances, then let the store's offsets follow the target table.
+        """Fence older instances, then write to the store the offsets of the target table that it lacks.
 
-        Where the table has a later flush than the store, its offsets count, except of source partitions that were
-        altered or reset in the store since.
+        If the table has a later flush than the store, the store gets its offsets. A source partition whose offset was
+        altered or reset in the store since keeps the store's offset.
 
         Raises ConnectorStopped, OffsetsLost if the table has a later flush without its offsets, RequestTimedOut, and as
         `TargetTable.commit`.
@@ -109,9 +110,9 @@ class ExactlyOnceTask:
             self._queued[canonical_json(partition)] = canonical_json(offset)
 
     def commit(self, rows: pa.Table) -> bool:
-        """Commit rows and the queued offsets; returns whether the store's offsets have followed.
+        """Commit rows and the queued offsets to the table; returns whether the store has these offsets, too.
 
-        If the store cannot follow now, it does so with the next commit, in `close`, or in the next `start`.
+        If the store cannot be written now, the next commit, `close` or the next `start` writes the offsets.
 
         Raises TaskFenced if a newer instance has started, ConnectorStopped, StorageFailed, InvalidRequest for rows
         without an offset or that do not fit the table: nothing was written, and the offsets stay queued. Raises
@@ -136,7 +137,7 @@ class ExactlyOnceTask:
             return self._follow()
 
     def close(self) -> bool:
-        """Let the store follow if it does not yet; returns whether it does.
+        """Write to the store the offsets of the table that it lacks; returns whether it has all.
 
         Drops queued offsets, because their rows are not written. Idempotent.
         """

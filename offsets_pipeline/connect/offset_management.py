@@ -45,7 +45,7 @@ class OffsetManagement:
         return self._log.read(lambda: {name: target_state_of(self._log, name) for name in self._log.connectors()})
 
     def offsets(self, connector: str) -> dict[str, Any]:
-        """The answer to `GET /connectors/{connector}/offsets`, at any state."""
+        """The answer to `GET /connectors/{connector}/offsets`, in any state."""
         return source_answer(self._read(connector, lambda: self._log.offsets(connector)))
 
     def info(self, connector: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class OffsetManagement:
         return _info(connector, self._read(connector, lambda: config_of(self._log, connector)))
 
     def status(self, connector: str, worker_id: str) -> dict[str, Any]:
-        """The answer to `GET /connectors/{connector}/status`: the target state, at any worker."""
+        """The answer to `GET /connectors/{connector}/status`: the target state, with this worker's address."""
         otherwise = f"No status found for connector {connector}"
         state = self._read(connector, lambda: target_state_of(self._log, connector), otherwise)
         connector_state = {"state": state, "worker_id": worker_id}

@@ -1,4 +1,4 @@
-"""Values of `config.storage.topic` without their secrets: what the log keeps of them (docs/adr/0020)."""
+"""Values of `config.storage.topic` without their secrets, as the log keeps them (docs/adr/0020)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NOTHING = b""
 
 
 def redacted_values(keys: pa.Array, values: pa.Array) -> pa.Array:
-    """The values of records of `config.storage.topic`, without all that may be secret."""
+    """The values of records of `config.storage.topic`; removes each text that may be secret."""
     pairs = zip(keys.to_pylist(), values.to_pylist(), strict=True)
     return pa.array([_redacted(key, value) for key, value in pairs], pa.binary())
 

@@ -110,8 +110,8 @@ class TargetTable:
     def flushed(self, application: str, followed: int) -> FlushedOffsets:
         """The source offsets of the last flush in the table. After `fence` no older instance adds one.
 
-        Without offsets if that is flush ``followed`` and the table no longer has its commit. Raises OffsetsLost if it
-        is another flush.
+        If the table no longer has the commit of that flush, returns no offsets. Raises OffsetsLost then unless the
+        flush is ``followed``, the last flush of the store.
         """
         seen = self._folder.snapshot()
         flush = seen.transaction(application)

@@ -119,7 +119,7 @@ def accepted_offsets(request: OffsetCommit, settings: CoordinatorSettings) -> di
 def lowered_offsets(
     state: PartitionState, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return those of the offsets that are lower than the committed offset in the log."""
+    """Return the offsets that are lower than the committed offset in the log."""
     held = state.offsets_of(group_id)
     return {
         where: each for where, each in offsets.items() if where in held and each.offset < held[where].committed_offset
@@ -154,7 +154,7 @@ def _too_large(
     named = ", ".join(f"{topic}-{partition}" for topic, partition in partitions)
     rest = f"; the {others} others were committed" if others else ""
     return OffsetMetadataTooLarge(
-        f"the metadata for {named} has more than {settings.offset_metadata_max_bytes} bytes{rest}"
+        f"the metadata for {named} has more than {settings.offset_metadata_max_bytes} bytes{rest}; shorten it"
     )
 
 
@@ -170,7 +170,9 @@ def validate_member(state: PartitionState, group_id: str, member: MemberOfGroup,
         if member.generation < 0:
             return  # the commit creates a simple group
         if transactional:
-            raise IllegalGeneration(f"no group {group_id!r}, so it has no generation {member.generation}")
+            raise IllegalGeneration(
+                f"no group {group_id!r}, so it has no generation {member.generation}; join it first"
+            )
         raise NoSuchGroup(f"no group {group_id!r}; commit without a generation to create a simple group")
     refuse_share_group(group_id, group.group_type)
     if member.generation < 0 and group.is_empty:
@@ -187,7 +189,7 @@ def _validate_classic(group_id: str, group: GroupDescription, member: MemberOfGr
         if member.generation != group.generation:
             raise IllegalGeneration(
                 f"group {group_id!r} is in generation {group.generation}, member {member.member_id!r} "
-                f"commits in generation {member.generation}"
+                f"commits in generation {member.generation}; join again"
             )
     elif not transactional:
         raise UnknownMemberId(f"group {group_id!r} has members: only members may commit, with their generation")
@@ -203,20 +205,20 @@ def _validate_classic_member(group_id: str, group: GroupDescription, member: Mem
         static = {each.instance_id: each.member_id for each in group.members if each.instance_id is not None}
         holder = static.get(member.group_instance_id)
         if holder is None:
-            raise UnknownMemberId(f"group {group_id!r} has no static member {member.group_instance_id!r}")
+            raise UnknownMemberId(f"group {group_id!r} has no static member {member.group_instance_id!r}; join again")
         if holder != member.member_id:
             raise FencedInstanceId(
                 f"member {holder!r} replaced {member.member_id!r} as static member {member.group_instance_id!r} "
-                f"of group {group_id!r}"
+                f"of group {group_id!r}; stop the replaced member"
             )
     if member.member_id not in ids:
-        raise UnknownMemberId(f"group {group_id!r} has no member {member.member_id!r}")
+        raise UnknownMemberId(f"group {group_id!r} has no member {member.member_id!r}; join again")
 
 
 def _validate_epoch(group_id: str, group: GroupDescription, member: MemberOfGroup, *, transactional: bool) -> None:
     found = next((each for each in group.members if each.member_id == member.member_id), None)
     if found is None:
-        raise UnknownMemberId(f"group {group_id!r} has no member {member.member_id!r}")
+        raise UnknownMemberId(f"group {group_id!r} has no member {member.member_id!r}; join again")
     epoch = found.member_epoch or 0
     if member.generation == epoch:
         return

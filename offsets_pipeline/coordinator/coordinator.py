@@ -277,8 +277,8 @@ class Coordinator:
     ) -> Future[set[TopicPartition]]:
         """Commit those offsets for which ``is_wanted`` holds, given the committed offset in the log or None.
 
-        Asks right before the append, so no commit of another process is between. Never writes to ZooKeeper. Returns a
-        future of the committed partitions; its errors are those of `commit_offsets`.
+        Calls ``is_wanted`` right before the append, so no other process commits in between. Never writes to ZooKeeper.
+        Returns a future of the committed partitions; its errors are those of `commit_offsets`.
         """
         commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets))
         done: Future[set[TopicPartition]] = self._offsets.commit_if(commit, is_wanted, timeout_ms).done

@@ -131,7 +131,7 @@ class CoordinatorCore:
         )
 
     def commit_claims(self, group_id: str) -> Claims:
-        """Return the claims of a commit. It shares an existing group, but the first commit creates the group (R14)."""
+        """Return the claims of a commit: it shares an existing group; the first commit creates the group (R14)."""
         log_partition = self.store.partition_for(group_id)
         is_new = self.partitions.state(log_partition).group(group_id) is None
         return {("partition", log_partition): SHARED, ("group", group_id): EXCLUSIVE if is_new else SHARED}
@@ -236,7 +236,7 @@ class CoordinatorCore:
             if number in loaded:
                 callbacks.ended(number, self._descriptions(number))
             else:
-                outdated = NotCoordinator(f"log partition {number} was unloaded, or another load began")
+                outdated = NotCoordinator(f"log partition {number} was unloaded or loaded again meanwhile; load it")
                 callbacks.ended(number, error=outdated)
         return sorted(loaded)
 
@@ -271,7 +271,10 @@ class CoordinatorCore:
         corrupt = next((state for state in loading.states.values() if state.quarantined), None)
         if corrupt is not None and self._stops_at_corrupt:
             offset, reason = next(iter(corrupt.quarantined.items()))
-            raise UndecodableRecord(f"log partition {corrupt.log_partition}, record offset {offset}: {reason}")
+            raise UndecodableRecord(
+                f"cannot load {self.store.location}: log partition {corrupt.log_partition}, record offset {offset}: "
+                f'{reason}; set corrupt_records = "quarantine" to leave such records out'
+            )
         with self.lock:
             self.catch_up()
             return self.partitions.publish(loading)

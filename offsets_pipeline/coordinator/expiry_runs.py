@@ -44,7 +44,7 @@ class StreamExpiry:
     def __init__(
         self, location: str, settings: Settings, clock: Clock, on_expiry: Callable[[int, int], None] | None = None
     ) -> None:
-        """``on_expiry`` is called after each run that expired any, with the numbers of offsets and groups."""
+        """``on_expiry`` is called with the numbers of offsets and groups after each run that expired some."""
         self._location = location
         self._settings = settings
         self._clock = clock

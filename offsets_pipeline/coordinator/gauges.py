@@ -68,7 +68,7 @@ class Refusals:
             raise
 
     def count_done(self, done: Future[Any]) -> None:
-        """Count the error of a request that is done, if it has one. A cancelled request timed out."""
+        """Count the error of a request that is done, if it has one. A cancelled request counts as timed out."""
         error = RequestTimedOut("cancelled") if done.cancelled() else done.exception()
         if error is not None:
             self._count(error)

@@ -38,7 +38,9 @@ def store_group(state: PartitionState, group: GroupMetadata, now_ms: int) -> Out
     held = state.group(group.group_id)
     if held is not None and held.group_type != CLASSIC:
         if not held.is_empty:
-            raise NonEmptyGroup(f"group {group.group_id!r} is a {held.group_type.lower()} group with members")
+            raise NonEmptyGroup(
+                f"group {group.group_id!r} is a {held.group_type.lower()} group with members; stop them first"
+            )
         records = group_tombstones(state.log_partition, group.group_id, held)
     elif held is not None and group.generation < (held.description.generation or 0):
         raise IllegalGeneration(

@@ -210,7 +210,8 @@ class TransactionCoordinator:
         newest = self._newest_epoch(producer_id)
         if producer_epoch < newest:
             raise InvalidProducerEpoch(
-                f"epoch {producer_epoch} of producer {producer_id} is fenced: the newest is {newest}"
+                f"epoch {producer_epoch} of producer {producer_id} is fenced: the newest is {newest}; "
+                "begin in a newer epoch"
             )
 
     def _newest_epoch(self, producer_id: int) -> int:

@@ -107,7 +107,7 @@ class DataFile:
         }
 
     def removal(self) -> dict[str, Any]:
-        """Return what a `remove` action says of the file."""
+        """Return the fields of the `remove` action."""
         return {"path": self.name, "size": self.size, "partitionValues": dict(self.partition)}
 
     def may_hold(self, only: Only) -> bool:

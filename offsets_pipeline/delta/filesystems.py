@@ -44,7 +44,7 @@ def read_text(location: str) -> str:
 
 
 def arrow_folder(location: str) -> str:
-    """The path or URI for `open_path` of a folder as Spark has it: `file:/data`, `s3a://bucket/store`, or a path."""
+    """The path or URI for `open_path`, from Spark's name of a folder: `file:/data`, `s3a://bucket/store`, or a path."""
     scheme, separator, rest = location.partition(":/")
     if not separator or not scheme.isalnum():
         return location

@@ -100,7 +100,7 @@ class StoreProperties:
             validated_topic(self.topic_name)
 
     def as_table_properties(self) -> dict[str, str]:
-        """Return them as properties of the log table."""
+        """Return the properties in the form in which the log table keeps them."""
         return {
             _FORMAT: str(FORMAT_VERSION),
             f"{_PROPERTY}kind": self.kind,

@@ -1,7 +1,7 @@
 """The part of Delta's protocol that this program uses: pure functions over the actions of a table's log.
 
-A table says in its actions `protocol` and `metaData` what it requires of readers and writers. Parquet files that this
-program opens itself, and commits that it writes itself, have to meet that, or must not be opened and written.
+The actions `protocol` and `metaData` of a table name the features that it requires of readers and writers. This program
+opens a table's Parquet files, and writes commits, only if it has these features.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ CONSTRAINT = "delta.constraints."  # and a name: a property that is a CHECK cons
 UNDO = "undo it with Spark: ALTER TABLE ... SET TBLPROPERTIES, DROP CONSTRAINT or DROP FEATURE"
 
 _READER_VERSION, _WRITER_VERSION = 3, 7
-#: Of these a file's rows are as they lie in it, if `unreadable` finds no column mapping and no file has deleted rows.
+#: Reader features. With them a file's rows are the table's, unless a column is mapped or a file has deleted rows.
 _READER_FEATURES = frozenset({"columnMapping", DELETION_VECTORS, "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
-#: Of these an append of plain rows needs nothing, as long as `unwritable` finds none of them in use.
+#: Writer features. An append of plain rows does nothing about them, unless `unwritable` finds one in use.
 _WRITER_FEATURES = frozenset(
     {
         "appendOnly",
@@ -84,7 +84,7 @@ def encoded(actions: Iterable[Action]) -> bytes:
 
 
 def creation(table: Table, properties: Mapping[str, str]) -> list[Action]:
-    """The actions of version 0 of a table, with ``properties`` beside the table's own."""
+    """The actions of version 0 of a table, with ``properties`` in addition to the table's own."""
     now_ms = time.time_ns() // 1_000_000
     configuration = {**table.properties, **properties}
     constrained = any(key.startswith(CONSTRAINT) for key in configuration)
@@ -141,7 +141,7 @@ def _commit_info(
 
 
 def info_of(actions: Iterable[Action]) -> dict[str, Any]:
-    """What a commit says about itself in the action `commitInfo`, which it may lack."""
+    """The action `commitInfo` of a commit; empty without one."""
     return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
 
 
@@ -218,7 +218,7 @@ def changes_rules(actions: Sequence[Action]) -> bool:
 
 
 def takes_rows(actions: Sequence[Action]) -> bool:
-    """Whether a commit deletes or changes rows that were there; rearranging them (OPTIMIZE, a cleaning) does not."""
+    """Whether a commit deletes or changes existing rows. A rearrangement of files (OPTIMIZE, a cleaning) does not."""
     return any(
         ("remove" in action and action["remove"]["dataChange"])
         or ("add" in action and action["add"].get("deletionVector") is not None)
@@ -227,7 +227,7 @@ def takes_rows(actions: Sequence[Action]) -> bool:
 
 
 def changes_rows(actions: Sequence[Action]) -> bool:
-    """Whether a commit adds, changes or takes rows; rearranging them does not."""
+    """Whether a commit adds, changes or deletes rows. A rearrangement of files does not."""
     return takes_rows(actions) or any("add" in action and action["add"]["dataChange"] for action in actions)
 
 
@@ -239,7 +239,7 @@ def is_own(actions: Sequence[Action]) -> bool:
 def unreadable(protocol: Mapping[str, Any], configuration: Mapping[str, str]) -> str | None:
     """Return the table's requirement of a reader of its Parquet files that this program lacks; None if there is none.
 
-    ``protocol`` are the fields of the action of that name. Deletion vectors are not looked at: files have them.
+    ``protocol`` are the fields of the action of that name. Ignores deletion vectors, which are properties of files.
     """
     if protocol["minReaderVersion"] > _READER_VERSION:
         return f"reader version {protocol['minReaderVersion']}"
@@ -254,7 +254,7 @@ def unreadable(protocol: Mapping[str, Any], configuration: Mapping[str, str]) ->
 def unwritable(protocol: Mapping[str, Any], metadata: Mapping[str, Any], table: Table) -> str | None:
     """Return the table's requirement of an append of plain rows that this program lacks; None if it may append.
 
-    ``protocol`` and ``metadata`` are the fields of these actions, ``table`` is what the program made it as.
+    ``protocol`` and ``metadata`` are the fields of these actions, ``table`` is this program's definition of the table.
     """
     reason = unreadable(protocol, metadata["configuration"])
     if reason is not None:

@@ -1,6 +1,7 @@
-"""Put-if-absent that ends with an owner of the name: a request without an answer may arrive after any look at the name.
+"""Put-if-absent that retries until the name has an owner.
 
-So the same file is put again until the name is taken. From then on no request can create it (docs/adr/0031).
+A request without an answer may still create the file later. So the writer puts the same file again until the name is
+taken; from then on no request can create it (docs/adr/0031).
 """
 
 from __future__ import annotations

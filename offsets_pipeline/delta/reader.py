@@ -1,4 +1,4 @@
-"""Reading one version of a table through `deltalake`: its metadata and its files; and names in queries."""
+"""Reads the metadata and the files of one version of a table through `deltalake`, and quotes names in queries."""
 
 from __future__ import annotations
 

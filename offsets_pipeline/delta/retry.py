@@ -1,4 +1,4 @@
-"""Writes that another writer overtook are tried again, with a growing wait, a bounded number of times."""
+"""Retries writes that another writer overtook, with a growing wait, a bounded number of times."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def task_environment() -> dict[str, str]:
 
 
 def connection_options() -> dict[str, str]:
-    """Return the options of connections for `deltalake` and `obstore`; `obstore` reads no variables beside these.
+    """Return the options of connections for `deltalake` and `obstore`; `obstore` reads no other variables.
 
     Both refuse an endpoint without TLS unless an option allows it.
     """
@@ -57,7 +57,7 @@ def connection_options() -> dict[str, str]:
 def object_store_options() -> dict[str, str]:
     """Return the options of access for `deltalake` and `obstore`; these find other variables themselves.
 
-    Both know no profiles.
+    Neither reads profiles.
 
     Raises ConfigError: the user's profiles cannot be read, or the one that AWS_PROFILE names has no keys.
     """

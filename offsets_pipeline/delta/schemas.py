@@ -1,14 +1,14 @@
-"""The tables of a store: columns, comments, constraints and properties, all said before the first write.
+"""The tables of a store: their columns, comments, constraints and properties.
 
 =================  ==================================================================================================
-log                the records as they came, raw: the truth that everything else can be made from again
-log_partitions     where each log partition starts and ends
-offset_facts       what folds found about offsets since the last publishing, and what is not answered (R10, R15)
+log                the raw records as they were read; all other tables can be made from it again
+log_partitions     start and end of each log partition
+offset_facts       facts about offsets that are not published yet, or that are not answered (R10, R15)
 group_facts        the same for groups, described from their records (R33, R34)
 group_records      the last value and the last tombstone of each key of a group's records (R14)
 connect_records    in place of the three above: the last record of each key of a topic of Kafka Connect (R30)
 topics             names of topic ids that the sources had (R35)
-quarantine         what did not decode, with the reason and the raw bytes (R6)
+quarantine         records that did not decode, with the reason and the raw bytes (R6)
 topic_offsets      positions of topics at many times, from which lag is computed; made with the first sample
 fold_progress      how far each log partition is folded, its transactional commits without a marker (R11), and which
                    version of each table belongs to it
@@ -540,7 +540,7 @@ STATE = frozenset({*_VERSIONS.names, PUBLISHED_AS_OF.name, FOLD_PROGRESS.name})
 
 
 def tables_of(kind: TopicKind) -> tuple[Table, ...]:
-    """The tables of a store with a topic of this kind, in the order in which it is created."""
+    """The tables of a store with a topic of this kind, in the order in which the store creates them."""
     return _CONNECT_TABLES if kind.is_connect else TABLES
 
 

@@ -140,7 +140,7 @@ class Snapshot:
         return self._loaded
 
     def after(self, *commits: Commit) -> Snapshot:
-        """Return the snapshot of the version which these commits make, one after the other."""
+        """Return the snapshot after these commits, which directly follow this version."""
         if not commits:
             return self
         later = object.__new__(Snapshot)

@@ -122,7 +122,7 @@ class LocalStorage(Storage):
             return None
 
     def is_unchanged(self, name: str, contents: bytes | None) -> bool:
-        """See Storage. Compares inode, size and times (4 microseconds) before it reads the file."""
+        """See Storage. Compares inode, size and times before it reads the file."""
         try:
             found = os.stat(f"{self._folder}/{name}")  # noqa: PTH116 - half of Path's time
         except (FileNotFoundError, NotADirectoryError):

@@ -416,7 +416,9 @@ class TableFolder:
         return text
 
     def refuse_unwritable(self, seen: Snapshot) -> None:
-        """Raise UnsupportedTable if the table has a feature that this program does not write: before tasks write.
+        """Raise UnsupportedTable if the table requires a feature that this program does not write.
+
+        Call it before tasks write.
 
         Raises NotAStore if the table is the log of a store that has got another format since it was opened.
         """

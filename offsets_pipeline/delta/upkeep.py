@@ -162,7 +162,9 @@ def vacuum(
         except FileNotFoundError:
             continue  # another vacuum came first
         except OSError as error:
-            raise StorageFailed(f"cannot remove {name} of {folder.folder}: {first_line(error)}") from error
+            raise StorageFailed(
+                f"cannot remove {name} of {folder.folder}: {first_line(error)}; check your permissions, then try again"
+            ) from error
         removed += 1
     return Vacuumed(removed, len(stored) - removed)
 

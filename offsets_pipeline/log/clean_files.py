@@ -105,7 +105,7 @@ class CleanedFiles:
 
 
 def heads(log: TableFolder, log_range: LogRange, files: Iterable[DataFile], young_from_us: int) -> dict[int, int]:
-    """By log partition, the lowest record offset of a range whose record is not older than a time in microseconds."""
+    """By log partition, the lowest record offset of a range with a timestamp at or after a time in microseconds."""
     found: dict[int, int] = {}
     for rows in LogScan(log, _PLACE_AND_TIME, log_range).rows(files):
         young = rows.filter(pc.greater_equal(_when(rows), young_from_us))

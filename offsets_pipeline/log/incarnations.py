@@ -17,7 +17,7 @@ def current_log(store: Store) -> LogIncarnation:
 
 
 def log_incarnation(store: Store, number: int) -> LogIncarnation:
-    """An incarnation of the log; one without notes has the number of log partitions of the store."""
+    """An incarnation of the log. Without rows in `log_partitions` it has the store's number of log partitions."""
     found = (each for each in _incarnations(store) if each.number == number)
     return next(found, LogIncarnation(number, store.properties.offsets_partitions))
 

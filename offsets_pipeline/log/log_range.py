@@ -41,7 +41,7 @@ class LogRange:
         return self.may_hold_between(file.lowest, file.highest)
 
     def may_hold_between(self, lowest: Mapping[str, Any], highest: Mapping[str, Any]) -> bool:
-        """Whether rows may be of the range that have these bounds of columns; a column without bounds excludes none."""
+        """Whether rows with these bounds of columns may be in the range. A column without bounds excludes no row."""
         if (
             not lowest.get("log_incarnation", self.log_incarnation)
             <= self.log_incarnation

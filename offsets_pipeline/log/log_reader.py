@@ -1,7 +1,7 @@
 """Reads the files of the table `log` with Arrow: in Spark tasks, or in the driver for a short log.
 
-A Spark scan makes a row of every record and passes the rows to Python: five times the work of the rest of a reload.
-A task that opens a file itself gets the stored columns, with each distinct key once.
+A Spark scan makes a row of every record and passes the rows to Python, which is most of the work of a reload. A task
+that opens a file itself gets the stored columns, with each distinct key once.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 class LogReader:
     """Reads files of one snapshot of the log; picklable.
 
-    ``schema`` is that of the replay, INPUT_SCHEMA or more. With ``compact`` it omits rows that the replay does not need
-    because of other rows.
+    ``schema`` is that of the replay, INPUT_SCHEMA or more. With ``compact`` it omits rows that later rows replace.
     """
 
     log: TableFolder

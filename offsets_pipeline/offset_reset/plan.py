@@ -104,7 +104,7 @@ def plan_reset(
 ) -> ResetPlan:
     """Return the offsets to commit for these groups.
 
-    ``topics`` names the partitions; None stands for all that a group has committed. `FromFile` has partitions of its
+    ``topics`` names the partitions; None: all partitions that a group has committed. `FromFile` has partitions of its
     own. Without ``positions`` a partition may have any offset from 0 to 2^63-1.
 
     Raises:
@@ -179,7 +179,10 @@ def _new_offset(
             return _within(where, offset, position)
         case ShiftBy(by):
             if current is None:
-                raise InvalidReset(f"cannot shift {_named(where)}: group {group_id!r} has no committed offset for it")
+                raise InvalidReset(
+                    f"cannot shift {_named(where)}: group {group_id!r} has no committed offset for it; "
+                    "choose another scenario"
+                )
             return _within(where, current + by, position)
         case FromFile(offsets):
             return _within(where, offsets[group_id][where], position)
@@ -210,7 +213,9 @@ def _at(where: TopicPartition, time_ms: int, position: Position, source: str) ->
     """
     before = [each for each in position.times if each.time_ms <= time_ms]
     if not before:
-        raise InvalidReset(f"{source} has no offset of {_named(where)} for {shown_time(time_ms)} or an earlier time")
+        raise InvalidReset(
+            f"{source} has no offset of {_named(where)} for {shown_time(time_ms)} or an earlier time; add one"
+        )
     found = before[-1]
     if found.offset is None:
         return position.latest, (

@@ -47,7 +47,7 @@ def read_plan(path: Path, group_ids: Sequence[str]) -> dict[str, dict[TopicParti
             raise malformed(path, line, f"{where.topic}-{where.partition} of group {group_id!r} has a line already")
         offsets[where] = offset
     if not plan:
-        raise MalformedFile(f"{path} has no offsets")
+        raise MalformedFile(f"{path} has no offsets: add a line for each")
     for group_id in group_ids:
         if group_id not in plan:
             raise InvalidReset(f"{path} has no line for group {group_id!r}")

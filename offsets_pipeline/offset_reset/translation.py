@@ -38,7 +38,7 @@ class TranslatedOffsets:
     """Offsets of the live cluster for these points of the store's cluster."""
 
     def __init__(self, live: Cluster, moments: Mapping[Point, Moment | str]) -> None:
-        """``moments``: by point its moment, or why there is none. Raises the errors of `Cluster`."""
+        """``moments``: the moment of each point, or the reason why it has none. Raises the errors of `Cluster`."""
         self._moments = moments
         self._offsets: dict[tuple[Place, int], int | OffsetsError | None] = {}
         wanted = {(place, moment[0]) for (place, _), moment in moments.items() if not isinstance(moment, str)}

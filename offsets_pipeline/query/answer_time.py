@@ -63,7 +63,7 @@ class AnswerTime:
     data_ms: Mapping[int, int] = field(default_factory=dict, compare=False)
 
     def of_partition(self, log_partition: int) -> tuple[Stale, ...]:
-        """Return what a log partition's answers lack."""
+        """Return the reasons why answers of a log partition lack records."""
         return tuple(each for each in self.stale if each.log_partition == log_partition)
 
     def as_of_partition(self, log_partition: int) -> str | None:
@@ -73,7 +73,7 @@ class AnswerTime:
 
 
 def answer_time(reader: StateReader, mirror_interval_ms: int) -> AnswerTime:
-    """Return the time that the answers of a reader are as of.
+    """Return the data time of a reader's answers.
 
     ``mirror_interval_ms``: the mirror of a followed topic is behind if its data time is longer ago.
     """
@@ -103,7 +103,7 @@ def data_times(reader: StateReader) -> pa.Table:
 
 
 def log_answer_time(history: LogHistory, mirror_interval_ms: int, until_ms: int | None = None) -> AnswerTime:
-    """Return the time that answers from the log are as of: the end of the log, or an earlier time (``until_ms``).
+    """Return the data time of answers from the log: as of its end, or of an earlier time (``until_ms``).
 
     Nothing is stale at a time up to which the log has all records. ``mirror_interval_ms`` as of `answer_time`.
     """
@@ -116,7 +116,7 @@ def log_answer_time(history: LogHistory, mirror_interval_ms: int, until_ms: int 
 
 
 def log_answer_at(history: LogHistory, positions: Mapping[int, int]) -> AnswerTime:
-    """Return what answers as of positions of the log lack: a log partition that ends before its position is stale."""
+    """Return the stale log partitions of answers at positions: those that end before their position."""
     notes = notes_of(history.notes, history.current_log.number)
     beyond = {at: note for at, note in notes.items() if positions.get(at, 0) > (note["end_offset"] or 0)}
     found = _missing(beyond, {}, {at: note["read_at"] or 0 for at, note in beyond.items()}, 0)

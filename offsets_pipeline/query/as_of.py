@@ -95,7 +95,7 @@ def offsets_as_of(
         NoSuchStore, NotAStore, StoreMismatch, DamagedTable, UnsupportedTable: as `LogHistory`.
     """
     if (time_ms is None) == (positions is None):
-        raise InvalidTime("cannot tell the state as of a time and a position: give one of both")
+        raise InvalidTime("the state is as of a time or of positions: give one of both")
     history = store if isinstance(store, LogHistory) else LogHistory(store)
     offsets_partitions = history.current_log.offsets_partitions
     for partition in positions or ():
@@ -112,7 +112,7 @@ def offsets_as_of(
 def groups_of(
     state: StateAsOf, offsets_partitions: int, group_ids: Collection[str] | None = None
 ) -> dict[str, GroupAnswer]:
-    """Return the groups of a state by group id: those that are listed, or of ``group_ids`` those that exist."""
+    """Return groups of a state by group id: all listed groups, or the existing groups among ``group_ids``."""
     groups, offsets = state.groups.select(GROUP_COLUMNS), state.offsets.select(OFFSET_COLUMNS)
     are_named = group_ids is not None
     return group_answers(groups, offsets, state.pending, state.topic_names, offsets_partitions, are_named=are_named)

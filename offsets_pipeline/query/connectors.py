@@ -1,4 +1,4 @@
-"""Questions about connectors, without Spark: which there are, and their offsets (R30, R32)."""
+"""Lists the connectors of a worker and their offsets, without Spark (R30, R32)."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class GroupFigures:
 
 
 class ConsumedPartition(NamedTuple):
-    """A partition that a group has an offset of, or that a member is assigned; None where there is no such."""
+    """A partition with a committed offset of a group, or assigned to a member; without one, its fields are None."""
 
     topic: str
     partition: int

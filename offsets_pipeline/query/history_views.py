@@ -1,7 +1,7 @@
 """The views of history in a Spark session: log_records, offset_history, group_history and deleted_offsets.
 
 Tasks replay whole log partitions with the functions of `history`. So these views are temporary views of a session: a
-catalog cannot keep them. Spark does not tell a query's conditions to the tasks, so `Filters` do.
+catalog cannot keep them. Spark passes no conditions of a query to the tasks, so `Filters` pass them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The view `consumer_lag`: lag of each committed offset, and of each assigned partition without one.
 
 Spark and DuckDB run the same SQL. Its positions are the samples of the table `topic_offsets`, so its lag in seconds is
-interpolated (lag/time_lag.py). A status takes the log, too: `offsets lag` computes it.
+interpolated (lag/time_lag.py). A status also needs the commits in the log: `offsets lag` computes it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SQL over stores without Spark: DuckDB reads the tables' files, and only those that a query names (docs/adr/0028).
 
-Every relation is a view in DuckDB's memory: `log` of a store is `store0_log`, with the rows of `newest_groups` that
-count `store0_newest_groups`. The views for users are those of state/view_queries.py, over these, of all stores.
+Every relation is a view in DuckDB's memory. The table `log` of the first store is `store0_log`. The views for users are
+those of state/view_queries.py, over these, of all stores.
 
 DuckDB reads nothing but these files: it has no access to other files and no extensions, its configuration is locked,
 and a query is one SELECT.
@@ -77,7 +77,7 @@ class LocalSql:
         return dict(sorted(views.items())) | dict(sorted(tables.items()))
 
     def columns(self) -> list[list[str]]:
-        """Return name, kind, column and type of each column of the views and tables. For no query besides.
+        """Return name, kind, column and type of each column of the views and tables. Run no query afterwards.
 
         Raises DamagedTable if a file is missing or corrupt.
         """
@@ -94,7 +94,7 @@ class LocalSql:
         return found
 
     def run(self, query: str) -> tuple[list[str], Iterator[list[Any]]]:
-        """Return the columns and the rows of a query in DuckDB's SQL. For one query: then no other file may be read.
+        """Return the columns and the rows of a query in DuckDB's SQL. Call it once: then no other file may be read.
 
         Raises QueryFailed with the reason in one line, also while rows are fetched; a wrong name comes with the nearest
         right ones. Raises DamagedTable if a file is missing or corrupt.

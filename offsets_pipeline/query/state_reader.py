@@ -1,4 +1,4 @@
-"""Reads of the state tables without Spark: they take a fraction of the time in which a JVM starts."""
+"""Reads the state tables without Spark."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ def decompress(codec: int, data: bytes, *, limit: int = MAX_BATCH_BYTES, legacy_
 def decompress_frames(frames: Sequence[bytes | memoryview], limit: int = MAX_BATCH_BYTES) -> list[bytes] | None:
     """Decompress many zstd payloads in one call. Returns None if one is broken, or all together exceed ``limit`` bytes.
 
-    This is about ten times as fast for small payloads: a decoder takes longer to set up than to run. zstd frames may
-    follow one another, but the output does not show where one ends. So a frame of random bytes separates them.
+    This is faster for small payloads: a decoder takes longer to set up than to run. zstd frames may follow one another,
+    but the output does not show where one ends. So a frame of random bytes separates them.
     """
     mark = secrets.token_bytes(_MARK_BYTES)
     framed_mark = bytes(cramjam.zstd.compress(mark))

@@ -119,12 +119,12 @@ def compact_early(
 ) -> pa.Table:
     """Rows of the replay's INPUT_SCHEMA without those that other rows make superfluous.
 
-    Of the commits that decode and are visible, the last value and the last tombstone of each key stay, and for each
-    topic id that the last value does not name one that does (R35). Commits are visible if they are plain, or if their
-    COMMIT marker is surely among these rows (`endings_within`). A visible commit becomes plain: its producer id goes,
-    unless ``keep_producers``. A row that stays then stands for the records that went.
+    Of the commits that decode and are visible, the last value and the last tombstone of each key stay, and one
+    value for each topic id that the last value lacks (R35). Commits are visible if they are plain, or if their COMMIT
+    marker is surely among these rows (`endings_within`). A visible commit becomes plain: its producer id goes, unless
+    ``keep_producers``. The rows that stay replace the rows that went.
 
-    Under `modern`, of aborted commits the last of a key stays where no visible one is later: it made its group (R14).
+    Under `modern` the last aborted commit of a key stays if no visible one follows it, because it made its group (R14).
     Under `classic` aborted commits go, and a transaction that may bring an offset back (R12) stays unchanged.
 
     All other rows stay unchanged: transactional records wait for their markers, records that do not decode for the

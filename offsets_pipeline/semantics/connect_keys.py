@@ -15,7 +15,7 @@ _SHOWN_CHARACTERS = 60
 
 
 class ConnectRecordType(StrEnum):
-    """What a record is about; the topic's kind allows some of these."""
+    """The subject of a record. A kind of topic has records of some of these types."""
 
     OFFSET = "offset"
     CONNECTOR_STATUS = "connector-status"
@@ -156,7 +156,7 @@ def canonical_json(value: object, what: str = "key") -> str:
 def state_value(text: str | None) -> str | None:
     """The value of `parse_connect_value` as the state holds it: without spaces, each name of an object once.
 
-    Engines read numbers and equal names of one text differently, and this text alike.
+    Engines read some JSON texts differently, because of numbers or repeated names. All read this text alike.
     """
     return None if text is None else json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
 

@@ -102,7 +102,7 @@ def within_bounds(milliseconds: int) -> int:
 
 
 def timestamps(milliseconds: pa.Array) -> pa.Array:
-    """Timestamps; a time that no table holds becomes the first or the last one that a table holds."""
+    """Times as timestamps. A time before or after those that a table can hold becomes the first or last of these."""
     within = pc.max_element_wise(milliseconds, EARLIEST_MS, skip_nulls=False)
     within = pc.min_element_wise(within, LATEST_MS, skip_nulls=False)
     return pc.multiply(within, 1000).cast(pa.timestamp("us", tz="UTC"))

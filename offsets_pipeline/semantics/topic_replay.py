@@ -80,7 +80,7 @@ def compact_topic(table: pa.Table, kind: TopicKind, folded_to: Mapping[int, int]
     """Rows of CONNECT_INPUT_SCHEMA without those that other rows make superfluous, as `compact_early` for commits.
 
     Of the visible records the last of each raw key stays. A record is visible if it is plain, or if its COMMIT marker
-    is surely among these rows; it then becomes plain. A row that stays stands for the records that went. ``key`` may be
+    is surely among these rows; it then becomes plain. The rows that stay replace the rows that went. ``key`` may be
     dictionary-encoded.
     """
     table = pa.table([table[each.name].cast(each.type) for each in CONNECT_INPUT_SCHEMA], schema=CONNECT_INPUT_SCHEMA)

@@ -32,7 +32,7 @@ class Endings(NamedTuple):
     marker_offset: Int64s
 
     def taken(self, rows: Int64s) -> Endings:
-        """Those of some rows."""
+        """Return the outcomes of some rows."""
         return Endings(self.outcome[rows], self.marker_offset[rows])
 
 
@@ -49,9 +49,9 @@ def endings(rows: pa.Table) -> Endings:
 def endings_within(rows: pa.Table) -> Endings:
     """`endings` for some rows of the log: OPEN also for a record whose next marker may be missing from the rows.
 
-    A record is decided here if the rows contain every record offset from the record to a marker of its producer, so
-    that no other marker lies between. Under `modern` a decided record then is as plain as one without a producer id: a
-    tombstone between record and marker hides it by its record offset (R10), as it emptied the transaction (R12).
+    A record gets its outcome here only if the rows have every record offset from the record to a marker of its
+    producer: then no other marker can lie between. Under `modern` a committed record then counts as a plain one. A
+    tombstone between record and marker removed it from the transaction (R12), and hides the plain record, too (R10).
     """
     if rows["control_type"].null_count == rows.num_rows:
         return _open(rows)

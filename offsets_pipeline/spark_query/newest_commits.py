@@ -37,7 +37,7 @@ class NewestCommits:
         self._thread: threading.Thread | None = None
 
     def add(self, query_id: str, batch: CompletedBatch) -> None:
-        """Commit this batch of a query in place of its older ones that wait. Does nothing after `close`."""
+        """Queue a batch in place of the older queued batches of its query. Does nothing after `close`."""
         with self._changed:
             if self._closing:
                 return

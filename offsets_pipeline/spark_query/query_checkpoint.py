@@ -63,7 +63,9 @@ def read_checkpoint(location: str) -> QueryCheckpoint:
     try:
         return _Folder(location).read()
     except (OSError, pa.ArrowException) as error:
-        raise NoSuchCheckpoint(f"cannot read checkpoint {location}: {first_line(error)}") from error
+        raise NoSuchCheckpoint(
+            f"cannot read checkpoint {location}: {first_line(error)}; check the path and your permissions"
+        ) from error
 
 
 class _Folder:

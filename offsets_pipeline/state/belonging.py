@@ -1,9 +1,12 @@
 """The version of a table of the state that belongs to the progress of a fold.
 
-`fold_progress` names it. A table that is older was restored alone, lost a commit file, or was copied while it was
-written. So was a progress that is older than a removal of facts: their rows are in published tables that it does not
-name. A later commit is a fold's that has not swapped the progress yet, a publishing's, or one that only rearranges
-files, such as OPTIMIZE. A change by another program (RESTORE, DELETE) is none of these (docs/adr/0037).
+`fold_progress` names the version. A table at an older version was restored alone, lost a commit file, or was copied
+while it was written. The same is true of a progress that is older than a removal of facts: the removed rows are in
+published tables that the progress does not name.
+
+Three kinds of later commits belong to the progress: of a fold that has not swapped the progress yet, of a publishing,
+and of a rearrangement of files, such as OPTIMIZE. A change by another program (RESTORE, DELETE) does not
+(docs/adr/0037).
 """
 
 from __future__ import annotations
@@ -32,9 +35,9 @@ _BEFORE_RELOAD = 2**62
 def belonging(table: TableFolder, progress: FoldProgress, *, is_named: bool = False) -> Snapshot:
     """The newest version of a table with rows of the incarnation of a progress.
 
-    A reload replaces published rows before the progress names them: until then earlier versions belong to it. With
-    ``is_named`` so they do while a publishing has not named its rows. A reader takes these: then facts that it has read
-    before are as new as the published rows.
+    A reload replaces published rows before the progress names their incarnation. Until then the version before the
+    reload belongs to the progress. With ``is_named`` the same is true of the rows of a publishing: a reader has read
+    the facts before, and needs published rows that are no newer.
 
     Raises DamagedTable for a table that is older than the named version, or that another program has changed, and for a
     progress that is older than the removal of facts that it names.
@@ -64,10 +67,10 @@ def belonging(table: TableFolder, progress: FoldProgress, *, is_named: bool = Fa
 
 
 def with_older_noted(tables: Iterable[TableFolder], progress: FoldProgress) -> FoldProgress:
-    """Note in the progress the tables that are older than it names; returns the newest progress.
+    """Mark in the progress the tables that are older than it names; returns the newest progress.
 
-    For a reload, which appends to them before it ends: with its commits they would seem to belong if it died. Raises
-    WriteConflict.
+    A reload calls this before it appends to these tables: if it died, its commits would make their versions high enough
+    to seem right. Raises WriteConflict.
     """
     versions = progress.versions
     older = [table.table.name for table in tables if table.snapshot().version < versions.get(table.table.name, 0)]

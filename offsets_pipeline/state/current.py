@@ -38,7 +38,7 @@ class CurrentState:
     ``table`` returns the version of a table that the question reads. ``stored`` is the progress of the store's state
     tables, ``progress`` that of this state, by log partition. ``unfolded`` counts the records of log partitions that
     this state lacks. ``folded`` has the facts that the question folded, by state table, and ``topics`` the names of
-    topic ids that their records tell (R35).
+    topic ids that their records have (R35).
     """
 
     table: Callable[[str], Snapshot]
@@ -59,8 +59,8 @@ class CurrentState:
     def facts(self, table: StateTable) -> str:
         """SQL condition for the facts of a table that count.
 
-        Of a table that is published no fact counts that is later than this state: it is of a fold that has not ended,
-        whose other facts may be of tables that were read before.
+        If the table has a published one, facts later than this state do not count: a fold that has not ended wrote
+        them, and the question may have read its other tables before.
         """
         named = named_rows({at: each.incarnation for at, each in self.progress.items()})
         if table.published is None or not self.progress:
@@ -76,9 +76,9 @@ class CurrentState:
         return [at for at, each in self.progress.items() if each.incarnation != UNSTORED_INCARNATION]
 
     def newest(self, table: StateTable, columns: Sequence[str], only: Only) -> pa.Table:
-        """Columns of the rows of a table that count, in no order, of the rows with values of ``only``.
+        """Return columns of the rows of a table that count, in no order.
 
-        ``only`` restricts the key.
+        ``only`` restricts the rows to values of columns of the key.
         """
         rows = StoredRows.of(map(self.table, table.names), {at: each.incarnation for at, each in self.progress.items()})
         # as `facts` says it in SQL

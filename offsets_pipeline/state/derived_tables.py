@@ -1,4 +1,4 @@
-"""Published tables that are made as a whole: members, pending commits, connectors, and how far all tables reach."""
+"""Published tables that are written as a whole: members, pending commits, connectors, and how far all tables reach."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, i
     """The data time of each log partition in microseconds (R36), just after the progress was read.
 
     A log partition without unfolded records has all records up to the last look at its source. Another one has them up
-    to its newest commit of the last publishing; without one it has none here.
+    to its newest commit of the last publishing, and no data time without such a commit.
     """
     log = UnfoldedLog(store.table(LOG.name).snapshot(), store.table(LOG_PARTITIONS.name).snapshot(), store.properties)
     if log.incarnation != progress.log_incarnation:

@@ -1,4 +1,4 @@
-"""Folding the log into the state: its rest behind the last fold, and the replay of log partitions from their start.
+"""Folds the log into the state: the records after the last fold, or log partitions from their start.
 
 Both replay files of the log, append what their rows change as facts, and then swap `fold_progress`; only the swap
 competes with other folds. The order makes a fold safe to kill anywhere: until the swap nothing is folded, and facts
@@ -123,7 +123,7 @@ def reload_partitions(
     """Replay these log partitions (None: all) from their start and put the result in place of their state.
 
     Creates tables of the state that are missing. Returns the number of records replayed. Safe beside a running stream.
-    Replays by ``semantics`` if they are given, and else by those of the state; others replay all log partitions.
+    Replays with ``semantics``, by default those of the state. Other semantics replay all log partitions.
 
     Raises InvalidPartitionCount for a log partition that the log does not have, StoreMismatch for an owned store with
     other semantics than `modern`, UndecodableRecord if the settings say so, WriteConflict if other folds came first too
@@ -318,7 +318,9 @@ class _Fold:
                 or self._progress.incarnation > published.incarnation  # it may have dropped facts of this one
                 or self._progress.semantics not in (self._found, self._semantics)
             ):
-                raise WriteConflict(f"another reload of {self._store.location} came first")
+                raise WriteConflict(
+                    f"another reload of {self._store.location} ended first; run it again if it is still needed"
+                )
             removed_by = (table.snapshot().transaction(REMOVED_BY) for table in tables)
             self._progress.number = max(self._progress.number, *removed_by)  # also if the progress was restored alone
             known = self._of_log(self._progress.partitions)

@@ -1,8 +1,8 @@
 """The table `fold_progress`: the end of the folded log, the one place where two folds compete.
 
 It has a row for each log partition from the first fold on. A fold reads it, appends rows to the state tables, and then
-swaps it: the swap fails if another fold came first. So what a dead or beaten fold appended is either right or, if its
-incarnation is not named here, not read (docs/adr/0008).
+swaps it: the swap fails if another fold came first. Rows of a fold that died or lost the race are correct, or not read
+because their incarnation is not named here (docs/adr/0008).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FoldProgress:
         return self._table.snapshot().version == self.snapshot.version
 
     def says_same(self, other: FoldProgress) -> bool:
-        """Whether another progress names the same incarnations, published as far: so the same facts are there."""
+        """Whether another progress names the same incarnations, published equally far, and so the same facts."""
         ends = [{at: each.published_to for at, each in one.partitions.items()} for one in (self, other)]
         return self.incarnations == other.incarnations and ends[0] == ends[1]
 
@@ -140,8 +140,8 @@ class FoldProgress:
     def note_published(self, versions: Mapping[str, int]) -> FoldProgress:
         """Note that tables of these versions have all that is folded as of this progress.
 
-        Returns the progress that it replaced, or one of other incarnations, which it does not replace. Raises
-        WriteConflict if folds came first too often.
+        Returns the progress that it replaced. If the newest progress is of other incarnations, returns that one and
+        replaces nothing. Raises WriteConflict if folds came first too often.
         """
         ends = {at: replace(each, published_to=each.folded_to) for at, each in self.partitions.items()}
         newest = FoldProgress.read(self._table)
@@ -154,19 +154,21 @@ class FoldProgress:
             except WriteConflict:
                 newest = FoldProgress.read(self._table)
         else:
-            raise WriteConflict(f"cannot write {self._table.folder}: other writers came first {_SWAPS} times")
+            raise WriteConflict(
+                f"cannot write {self._table.folder}: other writers came first {_SWAPS} times; run it again"
+            )
         return newest
 
     def latest(self, versions: Mapping[str, int]) -> dict[str, int]:
-        """The later version of each table, of those that belong to this progress and these."""
+        """Versions of tables: for each the later one of this progress and ``versions``."""
         later = {name: max(each, self.versions.get(name, each)) for name, each in versions.items()}
         return {**self.versions, **later}
 
     def fenced(self, versions: Mapping[str, int] = _NOTHING) -> Self:
-        """Commit it again, and return the new version: a reload that has read it before cannot swap it any more.
+        """Commit the same rows again, so that a reload that read this progress cannot swap it; returns the new one.
 
-        ``versions`` are tables that belong to it then in other versions. Raises WriteConflict if another process has
-        replaced it.
+        ``versions`` replaces the versions of these tables. Raises WriteConflict if another process has replaced the
+        progress.
         """
         version = self.replace(self.partitions, {**self.versions, **versions})
         return type(self)(self._table, self._table.snapshot(version))
@@ -218,7 +220,7 @@ def pending_of(partitions: Mapping[int, PartitionProgress]) -> pa.Table:
 def progressed(
     before: Mapping[int, PartitionProgress], replayed: Mapping[int, ReplayedPartition], now_ms: int
 ) -> dict[int, PartitionProgress]:
-    """The progress of the log partitions of ``before`` behind a replay that started there."""
+    """The progress of the log partitions of ``before`` after a replay that started there."""
     moved = dict(before)
     for at, each in replayed.items():
         if at in before and each.records:

@@ -32,7 +32,7 @@ _NO_PARTITION: Mapping[str, str] = MappingProxyType({})
 
 
 class FactsInMemory:
-    """The facts that a question folds of one table: takes the files of a `TableFolder` as tables."""
+    """Facts of one table that a question folded: takes the place of a `TableFolder`, and keeps files in memory."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -54,10 +54,10 @@ class FactsInMemory:
 def fold_rest(
     state: CurrentState, chosen: Collection[int], log: UnfoldedLog, files: Sequence[DataFile]
 ) -> CurrentState:
-    """The state with the rest of these log partitions, which files of the log hold.
+    """Return the state after a fold of the rest of these log partitions, from ``files`` of the log.
 
-    Goes on from the state's tables, except in log partitions whose incarnation is UNSTORED_INCARNATION: those start at
-    the start of the log. Raises as `TableFolder.open_file`.
+    The fold continues the state's tables. A log partition whose incarnation is UNSTORED_INCARNATION is folded from the
+    start of the log. Raises as `TableFolder.open_file`.
     """
     start = {at: state.progress[at] for at in chosen}
     replay = replay_start(state.properties, log.offsets_partitions, state.semantics).after(start)

@@ -23,18 +23,21 @@ class KnownGroups(StoredRows):
     """The rows of groups that a fold continues, in the tables that `ReplayStart.known` names; picklable."""
 
     def existing(self, groups: Collection[Group]) -> set[Group]:
-        """Those of the groups that exist (R14)."""
+        """Return the groups that exist (R14)."""
         if not groups:
             return set()
         found = self.newest(DESCRIBED, ["log_partition", "group_id", "state"], _only(groups))
         return groups_in(found.filter(pc.not_equal(found["state"], DEAD))).intersection(groups)
 
     def records(self, groups: Collection[Group]) -> pa.Table:
-        """Rows of `group_records` of these groups, and maybe of others of their names; of a key maybe several."""
+        """Return the rows of `group_records` of these groups.
+
+        May return several rows of one key, and rows of groups with the same id in other log partitions.
+        """
         return self.facts(RECORDS, RECORDS.columns, _only(groups)) if groups else RECORDS.row_schema().empty_table()
 
     def with_offsets(self, groups: Collection[Group], deleted: pa.Table) -> set[Group]:
-        """Those of the groups that have a visible offset behind the tombstones ``deleted``, rows of OFFSETS.
+        """Return the groups with a visible offset after the tombstones ``deleted`` (rows of OFFSETS).
 
         For a state of `classic` semantics.
         """
@@ -43,7 +46,7 @@ class KnownGroups(StoredRows):
 
 
 def groups_in(rows: pa.Table) -> set[Group]:
-    """The groups that rows are of."""
+    """Return the group of each row, each group once."""
     return set(zip(rows["log_partition"].to_pylist(), rows["group_id"].to_pylist(), strict=True))
 
 

@@ -3,8 +3,9 @@
 A fact counts if `fold_progress` names its incarnation for its log partition, and if no other row of its key has a
 higher record offset (R10), or under `classic` a higher position and record offset (R10c). So every fold appends its
 facts blindly: two folds that write the same change, or an old one, change nothing. Publishing moves the facts that are
-answered to a published table, which has each key once; the others, and later ones, stay facts (docs/adr/0037). A row
-counts as of both tables. Where they are equal, the fact counts: it may have more columns.
+answered to a published table, which has each key once. All other facts, and later ones, stay (docs/adr/0037). Of a
+published row and a fact with the same key, the higher one counts. If they are equal, the fact counts: it may have more
+columns.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
-#: What a fact has beside the columns of its row; a commit assigns the second.
+#: Columns that only facts have. A commit assigns `incarnation`.
 _OF_FACT = ("folded_to", "incarnation")
 
 
@@ -42,9 +43,9 @@ _OF_FACT = ("folded_to", "incarnation")
 class StateTable:
     """A table of facts with its key. Rows of one key compare by the highest of some columns, nulls left out.
 
-    ``has_tie``: where these are equal, rows compare by the record offset; a tombstone has none (R10c). ``published`` is
-    the table with the facts that are answered. ``answered`` is SQL for these. ``as_published`` names the columns that
-    stand for those which the published table lacks; None: they are false.
+    ``has_tie``: rows with equal columns compare by the record offset, which a tombstone lacks (R10c). ``published`` is
+    the table with the facts that are answered, ``answered`` the SQL condition for these. ``as_published`` maps a column
+    that the published table lacks to the column that has its value; None: the value is false.
     """
 
     table: Table
@@ -72,7 +73,7 @@ class StateTable:
 
     @property
     def of_tie(self) -> tuple[str, ...]:
-        """The columns that compare rows which `compared` does not."""
+        """The columns that decide between rows with equal `compared`."""
         return ("record_offset", "committed_offset") if self.has_tie else ()
 
     def row_schema(self) -> pa.Schema:
@@ -98,7 +99,7 @@ class StateTable:
         return pa.concat_tables([rest, last_of_each(facts, self.key, version)])
 
     def as_facts(self, published: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """Columns of facts, of rows of the published table."""
+        """Return rows of the published table with the columns of facts."""
         found = []
         for name in columns:
             source = self.as_published.get(name, name)
@@ -121,7 +122,7 @@ class StateTable:
         """
 
     def newest_in_spark(self, facts: str, published: str | None, progress: str) -> str:
-        """The same for Spark, of three tables that each query resolves by itself, for the rows that are `answered`.
+        """SQL of Spark for the rows that count and are `answered`. Each query resolves the three tables by itself.
 
         Spark pins the version of a table where it comes first in a query: the progress, in a subquery, comes before the
         facts, and these before the published rows. Publishing writes in the other direction, so rows that are no
@@ -253,7 +254,7 @@ def are_answered(offsets: pa.Table) -> pa.ChunkedArray:
 
 
 def ended(rows: pa.Table, ends: Mapping[int, int]) -> pa.Array:
-    """The ends of the log partitions of rows; null for a log partition without one."""
+    """Return for each row the end of its log partition; null for a log partition without an end."""
     place = pc.index_in(rows["log_partition"].cast(pa.int64()), array_of(list(ends)))
     return array_of(list(ends.values())).take(place)
 

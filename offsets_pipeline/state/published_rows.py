@@ -53,10 +53,10 @@ def in_key_order(table: StateTable, rows: pa.Table) -> pa.Table:
 
 
 def divided(table: StateTable, rows: pa.Table, hidden: AbstractSet[tuple[int, str]]) -> tuple[pa.Table, pa.Table]:
-    """The rows of the published table, and the rows that stay facts, of rows of each key once, sorted by their key.
+    """Divide rows into those of the published table and those that stay facts.
 
-    A fact that says more than its published row stays as well: the position of an offset (R10c), a misplaced group's
-    description, and that a group hides its offsets.
+    The rows are sorted by key, with each key once. A fact with more information than its published row is in both: the
+    position of an offset (R10c), the description of a misplaced group, a group that hides its offsets.
     """
     if table is DESCRIBED:
         view = VIEWS["consumer_groups"].format(groups=_LISTED, answers=ANSWERS, **DUCKDB)
@@ -74,7 +74,7 @@ def divided(table: StateTable, rows: pa.Table, hidden: AbstractSet[tuple[int, st
 
 
 class FileWriter(Protocol):
-    """A `TableFolder`, or what takes its place."""
+    """A `TableFolder`, or an object with the same method `write_file`."""
 
     def write_file(self, rows: pa.Table, partition: Mapping[str, str] = ...) -> DataFile:
         """See `TableFolder`."""
@@ -86,7 +86,7 @@ def write_published(folder: FileWriter, rows: pa.Table) -> list[DataFile]:
 
 
 def write_facts(folder: FileWriter, facts: pa.Table, incarnations: Mapping[int, int]) -> list[DataFile]:
-    """Write facts, sorted by their key, to files of the incarnations of their log partitions; none for no rows."""
+    """Write facts, sorted by their key, to files of the incarnations of their log partitions; no file for no rows."""
     return [
         folder.write_file(own.slice(start, _FILE_ROWS), {"incarnation": str(incarnation)})
         for incarnation, partitions in by_incarnation(incarnations).items()

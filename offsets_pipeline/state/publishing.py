@@ -43,7 +43,7 @@ _PUBLISHED = (DESCRIBED, OFFSETS)  # groups first: they tell whose offsets are h
 
 
 def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) -> bool:
-    """Publish what is folded; returns False if another writer was in the way, so that nothing or only a part was.
+    """Publish what is folded; returns False if another writer committed first, and not all is published.
 
     Tables with files of no more than ``driver_bytes`` are merged in the driver, larger ones in Spark tasks.
 
@@ -83,7 +83,7 @@ def merged_tables(store: Store) -> list[str]:
 
 
 def is_of_unnamed(progress: FoldProgress, seen: Mapping[str, Snapshot]) -> bool:
-    """Whether a published table has rows of a reload that may still name them in the progress."""
+    """Whether a published table has rows of a reload whose incarnation the progress does not name yet."""
     return any(each.transaction(INCARNATION) > progress.incarnation for each in seen.values())
 
 
@@ -110,9 +110,9 @@ class ReplayedRows:
         return all(self._versions.get(name) == each.version for name, each in seen.items())
 
     def merge(self, ends: Mapping[int, int], driver_bytes: int = _DRIVER_BYTES) -> dict[str, int]:
-        """Take in the facts of this incarnation, which has all records before these ends.
+        """Merge the facts of this incarnation, which has all records before these ends, into the published rows.
 
-        Returns the versions of the tables of facts with those that stay.
+        Adds the facts that stay to the tables of facts; returns the versions of these tables.
         """
         incarnations = dict.fromkeys(self.partitions, self.incarnation)
         known = {name: self.store.table(name).snapshot() for table in _PUBLISHED for name in table.names}
@@ -129,10 +129,10 @@ class ReplayedRows:
         return {each.folder.table.name: each.keep(found.files[each.folder.table.name]) for each in self._covered}
 
     def publish(self, progress: FoldProgress, seen: Mapping[str, Snapshot]) -> dict[str, int]:
-        """Put them in place of the rows of their log partitions; returns the versions of the tables.
+        """Replace the published rows of these log partitions; returns the versions of the published tables.
 
-        The rows of the others stay as of ``progress``. If they are there already, this only refuses publishings that
-        have looked at the tables before. Raises WriteConflict; then it may be called again.
+        The rows of other log partitions stay as of ``progress``. If the tables have the new rows already, commits no
+        rows, only a transaction with which older publishings conflict. After WriteConflict, call it again.
         """
         is_there = self.are_published(seen)
         for name, each in seen.items():
@@ -162,7 +162,7 @@ class ReplayedRows:
         )
 
     def drop_covered(self, number: int) -> None:
-        """Remove the facts that were taken in, after the progress of this number; a conflict leaves them."""
+        """Remove the facts that `merge` took in, as the progress of this number allows. A conflict leaves them."""
         for each in self._covered:
             with suppress(WriteConflict):
                 each.drop(number)
@@ -267,9 +267,9 @@ def _merge_facts(
 
 
 class Covered(NamedTuple):
-    """Files of facts that a publishing covers. ``has_news``: they say of groups what was not published before.
+    """Files of facts that a publishing covers. ``has_news``: they change what is published about groups.
 
-    A feed of facts notices none of its commits.
+    Its commits change no data, so a feed of facts skips them.
     """
 
     folder: TableFolder
@@ -280,13 +280,13 @@ class Covered(NamedTuple):
     def keep(self, kept: list[DataFile]) -> int:
         """Add files with the facts that stay; returns the version of the table.
 
-        Call it before the published tables are written: rows that these lose are nowhere else. Beside the facts that
-        `drop` removes, each is there twice, which changes nothing.
+        Call it before the published tables are written: rows that they lose are then in no other table. Until `drop`
+        removes the covered facts, these rows are in the table twice, which changes nothing.
         """
         return self.folder.commit(kept, seen=self.seen, is_change=False) if kept else self.seen.version
 
     def drop(self, number: int) -> None:
-        """Remove the facts that are published, as the progress of this number says."""
+        """Remove the covered facts. ``number`` is that of the progress which says that they are published."""
         if self.files:
             self.folder.commit(remove=self.files, seen=self.seen, is_change=False, advance={REMOVED_BY: number})
 

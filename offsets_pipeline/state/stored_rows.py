@@ -83,9 +83,10 @@ class StoredRows:
         ends: Mapping[int, int] | None = None,
         more: pa.Table | None = None,
     ) -> pa.Table:
-        """Columns of the rows that count, in no order, of the rows with values of ``only``, which restricts the key.
+        """Return columns of the rows that count, in no order.
 
-        ``ends``: later facts of a log partition do not count. ``more`` are facts beside those in files.
+        ``only`` restricts the rows to values of columns of the key. ``ends``: later facts of a log partition do not
+        count. ``more`` are facts in addition to those in files.
         """
         names = [*dict.fromkeys([*columns, *only, *table.key, *table.compared, *table.of_tie])]
         facts = self.facts(table, names if ends is None else [*names, "folded_to"], only)
@@ -103,7 +104,7 @@ def rows_of(
     columns: Sequence[str] | None = None,
     only: Only = ALL_ROWS,
 ) -> pa.Table:
-    """Columns, by default all, of rows in files, in no order: those of these log partitions with values of ``only``."""
+    """Return columns, by default all, of the rows of these log partitions in files, with values of ``only``."""
     found = [pa.Table.from_batches([], folder.table.arrow_schema(columns))]
     for file in files:
         wanted = only

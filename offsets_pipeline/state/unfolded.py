@@ -25,9 +25,9 @@ _LOG_PARTITION = pa.schema([pa.field("log_partition", pa.int32())])
 
 
 def files_after(version: int, log: Snapshot) -> list[DataFile]:
-    """The files of the log that may have records which a version of it lacks.
+    """Return the files of the log that may have records which an older version of it lacks.
 
-    Without the commits since then these are all: a replay selects by record offset.
+    Returns all files if a commit since then is no longer kept: a replay selects records by their offset.
     """
     added = log.table_folder.added_after(version, log)
     return log.files() if added is None else added
@@ -61,7 +61,7 @@ class UnfoldedLog:
         self._log = log
 
     def unfolded(self, start: Mapping[int, PartitionProgress], progress: Snapshot | None) -> Unfolded:
-        """What to fold, from these starts; ``progress`` is the table with them, None for the start of the log."""
+        """Return what to fold from these starts, which ``progress`` has; None for the start of the log."""
         if progress is None:
             behind, files = set[int](), self._log.files()
         else:

@@ -48,7 +48,7 @@ _EXAMPLES = 5  # differences that a verification shows in words
 
 @dataclass
 class Verification:
-    """Numbers of what was compared; differences by table, and the first few of them in words."""
+    """Numbers of compared log partitions, records and rows; differences by table, and the first few in words."""
 
     log_partitions: int = 0
     records: int = 0
@@ -187,8 +187,8 @@ class _Comparison:
 def verify_store(store: Store, settings: FoldSettings | None = None, *, independent: bool = False) -> Verification:
     """Replay the log from its start, as far as it is folded, and compare the result with the state tables.
 
-    With ``independent`` the specification replays, record by record: some 20 microseconds a record and core.
-    Ignores records that are appended during the run. A fold during the run may cause a difference: stop the stream.
+    With ``independent`` the specification replays record by record, which takes much longer. Ignores records that are
+    appended during the run. A fold during the run may cause a difference: stop the stream.
 
     Raises DamagedTable if a table does not belong to the progress.
     """

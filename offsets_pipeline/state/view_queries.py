@@ -78,5 +78,5 @@ CONDITIONS = {"answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}
 
 
 def tables_without_view(kind: TopicKind) -> list[Table]:
-    """Return the tables of a store that have no view of their name, those last that it may lack."""
+    """Return the tables of a store without a view of the same name. Tables that the store may lack come last."""
     return [each for each in (*tables_of(kind), *later_tables_of(kind)) if each not in published_tables_of(kind)]

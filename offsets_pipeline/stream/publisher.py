@@ -68,7 +68,10 @@ class Publisher:
         for _ in range(_FINISHES):
             if self._periodic.is_stopped() or self._publish():
                 return
-        raise WriteConflict(f"{self._store.location} is not published to its end: other writers came first")
+        raise WriteConflict(
+            f"{self._store.location} is not published to its end: other writers came first; "
+            "the next fold publishes the rest"
+        )
 
     def close(self) -> None:
         """End the thread, after a publishing that is running."""

@@ -48,7 +48,7 @@ class PositionSampler:
         return len(positions)
 
     def close(self) -> None:
-        """Write what the last samples saw, and close the connections."""
+        """Append the samples that were held back, and close the connections."""
         try:
             self._writer.close()
         finally:

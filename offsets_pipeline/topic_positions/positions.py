@@ -91,7 +91,7 @@ def read_positions(path: Path) -> Positions:
             raise malformed(path, line, f"{where.topic}-{where.partition} has a line already")
         found[where] = _position(path, line, row[len(_HEADER) - 2 :], times)
     if not found:
-        raise MalformedFile(f"{path} has no partitions")
+        raise MalformedFile(f"{path} has no partitions: add a line for each")
     return Positions(str(path), found)
 
 

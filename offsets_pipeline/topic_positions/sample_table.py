@@ -108,8 +108,8 @@ def remove_old_samples(table: TableFolder, before_ms: int) -> int:
 class SampleWriter:
     """Appends samples to `topic_offsets`, without rows that repeat the last sample of their partition.
 
-    A partition that changes after it repeated itself gets two rows: the end of the repetition and the change. So
-    no sample between two rows of a partition saw a change, and interpolation gives the same result as with all rows.
+    If a partition changes after repeated samples, the writer appends two rows: the last repeated sample and the change.
+    So no sample between two rows of a partition saw a change, and interpolation gives the same result as with all rows.
     """
 
     def __init__(self, table: TableFolder, source: str) -> None:
@@ -143,7 +143,7 @@ class SampleWriter:
         return len(rows)
 
     def close(self) -> None:
-        """Append the last sample of each partition that repeated itself since its last row."""
+        """Append the last sample of each partition whose samples have repeated its last row."""
         rows = [(place, each) for place, each in sorted(self._seen.items()) if each != self._written[place]]
         if rows:
             self._append(rows)
