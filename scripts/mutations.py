@@ -996,7 +996,9 @@ MUTATIONS = [
     Mutation(
         "DOOR", TABLES, DOOR_FILE, 'remove and is_change and seen.properties.get(_APPEND_ONLY) == "true"', "False", DOOR
     ),
-    Mutation("DOOR", TABLES, DOOR_FILE, "not self.is_unchanged(version - 1, previous) or ", "", APPENDS),
+    Mutation(
+        "DOOR", TABLES, DOOR_FILE, "is_next = next(self.commits_after(known), None) is None", "is_next = True", APPENDS
+    ),
     Mutation(
         "DOOR", TABLES, DOOR_FILE, "            if not is_same or (", "            if False and (", (*DOOR, *APPENDS)
     ),
