@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.delta import TableFolder
-    from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.store import Store
 
 
@@ -75,12 +74,16 @@ def maintain_store(
         NotAStore: the store has got another format.
     """
     store.require_format()
-    folders = [store.table(table.name) for table in _tables(store)]
-    before = [live(folder) for folder in folders]
+    before: list[tuple[TableFolder, tuple[int, int]]] = []
+    for each in (*store.tables, *LATER_TABLES):
+        if is_stopping():
+            return []
+        if each not in LATER_TABLES or store.has_later(each):
+            before.append((store.table(each.name), live(store.table(each.name))))
     if publishes:
         _publish(store, clock)
     done = []
-    for folder, live_before in zip(folders, before, strict=True):
+    for folder, live_before in before:
         if is_stopping():
             break
         table, changed = folder.table, publishes
@@ -112,11 +115,6 @@ def _expire_samples(folder: TableFolder, clock: Clock, retention_hours: int) -> 
         return remove_old_samples(folder, clock.now_ms() - retention_hours * MS_OF_HOUR) > 0
     except WriteConflict:  # a compaction beside this run came first: the next run removes them
         return False
-
-
-def _tables(store: Store) -> list[Table]:
-    """The tables of the store, also those that it got later."""
-    return [*store.tables, *(each for each in LATER_TABLES if store.has_later(each))]
 
 
 def _compact(folder: TableFolder, compression: str, is_stopping: Callable[[], bool]) -> int:

@@ -138,7 +138,7 @@ MUTATIONS = [
     Mutation("R5", COLUMNS, "semantics/compaction.py", "[bytes((0, 0)), bytes((0, 1))]", "[bytes((0, 1))]", COMPACTION),
     Mutation("R6", ROWS, STATE, "self.unknown_records += 1", "pass"),
     Mutation("R6", ROWS, STATE, "self.quarantined[row.record_offset] = str(corrupt)", "pass"),
-    Mutation("R6", BOTH, "semantics/known_keys.py", "record_type > GROUP_METADATA", "record_type > 99"),
+    Mutation("R6", BOTH, "semantics/group_types.py", "record_type > GROUP_METADATA", "record_type > 99"),
     Mutation("R6", COLUMNS, REPLAY, "if not commits.valid.all():", "if False:"),
     Mutation(
         "R6",
@@ -996,7 +996,9 @@ MUTATIONS = [
     Mutation(
         "DOOR", TABLES, DOOR_FILE, 'remove and is_change and seen.properties.get(_APPEND_ONLY) == "true"', "False", DOOR
     ),
-    Mutation("DOOR", TABLES, DOOR_FILE, "not self.is_unchanged(version - 1, previous) or ", "", APPENDS),
+    Mutation(
+        "DOOR", TABLES, DOOR_FILE, "is_next = next(self.commits_after(known), None) is None", "is_next = True", APPENDS
+    ),
     Mutation(
         "DOOR", TABLES, DOOR_FILE, "            if not is_same or (", "            if False and (", (*DOOR, *APPENDS)
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from offsets_pipeline.record.consumer_protocol import ASSIGNMENT, MAX_VERSION, SUBSCRIPTION
-from offsets_pipeline.record.schema import codec_for
+from offsets_pipeline.record.schema import serde_for
 from offsets_pipeline.record.wire import write_int16
 
 
@@ -12,7 +12,7 @@ def subscription(*topics: str) -> bytes:
     out = bytearray()
     write_int16(out, MAX_VERSION)
     fields = {"topics": list(topics), "user_data": None, "owned_partitions": [], "generation_id": 1, "rack_id": None}
-    codec_for(SUBSCRIPTION, MAX_VERSION).write(out, fields, "subscription")
+    serde_for(SUBSCRIPTION, MAX_VERSION).write(out, fields, "subscription")
     return bytes(out)
 
 
@@ -21,5 +21,5 @@ def assignment(topic: str, *partitions: int) -> bytes:
     out = bytearray()
     write_int16(out, MAX_VERSION)
     fields = {"assigned_partitions": [{"topic": topic, "partitions": list(partitions)}], "user_data": None}
-    codec_for(ASSIGNMENT, MAX_VERSION).write(out, fields, "assignment")
+    serde_for(ASSIGNMENT, MAX_VERSION).write(out, fields, "assignment")
     return bytes(out)

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.record import wire
-from offsets_pipeline.record.batch import BATCH_HEADER, BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD, MAGIC_2
+from offsets_pipeline.record.batch import BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD, MAGIC_2
+from offsets_pipeline.record.columns import BATCH_HEADER
 from offsets_pipeline.record.compression import Codec, compress, decompress
 from offsets_pipeline.record.corrupt import CorruptRecord
 from tests.logs import CAPTURES
@@ -285,4 +286,4 @@ class Mutator:
         return bytes(changed)
 
 
-assert BATCH_HEADER.size == BATCH_HEADER_BYTES  # what FIELDS counts on
+assert BATCH_HEADER.itemsize == BATCH_HEADER_BYTES  # what FIELDS counts on

@@ -17,6 +17,9 @@ from offsets_pipeline.record.write import NONE, control_key, control_value, enco
 if TYPE_CHECKING:
     from offsets_pipeline.record.records import Int64s
 
+#: Attribute bit of a batch whose base timestamp is a delete horizon.
+DELETE_HORIZON = 0x40
+
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
@@ -40,7 +43,7 @@ class BatchOptions:
             | (b.ATTRIBUTE_LOG_APPEND_TIME if self.log_append_time_ms is not None else 0)
             | (b.ATTRIBUTE_TRANSACTIONAL if self.is_transactional else 0)
             | (b.ATTRIBUTE_CONTROL if self.is_control else 0)
-            | (b.ATTRIBUTE_DELETE_HORIZON if self.delete_horizon_ms is not None else 0)
+            | (DELETE_HORIZON if self.delete_horizon_ms is not None else 0)
         )
 
 

@@ -22,7 +22,7 @@ from offsets_pipeline.broker.broker_errors import (
 )
 from offsets_pipeline.broker.connection import NONE, or_none
 from offsets_pipeline.errors import KafkaFailed
-from offsets_pipeline.record.batch import LOG_OVERHEAD, Found, examine
+from offsets_pipeline.record.batch import LOG_OVERHEAD, Batch, examine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -145,7 +145,7 @@ class Fetcher:
                 f"{len(data)}"
             )
         end, next_offset = sound_part(data, batches)
-        if batches and next_offset <= position.offset and not isinstance(_examined(data, batches[0]), Found):
+        if batches and next_offset <= position.offset and not isinstance(_examined(data, batches[0]), Batch):
             return self._fetched_damage(answer.partition_index, position, limits)
         return _with_records(answer, data[:end], position, next_offset)
 
@@ -264,7 +264,7 @@ def sound_part(data: bytes, batches: Sequence[BatchBytes]) -> tuple[int, int]:
     """End of the last batch with a good checksum, and the record offset after it; 0 and 0 without such a batch."""
     for each in reversed(batches):
         found = _examined(data, each)
-        if isinstance(found, Found):
+        if isinstance(found, Batch):
             return each.end, found.last_offset + 1
     return 0, 0
 

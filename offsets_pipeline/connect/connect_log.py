@@ -14,13 +14,14 @@ import pyarrow as pa
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.connect.connector_offsets import ConnectorOffset, OffsetRecord, answering_offsets
 from offsets_pipeline.coordinator.appender import Appender
+from offsets_pipeline.coordinator.gauges import Counts
 from offsets_pipeline.coordinator.owned_log import OwnedLog, Record
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import Instance
-from offsets_pipeline.delta.damage import reading
-from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import LogMovedOn
+from offsets_pipeline.log.log_reader import as_input
 from offsets_pipeline.semantics.connect_keys import ConnectRecordType
+from offsets_pipeline.semantics.log_row import in_log_order
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, connect_rows
 from offsets_pipeline.semantics.topic_state import TopicPartitionState
@@ -49,7 +50,7 @@ class ConnectLog:
         count = store.properties.offsets_partitions
         self._log = OwnedLog(store.location, count, f"connect {Instance.here()}")
         self._states: list[TopicPartitionState] = []
-        self._appender = Appender(self._log, self._lock, clock or SystemClock(), self._catch_up, self._replay)
+        self._appender = Appender(self._log, self._lock, clock or SystemClock(), self._catch_up, self._replay, Counts())
 
     @classmethod
     def create(
@@ -148,17 +149,14 @@ class ConnectLog:
             TopicPartitionState(at, TopicKind.CONNECT) for at in range(self.store.properties.offsets_partitions)
         ]
         if tables:
-            rows = pa.concat_tables(tables)
-            rows = rows.append_column("records", pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
-            compacted = compact_topic(rows.select(CONNECT_INPUT_SCHEMA.names), TopicKind.CONNECT, {})
-            self._replay(compacted.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")]))
+            rows = as_input(pa.concat_tables(tables), CONNECT_INPUT_SCHEMA)
+            self._replay(in_log_order(compact_topic(rows, TopicKind.CONNECT, {})))
 
     def _catch_up(self) -> None:
         """Apply new rows of the log. The caller holds the lock."""
         try:
-            with reading(f"{self.store.location}/{LOG.name}"):
-                for rows in self._log.catch_up():
-                    self._replay(rows)
+            for rows in self._log.catch_up():
+                self._replay(rows)
         except LogMovedOn:
             self._load()
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from offsets_pipeline.clock import Clock
+    from offsets_pipeline.coordinator.gauges import Counts
     from offsets_pipeline.coordinator.owned_log import OwnedLog, PreparedAppend
     from offsets_pipeline.coordinator.requests import Outcome
 
@@ -114,20 +115,11 @@ class _Round:
                 request.done.set_exception(outcome.error)
 
 
-@dataclass
-class AppenderFigures:
-    """Counters of an appender since its start."""
-
-    appends: int = 0
-    records: int = 0
-    conflicts: int = 0
-
-
 class Appender:
     """The thread that appends. ``lock`` guards the log and the states; the thread does not hold it while it writes.
 
     ``catch_up`` applies the log's new rows to the states, ``replay`` the rows of an append. The thread holds the lock
-    when it calls them.
+    when it calls them. It counts its appends in ``counts``.
     """
 
     def __init__(
@@ -137,6 +129,7 @@ class Appender:
         clock: Clock,
         catch_up: Callable[[], None],
         replay: Callable[[pa.Table], None],
+        counts: Counts,
     ) -> None:
         self._log = log
         self._lock = lock
@@ -148,7 +141,7 @@ class Appender:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="offsets-appender", daemon=True)
         self._checkpoint: threading.Thread | None = None
-        self.figures = AppenderFigures()
+        self._counts = counts
 
     def start(self) -> None:
         """Start the thread."""
@@ -211,7 +204,7 @@ class Appender:
             with self._log.turn(self._follow):
                 written = self._append(round_)
         except WriteConflict:
-            self.figures.conflicts += 1
+            self._counts.conflicts += 1
             with self._changed:
                 self._waiting.extendleft(request for request, _ in reversed(round_.taken))
         except Exception as error:  # noqa: BLE001 - the waiting requests get the error, and the next round may succeed
@@ -253,8 +246,8 @@ class Appender:
             _LOG.exception(
                 "cannot replay version %s of the log, which was written; open the coordinator again", append.version
             )
-        self.figures.appends += 1
-        self.figures.records += append.rows.num_rows
+        self._counts.appends += 1
+        self._counts.appended_records += append.rows.num_rows
         if append.version % CHECKPOINT_COMMITS == 0:
             self.await_checkpoint()
             self._checkpoint = threading.Thread(target=self._log.checkpoint, name="offsets-checkpoint", daemon=True)

@@ -92,8 +92,8 @@ class Coordinator:
             store.location,
             clock,
             core.closed,
-            self._abort_overdue,
             [
+                (0, lambda _: self._transactions.abort_overdue()),  # reads the clock when its request runs
                 (RENEW_MS, lambda _: core.register()),
                 (core.settings.offsets_retention_check_interval_ms, self._expiration.keep_expired),
             ],
@@ -216,13 +216,9 @@ class Coordinator:
         """Return the current figures."""
         with self._core.lock:
             states = list(self._core.partitions.loaded())
-            figures = self._core.appender.figures
             return Gauges(
                 groups=sum(len(state.groups) for state in states),
                 offsets=sum(len(offsets) for state in states for offsets in state.offsets.values()),
-                appends=figures.appends,
-                appended_records=figures.records,
-                conflicts=figures.conflicts,
                 **asdict(self._core.counts),
                 load_ms=self._core.partitions.load_ms(),
                 refused=self._core.refusals.by_error(),
@@ -470,16 +466,13 @@ class Coordinator:
         """
         self._transactions.end(producer_id, producer_epoch, commit=commit, timeout_ms=timeout_ms)
 
-    def abort_overdue_transactions(self, now_ms: int | None = None) -> list[int]:
+    def abort_overdue_transactions(self) -> list[int]:
         """Abort overdue transactions, and refuse further requests in their epochs. Returns the producer ids.
 
         A transaction that this process began has its own timeout, any other one `transaction_max_timeout_ms`. The
         producers need a higher epoch for their next transaction.
         """
-        return self._transactions.abort_overdue(now_ms)
-
-    def _abort_overdue(self, _now_ms: int) -> None:
-        self._transactions.abort_overdue()  # reads the clock when its request runs
+        return self._transactions.abort_overdue()
 
     # --- expiration
 

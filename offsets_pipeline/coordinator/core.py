@@ -58,7 +58,7 @@ class CoordinatorCore:
         n = store.properties.offsets_partitions
         self.log = OwnedLog(store.location, n, f"coordinator {self.instance}", settings.log.codec(FAST))
         self.partitions = Partitions(n, self.settings.offsets_load_buffer_size)
-        self.appender = Appender(self.log, self.lock, clock, self.catch_up, self.partitions.replay)
+        self.appender = Appender(self.log, self.lock, clock, self.catch_up, self.partitions.replay, self.counts)
         self.registry = Registry(store.location, self.instance)
         self._stops_at_corrupt = settings.log.corrupt_records == "fail"
         self._loads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="offsets-load")
@@ -130,11 +130,14 @@ class CoordinatorCore:
             timeout_ms,
         )
 
-    def commit_claims(self, group_id: str) -> Claims:
-        """Return the claims of a commit: it shares an existing group; the first commit creates the group (R14)."""
+    def commit_claims(self, group_id: str, *, exclusive: bool = False) -> Claims:
+        """Return the claims of a commit.
+
+        It shares an existing group unless it is ``exclusive``, but the first commit creates the group (R14).
+        """
         log_partition = self.store.partition_for(group_id)
-        is_new = self.partitions.state(log_partition).group(group_id) is None
-        return {("partition", log_partition): SHARED, ("group", group_id): EXCLUSIVE if is_new else SHARED}
+        exclusive = exclusive or self.partitions.state(log_partition).group(group_id) is None
+        return {("partition", log_partition): SHARED, ("group", group_id): exclusive}
 
     def count_commit(self, done: Future[Any], offsets: int, acks: int | None) -> None:
         """Count a commit when it is done. Logs a failed one with acks=0, whose caller gets no error (R27)."""

@@ -17,38 +17,36 @@ if TYPE_CHECKING:
 _UNKNOWN_ERROR = "UNKNOWN_SERVER_ERROR"
 
 
-@dataclass(frozen=True)
-class Gauges:
-    """Counters of a coordinator since it was opened, and the numbers of groups and offsets that it has loaded.
-
-    ``lost`` counts commits with acks=0 that were refused or not written; their callers get no error. ``conflicts``
-    counts appends that another writer preceded. ``load_ms`` is the load time by log partition. ``refused`` counts
-    requests that were answered with an error, by Kafka's name of the error.
-    """
-
-    groups: int
-    offsets: int
-    commits: int
-    committed_offsets: int
-    expired_offsets: int
-    expired_groups: int
-    appends: int
-    appended_records: int
-    conflicts: int
-    lost: int
-    load_ms: Mapping[int, float] = field(default_factory=dict)
-    refused: Mapping[str, int] = field(default_factory=dict)
-
-
 @dataclass
 class Counts:
-    """Counters that change under the coordinator's lock."""
+    """Counters of a coordinator since it was opened. Its appender counts appends, its lock guards the other counters.
+
+    ``lost`` counts commits with acks=0 that were refused or not written; their callers get no error. ``conflicts``
+    counts appends that another writer preceded.
+    """
 
     commits: int = 0
     committed_offsets: int = 0
     expired_offsets: int = 0
     expired_groups: int = 0
     lost: int = 0
+    appends: int = 0
+    appended_records: int = 0
+    conflicts: int = 0
+
+
+@dataclass
+class Gauges(Counts):
+    """The counters, and the numbers of groups and offsets that the coordinator has loaded.
+
+    ``load_ms`` is the load time by log partition. ``refused`` counts requests that were answered with an error, by
+    Kafka's name of the error.
+    """
+
+    groups: int = 0
+    offsets: int = 0
+    load_ms: Mapping[int, float] = field(default_factory=dict)
+    refused: Mapping[str, int] = field(default_factory=dict)
 
 
 class Refusals:

@@ -13,29 +13,21 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
 
-    Work = Callable[[int], None]
+    Work = Callable[[int], object]
 
 _LOG = logging.getLogger(__name__)
 _TICK_MS = 1_000
 
 
 class Housekeeping:
-    """Calls ``on_tick`` every second, and each of ``works`` at its interval in milliseconds, until ``closed`` is set.
+    """Calls each of ``works`` at its interval in milliseconds, and at most every second, until ``closed`` is set.
 
     Each call gets the time in milliseconds since 1970. After an error a warning is logged, once until a round
     succeeds, and the next round runs as usual.
     """
 
-    def __init__(
-        self,
-        location: str,
-        clock: Clock,
-        closed: threading.Event,
-        on_tick: Work,
-        works: Sequence[tuple[int, Work]],
-    ) -> None:
+    def __init__(self, location: str, clock: Clock, closed: threading.Event, works: Sequence[tuple[int, Work]]) -> None:
         self._clock = clock
-        self._on_tick = on_tick
         self._works = works
         self._began_ms: list[int] = []
         self._periodic = Periodic(
@@ -59,7 +51,6 @@ class Housekeeping:
 
     def _run(self) -> None:
         now_ms = self._clock.now_ms()
-        self._on_tick(now_ms)
         for at, (interval_ms, work) in enumerate(self._works):
             if now_ms - self._began_ms[at] >= interval_ms:
                 self._began_ms[at] = now_ms

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.errors import CoordinatorLoadInProgress, NotCoordinator, UnexpectedActiveGroup
 from offsets_pipeline.semantics.compaction import compact_early
+from offsets_pipeline.semantics.log_row import in_log_order
 from offsets_pipeline.semantics.partition_state import PartitionState
 from offsets_pipeline.semantics.table_replay import replay_table
 
@@ -204,7 +205,7 @@ class Loading:
         if not self._held:
             return
         self._compact()
-        rows = self._held[0].sort_by([("log_partition", "ascending"), ("record_offset", "ascending")])
+        rows = in_log_order(self._held[0])
         for number, state in self.states.items():
             check()
             replay_table(state, rows.filter(pc.equal(rows["log_partition"], number)))

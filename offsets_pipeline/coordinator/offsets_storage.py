@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from offsets_pipeline.coordinator import commits, groups
-from offsets_pipeline.coordinator.appender import EXCLUSIVE
 from offsets_pipeline.coordinator.requests import NO_MEMBER, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from concurrent.futures import Future
 
-    from offsets_pipeline.coordinator.appender import Claims, Request
+    from offsets_pipeline.coordinator.appender import Request
     from offsets_pipeline.coordinator.commits import FetchedOffset
     from offsets_pipeline.coordinator.core import CoordinatorCore
     from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetCommit
@@ -57,35 +56,32 @@ class LogOffsets:
     def _submit(
         self,
         commit: OffsetCommit,
-        change: Callable[[PartitionState, int], Outcome[None]],
+        change: Callable[[PartitionState, int], Outcome[Any]],
         acks: int | None,
         timeout_ms: int | None,
+        *,
+        exclusive: bool = False,
     ) -> Request:
-        """Submit the records of a commit, which ``change`` returns."""
+        """Submit the records of a commit, which ``change`` returns. Others of its group wait if it is ``exclusive``."""
         log_partition = self._core.store.partition_for(commit.group_id)
         return self._core.submit(
             f"commit of group {commit.group_id!r}",
             lambda now_ms: change(self._core.partitions.state(log_partition), now_ms),
-            lambda: self._core.commit_claims(commit.group_id),
+            lambda: self._core.commit_claims(commit.group_id, exclusive=exclusive),
             timeout_ms,
             acks,
         )
 
     def commit_if(self, commit: OffsetCommit, is_wanted: IsWanted, timeout_ms: int | None) -> Request:
         """Submit a commit of those offsets for which ``is_wanted`` holds right before the append."""
-        log_partition = self._core.store.partition_for(commit.group_id)
 
-        def handler(now_ms: int) -> Outcome[set[TopicPartition]]:
-            state = self._core.partitions.state(log_partition)
+        def change(state: PartitionState, now_ms: int) -> Outcome[set[TopicPartition]]:
             held = state.offsets_of(commit.group_id)
             wanted = {where: each for where, each in commit.offsets.items() if is_wanted(where, held.get(where))}
             outcome = commits.commit_offsets(state, replace(commit, offsets=wanted), now_ms, self._core.settings)
             return Outcome(outcome.records, set(wanted), outcome.error)
 
-        def claims() -> Claims:
-            return {**self._core.commit_claims(commit.group_id), ("group", commit.group_id): EXCLUSIVE}
-
-        return self._core.submit(f"commit of group {commit.group_id!r}", handler, claims, timeout_ms)
+        return self._submit(commit, change, None, timeout_ms, exclusive=True)
 
     def fetch(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,12 +12,13 @@ import pyarrow.compute as pc
 from offsets_pipeline.coordinator.producers import Producers
 from offsets_pipeline.delta.data_file import APPLICATION, FAST, DataFile
 from offsets_pipeline.delta.properties import require_format
-from offsets_pipeline.delta.protocol import UNDO, changes_rules, parsed, takes_rows
+from offsets_pipeline.delta.protocol import UNDO, changes_rules, takes_rows
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
+from offsets_pipeline.delta.snapshot import KnownVersion
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.errors import LogMovedOn, NoSuchStore, NoSuchTable, StoreReplaced, UnsupportedTable, WriteConflict
+from offsets_pipeline.errors import LogMovedOn, NoSuchStore, NoSuchTable, UnsupportedTable, WriteConflict
 from offsets_pipeline.log.log_scan import LogScan
-from offsets_pipeline.semantics.log_row import of_partitions
+from offsets_pipeline.semantics.log_row import in_log_order, of_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -31,11 +31,8 @@ _TABLE_SCHEMA = LOG.arrow_schema()
 ROW_SCHEMA = pa.schema([_TABLE_SCHEMA.field(name).with_nullable(nullable=True) for name in RECORD_COLUMNS])
 _POSITION_SCHEMA = pa.schema([each for each in ROW_SCHEMA if each.name not in {"key", "value"}])
 
-_IN_ORDER = [("log_partition", "ascending"), ("record_offset", "ascending")]
 _BLOCK_ROWS = 65_536
 
-#: After so long without a look at the log, Delta may have removed commits. By default it keeps them for days.
-_LOST_TOUCH_SECONDS = 3_600.0
 #: Commits from one checkpoint to the next. Loading reads the commits after the last checkpoint one by one.
 CHECKPOINT_COMMITS = 100
 
@@ -58,17 +55,23 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class PreparedAppend:
-    """Records to append as commit ``version``, with their record offsets.
+    """Records to append as the version after ``known``, with their record offsets.
 
-    ``number`` is the version of the application's Delta transaction. ``ends`` are the new ends of the log partitions,
-    ``previous`` is the text of the commit before (None: no longer kept).
+    ``number`` is the version of the application's Delta transaction. ``ends`` are the new ends of the log partitions.
     """
 
-    version: int
+    known: KnownVersion
     number: int
     rows: pa.Table
     ends: dict[int, int]
-    previous: bytes | None
+
+    @property
+    def version(self) -> int:
+        """The version of the table that the append makes."""
+        return self.known.number + 1
+
+
+_NOT_READ = KnownVersion("", -1, None)
 
 
 def _drop(_: pa.Table) -> None:
@@ -79,8 +82,7 @@ class OwnedLog:
     """The table `log` of an owned store, as of ``version``. Not thread-safe, except where a method says so.
 
     ``ends`` has the log end offset of every log partition. `catch_up` advances to the newest version. Each look at the
-    log checks that the commit of ``version`` is unchanged. If the store was restored or created again, that commit
-    differs or is missing (docs/adr/0013).
+    log finds out whether the store was restored or created again (docs/adr/0013).
     """
 
     def __init__(self, folder: str, offsets_partitions: int, source: str, compression: str = FAST) -> None:
@@ -89,14 +91,16 @@ class OwnedLog:
         self._table = TableFolder(f"{folder}/{LOG.name}", LOG)
         self._folder = self._table.folder
         self._source = source
-        self._looked_at = time.monotonic()
-        self.version = -1
+        self._known = _NOT_READ
         self.number = -1
         self.ends = [0] * offsets_partitions
         self.producers = Producers()
-        self._last: bytes | None = None  # the text of the commit of `version`; None: it is no longer kept
-        self._table_id: str | None = None
         self._unwritable: str | None = None  # the feature that the table requires and this program lacks
+
+    @property
+    def version(self) -> int:
+        """The version of the table that was read; -1 before `open`."""
+        return self._known.number
 
     def open(self, partitions: Collection[int] = (), take: Callable[[pa.Table], None] = _drop) -> None:
         """Read the ends and the producers of the log. ``take`` gets the rows of these log partitions, as from `load`.
@@ -116,55 +120,32 @@ class OwnedLog:
                 take(of_partitions(rows, partitions))
         self.producers = Producers()
         if transactional:
-            self.producers.replay(pa.concat_tables(transactional).sort_by(_IN_ORDER))
-        self._table_id, self._unwritable = found.table_id, found.unmet
-        self.version, self._last = found.version, found.text
+            self.producers.replay(in_log_order(pa.concat_tables(transactional)))
+        self._known, self._unwritable = found.known, found.unmet
         self.number = found.transaction(APPLICATION)
-        self._looked_at = time.monotonic()
 
     def catch_up(self) -> Iterator[pa.Table]:
         """Yield the rows of each new commit, with ROW_SCHEMA, sorted by log partition and record offset.
 
         Raises LogMovedOn if the log has to be read again with `open`, StoreReplaced if the store was replaced,
         UnsupportedTable if only Spark can read the table from now on, NotAStore if the store got another format.
+        Raises DamagedTable, StorageFailed.
         """
-        now = time.monotonic()
-        while (text := self._next_commit()) is not None:
-            actions = parsed(text)
-            if takes_rows(actions):
-                raise LogMovedOn(f"version {self.version + 1} of {self._folder} deletes or changes records")
-            if changes_rules(actions):
-                self._unwritable = self._snapshot().unmet
-            rows = self._new_rows(actions)
-            self.version += 1
-            self._last = text
-            self.number = max([self.number, *_transactions(actions)])
-            if rows.num_rows:
-                self._note_ends(rows)
-                self.producers.replay(rows)
-                yield rows
-        if now - self._looked_at > _LOST_TOUCH_SECONDS and self._snapshot().version > self.version:
-            raise self._moved_on()
-        self._looked_at = now
-
-    def _next_commit(self) -> bytes | None:
-        """Return the text of the commit after `version`; None if there is none yet. Raises as `catch_up`."""
-        text = self._table.commit_file(self.version + 1)
-        # check after the read, so that the text read surely follows the known commit
-        if self._table.is_unchanged(self.version, self._last):
-            return text
-        if self._table.commit_file(self.version) is None and self._snapshot().version > self.version:
-            raise self._moved_on()
-        raise self._replaced()
-
-    def _moved_on(self) -> LogMovedOn:
-        return LogMovedOn(f"{self._folder} no longer has the commits since version {self.version}")
-
-    def _replaced(self) -> StoreReplaced:
-        return StoreReplaced(
-            f"{self._store_folder} was deleted, restored or created again while it was open: its log differs from "
-            f"version {self.version}, which was read; open it again"
-        )
+        try:
+            for text, actions in self._table.commits_after(self._known):
+                if takes_rows(actions):
+                    raise LogMovedOn(f"version {self.version + 1} of {self._folder} deletes or changes records")
+                if changes_rules(actions):
+                    self._unwritable = self._snapshot().unmet
+                rows = self._new_rows(actions)
+                self._known = KnownVersion(self._known.table_id, self.version + 1, text)
+                self.number = max([self.number, *_transactions(actions)])
+                if rows.num_rows:
+                    self._note_ends(rows)
+                    self.producers.replay(rows)
+                    yield rows
+        except WriteConflict as gone:
+            raise LogMovedOn(str(gone)) from gone
 
     def load(self, partitions: Collection[int]) -> Iterator[pa.Table]:
         """Yield all rows of these log partitions in any order, with ROW_SCHEMA, a part of a file at a time.
@@ -215,22 +196,20 @@ class OwnedLog:
         ]
         rows = pa.Table.from_arrays(arrays, schema=_TABLE_SCHEMA)
         if len(ends) > 1:  # every file of the log is sorted
-            rows = rows.sort_by(_IN_ORDER)
-        return PreparedAppend(self.version + 1, self.number + 1, rows, ends, self._last)
+            rows = in_log_order(rows)
+        return PreparedAppend(self._known, self.number + 1, rows, ends)
 
     def write(self, append: PreparedAppend, *, durable: bool) -> bytes:
         """Append all records or none. Returns the text of the commit for `accept`.
 
         May run while another thread uses the log.
 
-        Raises WriteConflict if another writer committed first, StorageFailed if the storage failed and nothing was
-        committed, CommitUnknown if the storage failed and the commit may be there.
+        Raises WriteConflict if another writer committed first, StoreReplaced as `catch_up`, StorageFailed if nothing
+        was committed, CommitUnknown if the storage failed and the commit may be there.
         """
-        if time.monotonic() - self._looked_at > _LOST_TOUCH_SECONDS:
-            raise WriteConflict(f"another writer may have written to {self._folder} since version {append.version - 1}")
         file = self._table.write_file(append.rows, compression=self._compression, few_rows=True)
         advance = {APPLICATION: append.number}
-        return self._table.append_next(file, append.version, append.previous, advance, durable=durable)
+        return self._table.append_next(file, append.known, advance, durable=durable)
 
     def accept(self, append: PreparedAppend, text: bytes) -> pa.Table | None:
         """Advance to the commit that `write` made.
@@ -239,7 +218,8 @@ class OwnedLog:
         """
         if self.version >= append.version:
             return None
-        self.version, self.number, self._last = append.version, append.number, text
+        self._known = KnownVersion(self._known.table_id, append.version, text)
+        self.number = append.number
         for partition, end in append.ends.items():
             self.ends[partition] = end
         rows = append.rows.select(list(RECORD_COLUMNS))
@@ -252,15 +232,11 @@ class OwnedLog:
 
     def _snapshot(self) -> Snapshot:
         """Return the newest snapshot of the table. Raises as `open`."""
-        version = self.version  # another thread may append meanwhile
         try:
-            found = TableFolder(self._folder, LOG).snapshot()
+            table = TableFolder(self._folder, LOG)  # this object's table keeps no snapshot in memory
+            found = table.snapshot() if self.version < 0 else table.snapshot_after(self._known)
         except NoSuchTable:
-            if self._table_id is None:
-                raise NoSuchStore(f"no log at {self._folder}; create the store first, or check the path") from None
-            raise self._replaced() from None
-        if self._table_id not in {None, found.table_id} or found.version < version:
-            raise self._replaced()
+            raise NoSuchStore(f"no log at {self._folder}; create the store first, or check the path") from None
         require_format(found.properties, self._store_folder)
         found.files()  # raises UnsupportedTable
         return found
@@ -284,7 +260,7 @@ class OwnedLog:
         ends = pa.array(self.ends, pa.int64()).take(rows["log_partition"])
         rows = rows.filter(pc.greater_equal(rows["record_offset"], ends))  # R15: a cleaning adds earlier rows again
         if len(added) > 1 or not _ascends(rows):
-            rows = rows.sort_by(_IN_ORDER)
+            rows = in_log_order(rows)
         return rows
 
     def _scan(self, schema: pa.Schema, files: Iterable[DataFile]) -> Iterator[pa.Table]:

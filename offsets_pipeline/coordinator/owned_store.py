@@ -7,8 +7,8 @@ from pathlib import Path
 
 from offsets_pipeline.delta.properties import OWNED, SCHEMA_PREFIX, StoreProperties
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
-from offsets_pipeline.errors import InvalidPartitionCount, NotAStore, NotCoordinator, StoreMismatch
-from offsets_pipeline.semantics.partitioning import one_partition_count, partition_for
+from offsets_pipeline.errors import NotAStore, NotCoordinator, StoreMismatch
+from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 
@@ -44,33 +44,27 @@ class OwnedStore:
     def create(
         cls,
         location: str | Path,
-        offsets_partitions: int | None = None,
+        offsets_partitions: int,
         topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS,
         cluster_id: str | None = None,
         *,
-        offsets_topic_num_partitions: int | None = None,
         must_be_new: bool = False,
     ) -> OwnedStore:
         """Create an owned store in a folder: the tables that `Store.create` makes, the log last.
 
-        ``offsets_partitions`` is the number of log partitions; ``offsets_topic_num_partitions`` is Kafka's name of it.
+        ``offsets_partitions`` is the number of log partitions: Kafka's `offsets.topic.num.partitions`.
         Returns the store if it exists with these properties, unless it ``must_be_new``.
 
         Raises NotAStore if the folder holds something else, StoreMismatch if it is a store of another kind, with
-        another number of log partitions, or not new, InvalidPartitionCount for no count or one below 1, UnsafeStorage
-        if the storage has no atomic put-if-absent.
+        another number of log partitions, or not new, InvalidPartitionCount for a count below 1, UnsafeStorage if the
+        storage has no atomic put-if-absent.
         """
-        count = one_partition_count(offsets_partitions, offsets_topic_num_partitions)
-        if count is None:
-            raise InvalidPartitionCount(
-                f"cannot create {location}: give offsets_partitions, such as Kafka's default 50"
-            )
         folder = _folder(location)
-        properties = StoreProperties(OWNED, count, cluster_id, topic_kind=topic_kind)
+        properties = StoreProperties(OWNED, offsets_partitions, cluster_id, topic_kind=topic_kind)
         if not create_tables(folder, properties) and must_be_new:
             raise StoreMismatch(
-                f"cannot create a store in {folder}: it has an owned store of {count} log partitions already; "
-                "use it as it is, or name another folder"
+                f"cannot create a store in {folder}: it has an owned store of {offsets_partitions} log partitions "
+                "already; use it as it is, or name another folder"
             )
         return cls(folder, properties)
 

@@ -128,23 +128,23 @@ class TransactionCoordinator:
             with self._core.lock:
                 self._ending.discard(producer_id)
 
-    def abort_overdue(self, now_ms: int | None = None) -> list[int]:
+    def abort_overdue(self) -> list[int]:
         """See `Coordinator.abort_overdue_transactions`."""
         with self._core.lock:
             self._core.catch_up()
-            overdue = self._overdue(self._core.clock.now_ms() if now_ms is None else now_ms)
+            overdue = self._overdue(self._core.clock.now_ms())
         aborted = []
         for producer_id in overdue:
             try:
-                if self._abort_overdue(producer_id, now_ms):
+                if self._abort_overdue(producer_id):
                     aborted.append(producer_id)
             except OffsetsError as error:
                 _LOG.warning("cannot abort the overdue transaction of producer %s: %s", producer_id, error)
         return aborted
 
-    def _abort_overdue(self, producer_id: int, now_ms: int | None) -> bool:
-        def handler(now: int) -> Outcome[bool]:
-            if producer_id not in self._overdue(now if now_ms is None else now_ms):
+    def _abort_overdue(self, producer_id: int) -> bool:
+        def handler(now_ms: int) -> Outcome[bool]:
+            if producer_id not in self._overdue(now_ms):
                 return Outcome([], response=False)  # it ended meanwhile
             epoch = min(self._newest_epoch(producer_id) + 1, _MAX_EPOCH)  # later requests of the producer are refused
             return Outcome(self._abort_markers(producer_id, epoch), response=True)

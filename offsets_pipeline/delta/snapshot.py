@@ -35,6 +35,14 @@ class Commit(NamedTuple):
     actions: Sequence[Action]
 
 
+class KnownVersion(NamedTuple):
+    """A version of a table that was read. ``text`` is its commit file; None if that is no longer kept."""
+
+    table_id: str
+    number: int
+    text: bytes | None
+
+
 class Snapshot:
     """One version of a table. `TableFolder.snapshot` makes one.
 
@@ -60,6 +68,11 @@ class Snapshot:
     def table_id(self) -> str:
         """The table's id, which it got when it was created."""
         return str(self.metadata["id"])
+
+    @property
+    def known(self) -> KnownVersion:
+        """This version, for `TableFolder.commits_after`."""
+        return KnownVersion(self.table_id, self.version, self.text)
 
     @property
     def properties(self) -> Mapping[str, str]:

@@ -34,7 +34,7 @@ from offsets_pipeline.delta.protocol import (
 from offsets_pipeline.delta.put_if_absent import answered, put_if_absent
 from offsets_pipeline.delta.reader import open_table
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.delta.snapshot import Commit, Snapshot, conformed
+from offsets_pipeline.delta.snapshot import Commit, KnownVersion, Snapshot, conformed
 from offsets_pipeline.delta.storage import NoAnswer, ObjectStorage, Storage, storage_of
 from offsets_pipeline.errors import (
     CommitUnknown,
@@ -110,7 +110,7 @@ class TableFolder:
         newest = None
         if self._newest is not None:
             with suppress(WriteConflict, StoreReplaced):
-                newest = self._newest.after(*islice(self._commits_after(self._newest), MOST_COMMITS + 1))
+                newest = self._newest.after(*islice(self.commits_after(self._newest.known), MOST_COMMITS + 1))
         if newest is None or newest.commits_read > MOST_COMMITS:
             newest = self._load()
         self._newest = newest
@@ -161,10 +161,6 @@ class TableFolder:
             added |= {add["path"]: DataFile.of_action(add) for add in adds}
         return list(added.values())
 
-    def is_unchanged(self, version: int, text: bytes | None) -> bool:
-        """Return whether `commit_file` still returns this text. Raises OSError."""
-        return self.storage.is_unchanged(commit_path(version), text)
-
     def read_file(self, file: DataFile, columns: Sequence[str] | None = None, only: Only = ALL_ROWS) -> pa.Table:
         """Return columns, by default all, of a file of the table: of the rows with values of ``only`` (`rows_with`).
 
@@ -201,20 +197,20 @@ class TableFolder:
         system, path = open_path(self.folder)
         return (fs.LocalFileSystem(use_mmap=True) if isinstance(system, fs.LocalFileSystem) else system), path
 
-    def _commits_after(self, snapshot: Snapshot) -> Iterator[Commit]:
-        """Yield the commits after a snapshot.
+    def commits_after(self, known: KnownVersion) -> Iterator[Commit]:
+        """Yield the commits after a version.
 
-        Raises StoreReplaced if the snapshot is not a version of the table in this folder any more, WriteConflict if
-        commits after it are no longer kept.
+        Raises StoreReplaced if it is not a version of the table in this folder any more, WriteConflict if commits after
+        it are no longer kept. Raises DamagedTable, StorageFailed.
         """
-        version, last = snapshot.version, snapshot.text
+        _, version, last = known
         while True:
             with reading(self.folder):
                 text = self.commit_file(version + 1)
                 # only now: then the commit that was just read follows the one that is known
-                is_same = self.is_unchanged(version, last)
+                is_same = self.storage.is_unchanged(commit_path(version), last)
             if not is_same or (last is None and text is None):
-                self._refuse_other(snapshot.table_id, version, last)
+                self._refuse_other(KnownVersion(known.table_id, version, last))
             if text is None:
                 return
             with reading(self.folder):
@@ -222,20 +218,25 @@ class TableFolder:
             yield commit
             version, last = version + 1, text
 
-    def _refuse_other(self, table_id: str, version: int, text: bytes | None) -> None:
-        """Raise unless the table is still at a version whose commit is no longer kept."""
+    def snapshot_after(self, known: KnownVersion) -> Snapshot:
+        """Read the newest version anew. Raises as `snapshot`, and StoreReplaced as `commits_after`."""
         try:
             found = self._load()
         except NoSuchTable:
-            raise self._replaced(version) from None
-        if found.table_id != table_id or found.version < version:
-            raise self._replaced(version)
-        if found.version > version:
-            if self.commit_file(version) is not None:
-                raise self._replaced(version)  # by a copy that went another way
-            raise WriteConflict(f"the table {self.folder} no longer has the commits since version {version}")
-        if found.text != text and found.text is not None:
-            raise self._replaced(version)
+            raise self._replaced(known.number) from None
+        if found.table_id != known.table_id or found.version < known.number:
+            raise self._replaced(known.number)
+        return found
+
+    def _refuse_other(self, known: KnownVersion) -> None:
+        """Raise unless the table is still at a version whose commit is no longer kept."""
+        found = self.snapshot_after(known)
+        if found.version > known.number:
+            if self.commit_file(known.number) is not None:
+                raise self._replaced(known.number)  # by a copy that went another way
+            raise WriteConflict(f"the table {self.folder} no longer has the commits since version {known.number}")
+        if found.text != known.text and found.text is not None:
+            raise self._replaced(known.number)
 
     def _replaced(self, version: int) -> StoreReplaced:
         return StoreReplaced(
@@ -300,16 +301,14 @@ class TableFolder:
         is_change: bool = True,
         metadata: Mapping[str, Any] | None = None,
         operation: str = "WRITE",
-        durable: bool = True,
         user_metadata: str | None = None,
         keep: bool = False,
     ) -> int:
-        """Commit on top of the newest version; returns the version committed.
+        """Commit on top of the newest version; returns the version committed. It survives a loss of power.
 
         ``seen`` is the snapshot that the commit was made from. ``advance`` sets the transaction versions of
         applications. ``is_change=False``: the commit only rearranges rows. ``metadata``: new fields of the `metaData`
-        action. With ``durable`` the files and the commit survive a loss of power. ``user_metadata`` is a text that the
-        table's history shows beside the commit.
+        action. ``user_metadata`` is a text that the table's history shows beside the commit.
 
         Raises WriteConflict if a commit after ``seen`` advanced an application of ``advance`` or ``unless_advanced``,
         removed a file that this commit removes, or changed the metadata that this commit changes. Raises
@@ -326,10 +325,10 @@ class TableFolder:
             metadata=metadata,
             user_metadata=user_metadata,
         )
-        with self._committing(add, durable=durable, keep=keep):
+        with self._committing(add, durable=True, keep=keep):
             if remove and is_change and seen.properties.get(_APPEND_ONLY) == "true":
                 raise self._unsupported(_APPEND_ONLY)
-            committed = self._commit_on_top(seen, actions, unless_advanced, durable=durable)
+            committed = self._commit_on_top(seen, actions, unless_advanced)
         self._newest = committed
         if committed.version % int(committed.properties.get(_CHECKPOINT_INTERVAL, CHECKPOINT_INTERVAL)) == 0:
             self.checkpoint(committed.version)
@@ -367,18 +366,16 @@ class TableFolder:
                 raise self._not_written(error) from error
             raise
 
-    def _commit_on_top(
-        self, seen: Snapshot, actions: list[Action], unless_advanced: Collection[str], *, durable: bool
-    ) -> Snapshot:
+    def _commit_on_top(self, seen: Snapshot, actions: list[Action], unless_advanced: Collection[str]) -> Snapshot:
         text = encoded(actions)
         newest = seen
         while True:
-            others = list(self._commits_after(newest))
+            others = list(self.commits_after(newest.known))
             self._refuse_conflict(seen, actions, unless_advanced, others)
             newest = newest.after(*others)
             committed = newest.after(Commit(text, actions))
             self.refuse_unwritable(committed)
-            if self.create_version(committed.version, text, newest.text, durable=durable):
+            if self.create_version(committed.version, text, newest.text, durable=True):
                 return committed
 
     def _refuse_conflict(
@@ -398,21 +395,19 @@ class TableFolder:
                 if any("metaData" in own for own in actions):
                     raise WriteConflict(f"another writer changed the properties of {self.folder}")
 
-    def append_next(
-        self, file: DataFile, version: int, previous: bytes | None, advance: Mapping[str, int], *, durable: bool
-    ) -> bytes:
-        """Commit one file as exactly this version, behind the ``previous`` commit file; returns the commit file.
+    def append_next(self, file: DataFile, known: KnownVersion, advance: Mapping[str, int], *, durable: bool) -> bytes:
+        """Commit one file as exactly the version after this one; returns the commit file.
 
         For a writer that follows the table commit by commit, and refuses tables that it cannot write itself. Raises
-        WriteConflict if another writer has the version, or the previous commit changed; StorageFailed. If one of these
-        is raised, nothing is committed, and the file is removed. Raises CommitUnknown as `create_version`.
+        WriteConflict if another writer has the version, StoreReplaced as `commits_after`, StorageFailed. If one of
+        these is raised, nothing is committed, and the file is removed. Raises CommitUnknown as `create_version`.
         """
         text = encoded(write_actions([file], [], advance, is_change=True, operation="WRITE"))
+        version = known.number + 1
         with self._committing([file], durable=durable):
-            if not self.is_unchanged(version - 1, previous) or not self.create_version(
-                version, text, previous, durable=durable
-            ):
-                raise WriteConflict(f"another writer committed version {version} or {version - 1} of {self.folder}")
+            is_next = next(self.commits_after(known), None) is None
+            if not is_next or not self.create_version(version, text, known.text, durable=durable):
+                raise WriteConflict(f"another writer committed version {version} of {self.folder}")
         return text
 
     def refuse_unwritable(self, seen: Snapshot) -> None:
@@ -439,7 +434,7 @@ class TableFolder:
                 commit_path(version),
                 text,
                 durable=durable,
-                may_retry=lambda: self.is_unchanged(version - 1, previous),
+                may_retry=lambda: self.storage.is_unchanged(commit_path(version - 1), previous),
             )
         except NoAnswer as error:
             raise self._unknown(version, error) from error

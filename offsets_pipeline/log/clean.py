@@ -31,8 +31,8 @@ from offsets_pipeline.log.append import CLEANED
 from offsets_pipeline.log.clean_files import (
     CANDIDATES,
     KEPT,
-    Bounds,
     CleanedFiles,
+    CleaningLimits,
     Rewriter,
     Rewritten,
     candidates,
@@ -126,7 +126,7 @@ class _Cleaning:
         self._seen = self._table.snapshot()
         self._files = self._files_to_clean()
         self._tasks = _TASKS_PER_CORE * store.spark.sparkContext.defaultParallelism
-        self._bounds = Bounds(
+        self._bounds = CleaningLimits(
             self._range(folded_to, before_ms, log_incarnation),
             (now_ms - settings.log.delete_retention_ms) * 1000,
             _END_OF_TIME_US if before_ms is None else before_ms * 1000,

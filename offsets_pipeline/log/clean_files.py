@@ -23,7 +23,7 @@ from offsets_pipeline.log.log_range import PLACE
 from offsets_pipeline.log.log_scan import KEY, POSITION, LogScan
 from offsets_pipeline.semantics import survivors
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
-from offsets_pipeline.semantics.log_row import place_of
+from offsets_pipeline.semantics.log_row import in_log_order, place_of
 from offsets_pipeline.semantics.survivors import topic_survivors
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
@@ -56,7 +56,7 @@ _READ = pa.schema([*(each for each in SCHEMA if each.name in {*_WHEN, *CANDIDATE
 
 
 @dataclass(frozen=True)
-class Bounds:
+class CleaningLimits:
     """Limits of a cleaning of one incarnation of the log.
 
     ``range``: the records that it may remove; each log partition has an end. ``aged_before_us``: tombstones from before
@@ -116,7 +116,7 @@ def heads(log: TableFolder, log_range: LogRange, files: Iterable[DataFile], youn
     return found
 
 
-def candidates(files: CleanedFiles, numbers: Iterable[int], bounds: Bounds) -> Iterator[pa.RecordBatch]:
+def candidates(files: CleanedFiles, numbers: Iterable[int], bounds: CleaningLimits) -> Iterator[pa.RecordBatch]:
     """Yield the CANDIDATES of these files; of a log of groups after an early compaction of offset commits."""
     parts = (rows for number in numbers for rows in _candidates_of(files, number, bounds))
     if bounds.topic_kind.is_connect:  # few records: each task of `kept` can take them all
@@ -129,7 +129,7 @@ def candidates(files: CleanedFiles, numbers: Iterable[int], bounds: Bounds) -> I
         yield from compact(pa.concat_tables(compacted)).select(CANDIDATES.names).to_batches()
 
 
-def _candidates_of(files: CleanedFiles, number: int, bounds: Bounds) -> Iterator[pa.Table]:
+def _candidates_of(files: CleanedFiles, number: int, bounds: CleaningLimits) -> Iterator[pa.Table]:
     for rows in LogScan(files.log, _READ, bounds.range).rows([files.files[number]]):
         columns = {
             **{name: rows[name] for name in rows.column_names},
@@ -153,8 +153,7 @@ def kept(
     A candidate is a record that the cleaning may remove. ``batches`` (schema CANDIDATES) have all candidates of some
     log partitions, in any order.
     """
-    rows = pa.Table.from_batches(batches, schema=CANDIDATES)
-    rows = rows.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")])
+    rows = in_log_order(pa.Table.from_batches(batches, schema=CANDIDATES))
     for of_partition in log_partitions_of(rows.combine_chunks()):
         table = pa.Table.from_batches([of_partition])
         with working_on(partial(place_of, table)):
@@ -174,7 +173,7 @@ class Rewriter:
     Only counts if ``place`` is None.
     """
 
-    def __init__(self, files: CleanedFiles, bounds: Bounds, place: LogFilePlace | None) -> None:
+    def __init__(self, files: CleanedFiles, bounds: CleaningLimits, place: LogFilePlace | None) -> None:
         self._files = files
         self._bounds = bounds
         self._place = place

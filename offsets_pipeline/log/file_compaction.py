@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.log.file_writer import SCHEMA, LogFilePlace, LogFileWriter, log_partitions_of
 from offsets_pipeline.log.log_scan import LogScan
 from offsets_pipeline.semantics.compaction import gathered
+from offsets_pipeline.semantics.log_row import in_log_order
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 #: Size of the rows that are sorted together in memory: enough for the rows of many small files.
 SORT_BYTES = 64 * 1024 * 1024
-_IN_ORDER = [("log_partition", "ascending"), ("record_offset", "ascending")]
 
 
 def rewritten(folder: TableFolder, compression: str, files: list[DataFile]) -> list[DataFile]:
@@ -35,5 +35,5 @@ def rewritten(folder: TableFolder, compression: str, files: list[DataFile]) -> l
 
 def write_in_order(writer: LogFileWriter, rows: pa.Table) -> None:
     """Write the rows in the order of log partition and record offset."""
-    for of_partition in log_partitions_of(rows.sort_by(_IN_ORDER).combine_chunks()):
+    for of_partition in log_partitions_of(in_log_order(rows).combine_chunks()):
         writer.write(of_partition)

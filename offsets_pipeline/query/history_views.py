@@ -36,18 +36,15 @@ _IN_ORDER = ("log_partition", "log_incarnation", "record_offset")
 _TAKE_ROWS = 50_000  # rows of the log after which a task gives out what it found
 
 
-def history_views(
-    store: Store, retention: Retention | None = None, filters: Mapping[str, Filters] = MappingProxyType({})
-) -> dict[str, DataFrame]:
+def history_views(store: Store, filters: Mapping[str, Filters] = MappingProxyType({})) -> dict[str, DataFrame]:
     """The views of history by name. Each action reads the newest log.
 
-    ``retention``: the coordinator's settings of retention, if they differ from Kafka's or are known for sure.
     ``filters``: by view, the groups and log partitions whose rows suffice.
 
     Raises DamagedTable, UnsupportedTable.
     """
     history = LogHistory(store.folder())
-    options = HistoryOptions.of(history, retention or Retention())
+    options = HistoryOptions.of(history, Retention())
     views = {}
     for name, view in HISTORY_VIEWS.items():
         schema = from_arrow_schema(view.arrow_schema())

@@ -101,7 +101,7 @@ def _tables_and_history(store: Store, wanted: AbstractSet[str], filters: Mapping
         if table.name in wanted
     }
     if not kind.is_connect and wanted & HISTORY_VIEWS.keys():
-        found |= {name: rows for name, rows in history_views(store, filters=filters).items() if name in wanted}
+        found |= {name: rows for name, rows in history_views(store, filters).items() if name in wanted}
     return found
 
 

@@ -33,7 +33,6 @@ MAGIC_2 = 2
 # format 2    base_offset int64, batch_length int32, partition_leader_epoch int32, magic int8, crc uint32 (crc32c of
 #             all that follows), attributes int16, last_offset_delta int32, base_timestamp int64, max_timestamp int64,
 #             producer_id int64, producer_epoch int16, base_sequence int32, record_count int32, records
-BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
 BATCH_HEADER_BYTES = 61
 BATCH_MIN_LENGTH = BATCH_HEADER_BYTES - LOG_OVERHEAD
 CRC_START = 21
@@ -43,7 +42,6 @@ WALK_HEADER = struct.Struct(">qi4xbIhi30xi")
 ATTRIBUTE_LOG_APPEND_TIME = 0x08
 ATTRIBUTE_TRANSACTIONAL = 0x10
 ATTRIBUTE_CONTROL = 0x20
-ATTRIBUTE_DELETE_HORIZON = 0x40
 ATTRIBUTES_KNOWN = 0x7F
 
 _LENGTH_OFFSET = 8
@@ -58,7 +56,7 @@ _CRC32 = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Batch:
     """A whole batch with a good checksum.
 
     `records` is None for format 2, whose `record_count` comes from the header.
@@ -100,7 +98,7 @@ class NoBatch:
     reason: str
 
 
-def examine(data: memoryview, position: int, *, may_be_good: bool = True) -> Found | Incomplete | Broken | NoBatch:
+def examine(data: memoryview, position: int, *, may_be_good: bool = True) -> Batch | Incomplete | Broken | NoBatch:
     """Examine the bytes at a position. Decodes the messages of formats 0 and 1, but not the records of format 2.
 
     `may_be_good`: false if the caller knows that the checksum is wrong; it is not computed then.
@@ -187,7 +185,7 @@ def _int32s(raw: Bytes, position: Int64s) -> Int64s:
     return value
 
 
-def _examine_batch(data: memoryview, position: int, end: int) -> Found | Broken:
+def _examine_batch(data: memoryview, position: int, end: int) -> Batch | Broken:
     base_offset, _, magic, crc, _, last_offset_delta, record_count = WALK_HEADER.unpack_from(data, position)
     actual = crc32c.crc32c(data[position + CRC_START : end])
     if crc != actual:
@@ -197,10 +195,10 @@ def _examine_batch(data: memoryview, position: int, end: int) -> Found | Broken:
         return Broken(end, reason, is_certain=True)
     if base_offset + last_offset_delta > MAX_OFFSET:
         return Broken(end, f"last offset {base_offset + last_offset_delta} is beyond {MAX_OFFSET}", is_certain=True)
-    return Found(position, end, magic, base_offset, base_offset + last_offset_delta, record_count, None)
+    return Batch(position, end, magic, base_offset, base_offset + last_offset_delta, record_count, None)
 
 
-def _examine_message(data: memoryview, position: int, end: int) -> Found | Broken:
+def _examine_message(data: memoryview, position: int, end: int) -> Batch | Broken:
     (crc,) = _CRC32.unpack_from(data, position + LOG_OVERHEAD)
     actual = zlib.crc32(data[position + MAGIC_OFFSET : end])
     if crc != actual:
@@ -210,4 +208,4 @@ def _examine_message(data: memoryview, position: int, end: int) -> Found | Broke
     except CorruptRecord as error:
         return Broken(end, str(error), is_certain=True)
     magic = data[position + MAGIC_OFFSET]
-    return Found(position, end, magic, records[0].offset, records[-1].offset, len(records), records)
+    return Batch(position, end, magic, records[0].offset, records[-1].offset, len(records), records)

@@ -6,8 +6,8 @@ views are for reading only: the bytes stay in the record.
 """
 
 from offsets_pipeline.record.corrupt import CorruptRecord
-from offsets_pipeline.record.decode import DecodedValue
-from offsets_pipeline.record.schema import ArrayOf, Field, Primitive, Schema, StructOf, codec_for
+from offsets_pipeline.record.decode import DecodedValue, compiled
+from offsets_pipeline.record.schema import ArrayOf, Field, Primitive, Schema, StructOf
 from offsets_pipeline.record.wire import Reader
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
@@ -35,11 +35,6 @@ ASSIGNMENT = Schema(
     max_version=MAX_VERSION,
 )
 
-_CODECS = {
-    schema.name: tuple(codec_for(schema, version) for version in range(MAX_VERSION + 1))
-    for schema in (SUBSCRIPTION, ASSIGNMENT)
-}
-
 
 def decode_subscription(protocol_type: str | None, blob: bytes) -> DecodedValue | None:
     """Decode a member's subscription: topics, user_data, owned_partitions, generation_id, rack_id.
@@ -66,7 +61,7 @@ def _decode(schema: Schema, protocol_type: str | None, blob: bytes) -> DecodedVa
         version = reader.int16(schema.name)
         if version < 0:
             return None
-        fields = _CODECS[schema.name][min(version, MAX_VERSION)].read(reader, schema.name)
+        fields = compiled(schema, min(version, MAX_VERSION)).read(reader, schema.name)
     except CorruptRecord:
         return None
     return DecodedValue(version, fields, blob[reader.position :])

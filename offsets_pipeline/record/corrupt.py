@@ -3,16 +3,18 @@
 from offsets_pipeline.errors import OffsetsError
 
 
-class CorruptRecord(OffsetsError):
-    """A record of a known type does not decode (R6)."""
-
+class _OfField(OffsetsError):
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")
         self.field = field
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type["CorruptRecord"], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type["_OfField"], tuple[str, str]]:
         return type(self), (self.field, self.reason)
+
+
+class CorruptRecord(_OfField):
+    """A record of a known type does not decode (R6)."""
 
 
 class UnknownRecordType(OffsetsError):
@@ -26,16 +28,8 @@ class UnknownRecordType(OffsetsError):
         return type(self), (self.record_type,)
 
 
-class UnwritableRecord(OffsetsError):
+class UnwritableRecord(_OfField):
     """A value cannot be written in the requested version."""
-
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(f"{field}: {reason}")
-        self.field = field
-        self.reason = reason
-
-    def __reduce__(self) -> tuple[type["UnwritableRecord"], tuple[str, str]]:
-        return type(self), (self.field, self.reason)
 
 
 class NotASegment(OffsetsError):

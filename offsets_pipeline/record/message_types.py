@@ -3,6 +3,7 @@
 Field names are Kafka's. `MESSAGE_TYPES` maps a record type to its key schema and its value schemas.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -43,9 +44,6 @@ class RecordType(IntEnum):
     STREAMS_GROUP_TOPOLOGY = 23
 
 
-OFFSET_COMMIT_TYPES = (0, 1)
-
-
 @dataclass(frozen=True)
 class MessageType:
     """Key and value of one record type.
@@ -56,14 +54,6 @@ class MessageType:
 
     key: Schema
     values: tuple[Schema, ...]
-
-
-def _flexible(name: str, *fields: Field) -> Schema:
-    return Schema(name, fields, max_version=0, flexible_since=0)
-
-
-def _key(name: str, *fields: Field) -> Schema:
-    return Schema(name, fields)
 
 
 _GROUP = Field("group", STRING)
@@ -137,8 +127,7 @@ _CLASSIC_MEMBER_METADATA = StructOf(
         Field("supported_protocols", ArrayOf(StructOf((Field("name", STRING), Field("metadata", BYTES))))),
     )
 )
-_CONSUMER_GROUP_MEMBER_METADATA_VALUE = _flexible(
-    "ConsumerGroupMemberMetadataValue",
+_CONSUMER_GROUP_MEMBER_METADATA_VALUE = (
     Field("instance_id", STRING, nullable=True),
     Field("rack_id", STRING, nullable=True),
     Field("client_id", STRING),
@@ -151,14 +140,8 @@ _CONSUMER_GROUP_MEMBER_METADATA_VALUE = _flexible(
     Field("classic_member_metadata", _CLASSIC_MEMBER_METADATA, nullable=True, tag=0, written_when_null=True),
 )
 
-_PARTITION_METADATA = Field(
-    "partition_metadata",
-    ArrayOf(StructOf((Field("partition", INT32), Field("racks", ArrayOf(STRING))))),
-)
-
-
-def _partition_metadata_value(name: str) -> Schema:
-    return _flexible(name, _named_topics("topics", Field("num_partitions", INT32), _PARTITION_METADATA))
+_RACKS = Field("partition_metadata", ArrayOf(StructOf((Field("partition", INT32), Field("racks", ArrayOf(STRING))))))
+_PARTITION_METADATA_VALUE = (_named_topics("topics", Field("num_partitions", INT32), _RACKS),)
 
 
 def _topic_infos(name: str) -> Field:
@@ -194,182 +177,115 @@ _SUBTOPOLOGY = StructOf(
     )
 )
 
+_EPOCH, _METADATA_HASH = Field("epoch", INT32), Field("metadata_hash", INT64)
 _ASSIGNMENT_EPOCH = (Field("assignment_epoch", INT32), Field("assignment_timestamp", INT64, tag=0))  # tag: since 4.3
-_METADATA_HASH = Field("metadata_hash", INT64)
+_TASKS = ("active_tasks", "standby_tasks", "warmup_tasks")
+_OF_GROUP: tuple[Field, ...] = ()
+_OF_MEMBER = (_MEMBER_ID,)
 
-MESSAGE_TYPES: dict[int, MessageType] = {
-    # R7: key version 0 goes with value version 0 only
-    RecordType.LEGACY_OFFSET_COMMIT: MessageType(
-        _key("OffsetCommitKey", *_OFFSET_COMMIT_KEY),
-        (Schema("OffsetCommitValue", _OFFSET_COMMIT_VALUE, max_version=0),),
-    ),
-    RecordType.OFFSET_COMMIT: MessageType(
-        _key("OffsetCommitKey", *_OFFSET_COMMIT_KEY),
-        (Schema("OffsetCommitValue", _OFFSET_COMMIT_VALUE, max_version=4, flexible_since=4),),
-    ),
-    RecordType.GROUP_METADATA: MessageType(_key("GroupMetadataKey", _GROUP), (_GROUP_METADATA_VALUE,)),
-    RecordType.CONSUMER_GROUP_METADATA: MessageType(
-        _key("ConsumerGroupMetadataKey", _GROUP_ID),
+#: The record types of groups that are not classic: the fields of the key behind the group id, then those of the value,
+#: in each of its layouts. The value is flexible.
+_RECORDS_OF_GROUPS: dict[RecordType, tuple[tuple[Field, ...], ...]] = {
+    RecordType.CONSUMER_GROUP_METADATA: (_OF_GROUP, (_EPOCH, Field("metadata_hash", INT64, tag=0))),
+    RecordType.CONSUMER_GROUP_PARTITION_METADATA: (_OF_GROUP, _PARTITION_METADATA_VALUE),
+    RecordType.CONSUMER_GROUP_MEMBER_METADATA: (_OF_MEMBER, _CONSUMER_GROUP_MEMBER_METADATA_VALUE),
+    RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA: (_OF_GROUP, _ASSIGNMENT_EPOCH),
+    RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER: (_OF_MEMBER, (_topics("topic_partitions"),)),
+    RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT: (
+        _OF_MEMBER,
         (
-            _flexible(
-                "ConsumerGroupMetadataValue",
-                Field("epoch", INT32),
-                Field("metadata_hash", INT64, tag=0),
-            ),
+            *_MEMBER_EPOCHS,
+            _topics("assigned_partitions", _ASSIGNMENT_EPOCHS),
+            _topics("partitions_pending_revocation", _ASSIGNMENT_EPOCHS),
         ),
     ),
-    RecordType.CONSUMER_GROUP_PARTITION_METADATA: MessageType(
-        _key("ConsumerGroupPartitionMetadataKey", _GROUP_ID),
-        (_partition_metadata_value("ConsumerGroupPartitionMetadataValue"),),
-    ),
-    RecordType.CONSUMER_GROUP_MEMBER_METADATA: MessageType(
-        _key("ConsumerGroupMemberMetadataKey", _GROUP_ID, _MEMBER_ID),
-        (_CONSUMER_GROUP_MEMBER_METADATA_VALUE,),
-    ),
-    RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA: MessageType(
-        _key("ConsumerGroupTargetAssignmentMetadataKey", _GROUP_ID),
-        (_flexible("ConsumerGroupTargetAssignmentMetadataValue", *_ASSIGNMENT_EPOCH),),
-    ),
-    RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER: MessageType(
-        _key("ConsumerGroupTargetAssignmentMemberKey", _GROUP_ID, _MEMBER_ID),
-        (_flexible("ConsumerGroupTargetAssignmentMemberValue", _topics("topic_partitions")),),
-    ),
-    RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT: MessageType(
-        _key("ConsumerGroupCurrentMemberAssignmentKey", _GROUP_ID, _MEMBER_ID),
+    RecordType.SHARE_GROUP_PARTITION_METADATA: (_OF_GROUP, _PARTITION_METADATA_VALUE),
+    RecordType.SHARE_GROUP_MEMBER_METADATA: (
+        _OF_MEMBER,
         (
-            _flexible(
-                "ConsumerGroupCurrentMemberAssignmentValue",
-                *_MEMBER_EPOCHS,
-                _topics("assigned_partitions", _ASSIGNMENT_EPOCHS),
-                _topics("partitions_pending_revocation", _ASSIGNMENT_EPOCHS),
-            ),
+            Field("rack_id", STRING, nullable=True),
+            Field("client_id", STRING),
+            Field("client_host", STRING),
+            Field("subscribed_topic_names", ArrayOf(STRING)),
         ),
     ),
-    RecordType.SHARE_GROUP_PARTITION_METADATA: MessageType(
-        _key("ShareGroupPartitionMetadataKey", _GROUP_ID),
-        (_partition_metadata_value("ShareGroupPartitionMetadataValue"),),
+    RecordType.SHARE_GROUP_METADATA: (
+        _OF_GROUP,
+        (_EPOCH, _METADATA_HASH),
+        (_EPOCH, Field("metadata_hash", INT64, since=1)),  # 4.0
     ),
-    RecordType.SHARE_GROUP_MEMBER_METADATA: MessageType(
-        _key("ShareGroupMemberMetadataKey", _GROUP_ID, _MEMBER_ID),
-        (
-            _flexible(
-                "ShareGroupMemberMetadataValue",
-                Field("rack_id", STRING, nullable=True),
-                Field("client_id", STRING),
-                Field("client_host", STRING),
-                Field("subscribed_topic_names", ArrayOf(STRING)),
-            ),
-        ),
-    ),
-    RecordType.SHARE_GROUP_METADATA: MessageType(
-        _key("ShareGroupMetadataKey", _GROUP_ID),
-        (
-            _flexible("ShareGroupMetadataValue", Field("epoch", INT32), _METADATA_HASH),
-            _flexible("ShareGroupMetadataValue", Field("epoch", INT32), Field("metadata_hash", INT64, since=1)),  # 4.0
-        ),
-    ),
-    RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_METADATA: MessageType(
-        _key("ShareGroupTargetAssignmentMetadataKey", _GROUP_ID),
-        (_flexible("ShareGroupTargetAssignmentMetadataValue", *_ASSIGNMENT_EPOCH),),
-    ),
-    RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER: MessageType(
-        _key("ShareGroupTargetAssignmentMemberKey", _GROUP_ID, _MEMBER_ID),
-        (_flexible("ShareGroupTargetAssignmentMemberValue", _topics("topic_partitions")),),
-    ),
-    RecordType.SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT: MessageType(
-        _key("ShareGroupCurrentMemberAssignmentKey", _GROUP_ID, _MEMBER_ID),
-        (_flexible("ShareGroupCurrentMemberAssignmentValue", *_MEMBER_EPOCHS, _topics("assigned_partitions")),),
-    ),
-    RecordType.SHARE_GROUP_STATE_PARTITION_METADATA: MessageType(
-        _key("ShareGroupStatePartitionMetadataKey", _GROUP_ID),
-        tuple(
-            _flexible(
-                "ShareGroupStatePartitionMetadataValue",
-                initializing_topics,
-                _named_topics("initialized_topics", _PARTITIONS),
-                _named_topics("deleting_topics"),
-            )
-            for initializing_topics in (
+    RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_METADATA: (_OF_GROUP, _ASSIGNMENT_EPOCH),
+    RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER: (_OF_MEMBER, (_topics("topic_partitions"),)),
+    RecordType.SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT: (_OF_MEMBER, (*_MEMBER_EPOCHS, _topics("assigned_partitions"))),
+    RecordType.SHARE_GROUP_STATE_PARTITION_METADATA: (
+        _OF_GROUP,
+        *(
+            (initializing, _named_topics("initialized_topics", _PARTITIONS), _named_topics("deleting_topics"))
+            for initializing in (
                 _named_topics("initializing_topics", _PARTITIONS),
                 Field("initializing_topics", ArrayOf(INT32), since=1),  # 4.0 had none
             )
         ),
     ),
-    RecordType.CONSUMER_GROUP_REGULAR_EXPRESSION: MessageType(
-        _key("ConsumerGroupRegularExpressionKey", _GROUP_ID, Field("regular_expression", STRING)),
+    RecordType.CONSUMER_GROUP_REGULAR_EXPRESSION: (
+        (Field("regular_expression", STRING),),
+        (Field("topics", ArrayOf(STRING)), Field("version", INT64), Field("timestamp", INT64)),
+    ),
+    RecordType.STREAMS_GROUP_METADATA: (
+        _OF_GROUP,
         (
-            _flexible(
-                "ConsumerGroupRegularExpressionValue",
-                Field("topics", ArrayOf(STRING)),
-                Field("version", INT64),
-                Field("timestamp", INT64),
-            ),
+            _EPOCH,
+            _METADATA_HASH,
+            Field("validated_topology_epoch", INT32, tag=0),
+            _key_values("last_assignment_configs", nullable=True, tag=1),
         ),
     ),
-    RecordType.STREAMS_GROUP_METADATA: MessageType(
-        _key("StreamsGroupMetadataKey", _GROUP_ID),
+    RecordType.STREAMS_GROUP_MEMBER_METADATA: (
+        _OF_MEMBER,
         (
-            _flexible(
-                "StreamsGroupMetadataValue",
-                Field("epoch", INT32),
-                _METADATA_HASH,
-                Field("validated_topology_epoch", INT32, tag=0),
-                _key_values("last_assignment_configs", nullable=True, tag=1),
-            ),
+            Field("instance_id", STRING, nullable=True),
+            Field("rack_id", STRING, nullable=True),
+            Field("client_id", STRING),
+            Field("client_host", STRING),
+            Field("rebalance_timeout_ms", INT32),
+            Field("topology_epoch", INT32),
+            Field("process_id", STRING),
+            Field("user_endpoint", StructOf((Field("host", STRING), Field("port", UINT16))), nullable=True),
+            _key_values("client_tags"),
         ),
     ),
-    RecordType.STREAMS_GROUP_MEMBER_METADATA: MessageType(
-        _key("StreamsGroupMemberMetadataKey", _GROUP_ID, _MEMBER_ID),
+    RecordType.STREAMS_GROUP_TARGET_ASSIGNMENT_METADATA: (_OF_GROUP, _ASSIGNMENT_EPOCH),
+    RecordType.STREAMS_GROUP_TARGET_ASSIGNMENT_MEMBER: (_OF_MEMBER, tuple(map(_tasks, _TASKS))),
+    RecordType.STREAMS_GROUP_CURRENT_MEMBER_ASSIGNMENT: (
+        _OF_MEMBER,
         (
-            _flexible(
-                "StreamsGroupMemberMetadataValue",
-                Field("instance_id", STRING, nullable=True),
-                Field("rack_id", STRING, nullable=True),
-                Field("client_id", STRING),
-                Field("client_host", STRING),
-                Field("rebalance_timeout_ms", INT32),
-                Field("topology_epoch", INT32),
-                Field("process_id", STRING),
-                Field("user_endpoint", StructOf((Field("host", STRING), Field("port", UINT16))), nullable=True),
-                _key_values("client_tags"),
-            ),
+            *_MEMBER_EPOCHS,
+            *(_tasks(name, _ASSIGNMENT_EPOCHS) for name in _TASKS),
+            *(_tasks(f"{name}_pending_revocation", _ASSIGNMENT_EPOCHS) for name in _TASKS),
         ),
     ),
-    RecordType.STREAMS_GROUP_TARGET_ASSIGNMENT_METADATA: MessageType(
-        _key("StreamsGroupTargetAssignmentMetadataKey", _GROUP_ID),
-        (_flexible("StreamsGroupTargetAssignmentMetadataValue", *_ASSIGNMENT_EPOCH),),
+    RecordType.STREAMS_GROUP_TOPOLOGY: (_OF_GROUP, (_EPOCH, Field("subtopologies", ArrayOf(_SUBTOPOLOGY)))),
+}
+
+
+def _message_type(record_type: RecordType, key: tuple[Field, ...], layouts: Iterable[tuple[Field, ...]]) -> MessageType:
+    name = record_type.name.title().replace("_", "")  # Kafka's
+    return MessageType(
+        Schema(f"{name}Key", (_GROUP_ID, *key)),
+        tuple(Schema(f"{name}Value", fields, flexible_since=0) for fields in layouts),
+    )
+
+
+MESSAGE_TYPES: dict[int, MessageType] = {
+    # R7: key version 0 goes with value version 0 only
+    RecordType.LEGACY_OFFSET_COMMIT: MessageType(
+        Schema("OffsetCommitKey", _OFFSET_COMMIT_KEY),
+        (Schema("OffsetCommitValue", _OFFSET_COMMIT_VALUE, max_version=0),),
     ),
-    RecordType.STREAMS_GROUP_TARGET_ASSIGNMENT_MEMBER: MessageType(
-        _key("StreamsGroupTargetAssignmentMemberKey", _GROUP_ID, _MEMBER_ID),
-        (
-            _flexible(
-                "StreamsGroupTargetAssignmentMemberValue",
-                *(_tasks(f"{kind}_tasks") for kind in ("active", "standby", "warmup")),
-            ),
-        ),
+    RecordType.OFFSET_COMMIT: MessageType(
+        Schema("OffsetCommitKey", _OFFSET_COMMIT_KEY),
+        (Schema("OffsetCommitValue", _OFFSET_COMMIT_VALUE, max_version=4, flexible_since=4),),
     ),
-    RecordType.STREAMS_GROUP_CURRENT_MEMBER_ASSIGNMENT: MessageType(
-        _key("StreamsGroupCurrentMemberAssignmentKey", _GROUP_ID, _MEMBER_ID),
-        (
-            _flexible(
-                "StreamsGroupCurrentMemberAssignmentValue",
-                *_MEMBER_EPOCHS,
-                *(_tasks(f"{kind}_tasks", _ASSIGNMENT_EPOCHS) for kind in ("active", "standby", "warmup")),
-                *(
-                    _tasks(f"{kind}_tasks_pending_revocation", _ASSIGNMENT_EPOCHS)
-                    for kind in ("active", "standby", "warmup")
-                ),
-            ),
-        ),
-    ),
-    RecordType.STREAMS_GROUP_TOPOLOGY: MessageType(
-        _key("StreamsGroupTopologyKey", _GROUP_ID),
-        (
-            _flexible(
-                "StreamsGroupTopologyValue",
-                Field("epoch", INT32),
-                Field("subtopologies", ArrayOf(_SUBTOPOLOGY)),
-            ),
-        ),
-    ),
+    RecordType.GROUP_METADATA: MessageType(Schema("GroupMetadataKey", (_GROUP,)), (_GROUP_METADATA_VALUE,)),
+    **{each: _message_type(each, key, layouts) for each, (key, *layouts) in _RECORDS_OF_GROUPS.items()},
 }

@@ -19,7 +19,7 @@ import crc32c
 import numpy as np
 
 from offsets_pipeline.record import batch as b
-from offsets_pipeline.record.batch import Broken, Found, Incomplete, NoBatch, examine, shaped
+from offsets_pipeline.record.batch import Batch, Broken, Incomplete, NoBatch, examine, shaped
 from offsets_pipeline.record.checksums import StretchChecksums
 from offsets_pipeline.record.compression import MAX_BATCH_BYTES
 from offsets_pipeline.record.corrupt import NotASegment
@@ -77,7 +77,7 @@ class Scanner:
         self._data = data
         self._source = source
         self._run = Run()
-        self._latest: Found | None = None  # accepted, but the next batch may still show that its offset is wrong
+        self._latest: Batch | None = None  # accepted, but the next batch may still show that its offset is wrong
         self._first_offset: int | None = None
         self._confirmed_offset: int | None = None  # last offset of the batch before the latest
         self._next_batch: int | None = None  # position that the last search after damage found
@@ -108,7 +108,7 @@ class Scanner:
             if position == len(self._data):
                 break
             verdict = self._examine(position)
-            if not isinstance(verdict, Found):
+            if not isinstance(verdict, Batch):
                 position = self._pass_damage(position, verdict)
             elif not self._fits(verdict):
                 self._add_damage(position, verdict.end, self._misfit_reason(verdict))
@@ -165,11 +165,11 @@ class Scanner:
         run.records = records
         if positions and position != start:
             base, _, magic, _, _, delta, count = unpack(data, start)
-            self._latest = Found(start, position, magic, base, base + delta, count, None)
+            self._latest = Batch(start, position, magic, base, base + delta, count, None)
             self._confirmed_offset = confirmed
         return position, full
 
-    def _accept(self, found: Found) -> None:
+    def _accept(self, found: Batch) -> None:
         self._confirmed_offset = self.last_offset
         self._latest = found
         if self._first_offset is None:
@@ -180,7 +180,7 @@ class Scanner:
             self._run.messages.append(found.records)
             self._run.message_bytes += sum(len(each.key or b"") + len(each.value or b"") for each in found.records)
 
-    def _changes_run(self, found: Found, max_records: int) -> bool:
+    def _changes_run(self, found: Batch, max_records: int) -> bool:
         run = self._run
         if not run.positions:
             return False
@@ -191,7 +191,7 @@ class Scanner:
         run, self._run = self._run, Run(start=position)
         return run
 
-    def _fits(self, found: Found) -> bool:
+    def _fits(self, found: Batch) -> bool:
         """Whether a batch's offsets follow the accepted ones (R2).
 
         Withdraws the latest accepted batch if its offsets prove wrong.
@@ -206,7 +206,7 @@ class Scanner:
         self._withdraw_latest()
         return True
 
-    def _latest_is_wrong(self, found: Found) -> bool:
+    def _latest_is_wrong(self, found: Batch) -> bool:
         """Whether the latest accepted batch has wrong offsets, if `found` contradicts it.
 
         The batch after both decides. Without such a batch, `found` is wrong.
@@ -215,7 +215,7 @@ class Scanner:
         if latest is None or (confirmed is not None and found.base_offset <= confirmed):
             return False
         witness = self._examine(found.end)
-        if not isinstance(witness, Found) or witness.base_offset <= found.last_offset:
+        if not isinstance(witness, Batch) or witness.base_offset <= found.last_offset:
             return False
         if witness.base_offset <= latest.last_offset:
             return True
@@ -239,7 +239,7 @@ class Scanner:
         reason = f"offsets {latest.base_offset} to {latest.last_offset} are above those of later batches"
         self._add_damage(latest.position, latest.end, reason)
 
-    def _misfit_reason(self, found: Found) -> str:
+    def _misfit_reason(self, found: Batch) -> str:
         last = self.last_offset
         if last is not None and found.base_offset <= last:
             return f"base offset {found.base_offset} is not above the last offset before it, {last}"
@@ -302,7 +302,7 @@ class Scanner:
     def _is_wasteful(self) -> bool:
         return self._waste > _WASTE_BYTES + _WASTE_READS * len(self._data)
 
-    def _examine(self, position: int) -> Found | Incomplete | Broken | NoBatch:
+    def _examine(self, position: int) -> Batch | Incomplete | Broken | NoBatch:
         """Call `examine`, and count the bytes of checksums computed in vain.
 
         Once these are too many, a batch with implausible fields counts as a batch with a wrong checksum.
@@ -338,7 +338,7 @@ class Scanner:
                 return self._find_good(window, candidate, confirmed)
             if b.offset_of(self._data, candidate) > confirmed:
                 verdict = self._examine(candidate)
-                if isinstance(verdict, Found) or (isinstance(verdict, Broken) and verdict.is_certain):
+                if isinstance(verdict, Batch) or (isinstance(verdict, Broken) and verdict.is_certain):
                     return candidate
         return None
 

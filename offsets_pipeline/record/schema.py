@@ -1,6 +1,6 @@
 """Message schemas as data, with one generic decoder and encoder.
 
-A `Schema` lists fields with their versions, as Kafka's own message definitions do. `codec_for` compiles one version
+A `Schema` lists fields with their versions, as Kafka's own message definitions do. `serde_for` compiles one version
 into two functions. They read and write a dict of field name to value. Values are int, str, bytes, list, dict and None;
 a UUID is its 22-character text.
 
@@ -22,6 +22,8 @@ from offsets_pipeline.record.wire import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    WriteLength = Callable[[bytearray, int], None]
 
 _TAGGED_FIELD_BYTES = 2  # at least one byte each for tag and size
 UNKNOWN_TAGGED_FIELDS = "_unknown_tagged_fields"
@@ -78,7 +80,7 @@ class Field:
         return self.since <= version and (self.until is None or version <= self.until)
 
 
-@dataclass(frozen=True, eq=False)  # compared and hashed by identity: codecs are cached per schema
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity: serdes are cached per schema
 class Schema:
     """A message with versions 0 to `max_version`. `flexible_since` is the first flexible version; None: none is."""
 
@@ -93,22 +95,23 @@ class Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Codec:
+class Serde:
     """Functions that read and write one type. Both take the field's name for errors."""
 
     read: Callable[[Reader, str], Value]
     write: Callable[[bytearray, Value, str], None]
 
 
-def codec_for(schema: Schema, version: int) -> Codec:
-    """Compile the codec of one version of a schema. It reads bytes into a dict of fields, and writes them back."""
-    return _struct_codec(schema.fields, version, flexible=schema.is_flexible(version))
+def serde_for(schema: Schema, version: int) -> Serde:
+    """Compile the serde of one version of a schema. It reads bytes into a dict of fields, and writes them back."""
+    return _struct_serde(schema.fields, version, flexible=schema.is_flexible(version))
 
 
-def _fixed(read: Callable[[Reader, str], Value], write: Callable[[bytearray, Value], None]) -> Codec:
-    return Codec(read, lambda out, value, _field: write(out, value))
+def _fixed(read: Callable[[Reader, str], Value], write: Callable[[bytearray, Value], None]) -> Serde:
+    return Serde(read, lambda out, value, _field: write(out, value))
 
 
+_COMPACT_LENGTH = (Reader.compact_length, wire.write_compact_length)
 _FIXED = {
     Primitive.INT8: _fixed(Reader.int8, wire.write_int8),
     Primitive.INT16: _fixed(Reader.int16, wire.write_int16),
@@ -119,116 +122,105 @@ _FIXED = {
 }
 
 
-def _codec(
+def _serde(
     type_: Primitive | ArrayOf | StructOf,
     version: int,
     *,
     flexible: bool,
     nullable: bool = False,
     tagged: bool = False,
-) -> Codec:
+) -> Serde:
     if isinstance(type_, StructOf):
-        codec = _struct_codec(type_.fields, version, flexible=flexible)
-        return _nullable_struct(codec, tagged=tagged) if nullable else codec
+        serde = _struct_serde(type_.fields, version, flexible=flexible)
+        return _nullable_struct(serde, tagged=tagged) if nullable else serde
     if isinstance(type_, ArrayOf):
-        element = _codec(type_.element, version, flexible=flexible)
-        return _array_codec(element, flexible=flexible, nullable=nullable)
+        element = _serde(type_.element, version, flexible=flexible)
+        return _array_serde(element, flexible=flexible, nullable=nullable)
     if type_ is Primitive.STRING:
-        return _string_codec(flexible=flexible, nullable=nullable)
+        return _string_serde(flexible=flexible, nullable=nullable)
     if type_ is Primitive.BYTES:
-        return _bytes_codec(flexible=flexible, nullable=nullable)
+        return _bytes_serde(flexible=flexible, nullable=nullable)
     return _FIXED[type_]
 
 
 # STRING            int16 length, UTF-8 bytes             NULLABLE_STRING: length -1 is null
 # COMPACT_STRING    uvarint length + 1, UTF-8 bytes       COMPACT_NULLABLE_STRING: uvarint 0 is null
-def _string_codec(*, flexible: bool, nullable: bool) -> Codec:
-    read_length = Reader.compact_length if flexible else Reader.length16
-    write_length = wire.write_compact_length if flexible else wire.write_length16
-
-    def read(reader: Reader, field: str) -> str | None:
-        length = read_length(reader, field)
-        if length < 0:
-            if nullable:
-                return None
-            raise CorruptRecord(field, "non-nullable string is null")
+def _string_serde(*, flexible: bool, nullable: bool) -> Serde:
+    def read(reader: Reader, length: int, field: str) -> str:
         if length > wire.MAX_STRING_BYTES:
             raise CorruptRecord(field, f"string length {length} is above {wire.MAX_STRING_BYTES}")
         return wire.decode_utf8(reader.raw(length, field))
 
-    def write(out: bytearray, value: Value, field: str) -> None:
-        if value is None:
-            if not nullable:
-                raise UnwritableRecord(field, "is not nullable, but null")
-            write_length(out, -1)
-            return
+    def write(out: bytearray, value: Value, write_length: WriteLength, field: str) -> None:
         data = wire.encode_utf8(value)
         if len(data) > wire.MAX_STRING_BYTES:
             raise UnwritableRecord(field, f"string length {len(data)} is above {wire.MAX_STRING_BYTES}")
         write_length(out, len(data))
         out += data
 
-    return Codec(read, write)
+    lengths = _COMPACT_LENGTH if flexible else (Reader.int16, wire.write_int16)
+    return _null_by_length(read, write, lengths, None if nullable else "string is null")
 
 
 # BYTES             int32 length, bytes                   COMPACT_BYTES: uvarint length + 1, bytes
-def _bytes_codec(*, flexible: bool, nullable: bool) -> Codec:
-    read_length = Reader.compact_length if flexible else Reader.length32
-    write_length = wire.write_compact_length if flexible else wire.write_length32
-
-    def read(reader: Reader, field: str) -> bytes | None:
-        length = read_length(reader, field)
-        if length < 0:
-            if nullable:
-                return None
-            raise CorruptRecord(field, "non-nullable bytes are null")
-        return reader.raw(length, field)
-
-    def write(out: bytearray, value: Value, field: str) -> None:
-        if value is None:
-            if not nullable:
-                raise UnwritableRecord(field, "is not nullable, but null")
-            write_length(out, -1)
-            return
+def _bytes_serde(*, flexible: bool, nullable: bool) -> Serde:
+    def write(out: bytearray, value: Value, write_length: WriteLength, _field: str) -> None:
         write_length(out, len(value))
         out += value
 
-    return Codec(read, write)
+    lengths = _COMPACT_LENGTH if flexible else (Reader.int32, wire.write_int32)
+    return _null_by_length(Reader.raw, write, lengths, None if nullable else "bytes are null")
 
 
 # ARRAY             int32 count, elements                 COMPACT_ARRAY: uvarint count + 1, elements
-def _array_codec(element: Codec, *, flexible: bool, nullable: bool) -> Codec:
-    read_length = Reader.compact_length if flexible else Reader.length32
-    write_length = wire.write_compact_length if flexible else wire.write_length32
-
-    def read(reader: Reader, field: str) -> list[Value] | None:
-        count = read_length(reader, field)
-        if count < 0:
-            if nullable:
-                return None
-            raise CorruptRecord(field, "non-nullable array is null")
+def _array_serde(element: Serde, *, flexible: bool, nullable: bool) -> Serde:
+    def read(reader: Reader, count: int, field: str) -> list[Value]:
         reader.expect(count, 1, field)  # an element takes at least a byte; an absurd count must not reserve memory
         return [element.read(reader, field) for _ in range(count)]
 
-    def write(out: bytearray, value: Value, field: str) -> None:
-        if value is None:
-            if not nullable:
-                raise UnwritableRecord(field, "is not nullable, but null")
-            write_length(out, -1)
-            return
+    def write(out: bytearray, value: Value, write_length: WriteLength, field: str) -> None:
         write_length(out, len(value))
         for item in value:
             element.write(out, item, field)
 
-    return Codec(read, write)
+    lengths = _COMPACT_LENGTH if flexible else (Reader.int32, wire.write_int32)
+    return _null_by_length(read, write, lengths, None if nullable else "array is null")
+
+
+def _null_by_length(
+    read_value: Callable[[Reader, int, str], Value],
+    write_value: Callable[[bytearray, Value, WriteLength, str], None],
+    lengths: tuple[Callable[[Reader, str], int], WriteLength],
+    refusal: str | None,
+) -> Serde:
+    """The serde of a type whose negative length is null; ``refusal`` says that null is not allowed."""
+    read_length, write_length = lengths
+
+    def read(reader: Reader, field: str) -> Value:
+        length = read_length(reader, field)
+        if length >= 0:
+            return read_value(reader, length, field)
+        if refusal is not None:
+            raise CorruptRecord(field, f"non-nullable {refusal}")
+        return None
+
+    def write(out: bytearray, value: Value, field: str) -> None:
+        if value is not None:
+            write_value(out, value, write_length, field)
+        elif refusal is not None:
+            raise UnwritableRecord(field, "is not nullable, but null")
+        else:
+            write_length(out, -1)
+
+    return Serde(read, write)
 
 
 # nullable struct   int8 -1 null or 1 present, fields     in a tagged field: uvarint 0 null or 1 present, fields (R8)
-def _nullable_struct(codec: Codec, *, tagged: bool) -> Codec:
+def _nullable_struct(serde: Serde, *, tagged: bool) -> Serde:
     def read(reader: Reader, field: str) -> Value:
         present = reader.uvarint(field) if tagged else reader.int8(field)
         is_null = present <= 0 if tagged else present < 0
-        return None if is_null else codec.read(reader, field)
+        return None if is_null else serde.read(reader, field)
 
     def write(out: bytearray, value: Value, field: str) -> None:
         if tagged:
@@ -236,41 +228,41 @@ def _nullable_struct(codec: Codec, *, tagged: bool) -> Codec:
         else:
             wire.write_int8(out, -1 if value is None else 1)
         if value is not None:
-            codec.write(out, value, field)
+            serde.write(out, value, field)
 
-    return Codec(read, write)
+    return Serde(read, write)
 
 
-def _with_sentinel(codec: Codec, sentinel: int) -> Codec:
+def _with_sentinel(serde: Serde, sentinel: int) -> Serde:
     # R7: -1 for "none" exists on the wire only
     def read(reader: Reader, field: str) -> Value:
-        value = codec.read(reader, field)
+        value = serde.read(reader, field)
         return None if value == sentinel else value
 
     def write(out: bytearray, value: Value, field: str) -> None:
-        codec.write(out, sentinel if value is None else value, field)
+        serde.write(out, sentinel if value is None else value, field)
 
-    return Codec(read, write)
-
-
-def _field_codec(field: Field, version: int, *, flexible: bool) -> Codec:
-    codec = _codec(field.type, version, flexible=flexible, nullable=field.nullable, tagged=field.tag is not None)
-    return codec if field.sentinel is None else _with_sentinel(codec, field.sentinel)
+    return Serde(read, write)
 
 
-def _struct_codec(fields: tuple[Field, ...], version: int, *, flexible: bool) -> Codec:
+def _field_serde(field: Field, version: int, *, flexible: bool) -> Serde:
+    serde = _serde(field.type, version, flexible=flexible, nullable=field.nullable, tagged=field.tag is not None)
+    return serde if field.sentinel is None else _with_sentinel(serde, field.sentinel)
+
+
+def _struct_serde(fields: tuple[Field, ...], version: int, *, flexible: bool) -> Serde:
     present = [
-        (field, _field_codec(field, version, flexible=flexible)) for field in fields if field.in_version(version)
+        (field, _field_serde(field, version, flexible=flexible)) for field in fields if field.in_version(version)
     ]
-    plain = [(field.name, codec) for field, codec in present if field.tag is None]
-    tagged = {field.tag: (field, codec) for field, codec in present if field.tag is not None}
+    plain = [(field.name, serde) for field, serde in present if field.tag is None]
+    tagged = {field.tag: (field, serde) for field, serde in present if field.tag is not None}
     absent = [field.name for field in fields if not field.in_version(version)]
 
     def read(reader: Reader, name: str) -> Fields:
         value: Fields = {}
         try:
-            for field_name, codec in plain:
-                value[field_name] = codec.read(reader, field_name)
+            for field_name, serde in plain:
+                value[field_name] = serde.read(reader, field_name)
             for field_name in absent:
                 value[field_name] = None
             if flexible:
@@ -283,23 +275,23 @@ def _struct_codec(fields: tuple[Field, ...], version: int, *, flexible: bool) ->
         for field_name in absent:
             if value.get(field_name) is not None:
                 raise UnwritableRecord(f"{name}.{field_name}", f"version {version} has no such field")
-        for field_name, codec in plain:
-            _write_field(codec, out, value.get(field_name), f"{name}.{field_name}")
+        for field_name, serde in plain:
+            _write_field(serde, out, value.get(field_name), f"{name}.{field_name}")
         if flexible:
             _write_tagged(out, name, tagged, value)
 
-    return Codec(read, write)
+    return Serde(read, write)
 
 
-def _write_field(codec: Codec, out: bytearray, value: Value, path: str) -> None:
+def _write_field(serde: Serde, out: bytearray, value: Value, path: str) -> None:
     try:
-        codec.write(out, value, path)
+        serde.write(out, value, path)
     except (struct.error, ValueError, OverflowError, TypeError) as error:  # a number too large, no number, no UUID
         raise UnwritableRecord(path, str(error)) from error
 
 
 # tagged fields     uvarint count, then per field: uvarint tag, uvarint size, bytes; ascending by tag
-def _read_tagged(reader: Reader, known: dict[int, tuple[Field, Codec]], value: Fields) -> None:
+def _read_tagged(reader: Reader, known: dict[int, tuple[Field, Serde]], value: Fields) -> None:
     for field, _ in known.values():
         value[field.name] = None
     unknown: list[tuple[int, bytes]] = []
@@ -313,9 +305,9 @@ def _read_tagged(reader: Reader, known: dict[int, tuple[Field, Codec]], value: F
         if tag not in known:
             unknown.append((tag, data))  # R8: skip it by its size, and keep it to write it back
             continue
-        field, codec = known[tag]
+        field, serde = known[tag]
         reader.position = start
-        value[field.name] = codec.read(reader, field.name)
+        value[field.name] = serde.read(reader, field.name)
         if reader.position != start + size:
             taken = reader.position - start
             raise CorruptRecord(field.name, f"tagged field of {size} bytes, but its value takes {taken}")
@@ -325,12 +317,12 @@ def _read_tagged(reader: Reader, known: dict[int, tuple[Field, Codec]], value: F
         value[UNKNOWN_TAGGED_FIELDS] = unknown
 
 
-def _write_tagged(out: bytearray, name: str, known: dict[int, tuple[Field, Codec]], value: Fields) -> None:
+def _write_tagged(out: bytearray, name: str, known: dict[int, tuple[Field, Serde]], value: Fields) -> None:
     tags: list[tuple[int, bytes]] = list(value.get(UNKNOWN_TAGGED_FIELDS, ()))
-    for tag, (field, codec) in known.items():
+    for tag, (field, serde) in known.items():
         if value.get(field.name) is not None or field.written_when_null:
             data = bytearray()
-            _write_field(codec, data, value.get(field.name), f"{name}.{field.name}")
+            _write_field(serde, data, value.get(field.name), f"{name}.{field.name}")
             tags.append((tag, bytes(data)))
     tags.sort()
     wire.write_uvarint(out, len(tags))

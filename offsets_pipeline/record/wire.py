@@ -161,14 +161,6 @@ class Reader:
         """A UUID in Kafka's text form."""
         return uuid_to_text(self.raw(UUID_BYTES, field))
 
-    def length16(self, field: str) -> int:
-        """Length of a string: int16, negative for null."""
-        return self.int16(field)
-
-    def length32(self, field: str) -> int:
-        """Length of bytes or of an array: int32, negative for null."""
-        return self.int32(field)
-
     def compact_length(self, field: str) -> int:
         """Length in a flexible version: unsigned varint of length + 1. Wire value 0 means null and returns -1."""
         return self.uvarint(field) - 1
@@ -211,16 +203,6 @@ def write_uvarint(out: bytearray, value: int) -> None:
 def write_uuid(out: bytearray, value: str) -> None:
     """A UUID from Kafka's text form."""
     out += uuid_from_text(value)
-
-
-def write_length16(out: bytearray, length: int) -> None:
-    """Length of a string; -1 for null."""
-    write_int16(out, length)
-
-
-def write_length32(out: bytearray, length: int) -> None:
-    """Length of bytes or of an array; -1 for null."""
-    write_int32(out, length)
 
 
 def write_compact_length(out: bytearray, length: int) -> None:

@@ -30,7 +30,7 @@ from offsets_pipeline.semantics.compaction import (
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.effects import OFFSET_SCHEMA, PENDING_SCHEMA, Effects, commit_columns
 from offsets_pipeline.semantics.group_facts import GroupFacts
-from offsets_pipeline.semantics.known_keys import decode_known_key
+from offsets_pipeline.semantics.group_types import decode_known_key
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT, as_bools, of_partitions
 from offsets_pipeline.semantics.partitioning import are_misplaced
 from offsets_pipeline.semantics.replay_progress import ReplayProgress

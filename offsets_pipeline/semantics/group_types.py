@@ -1,13 +1,17 @@
-"""The group types, and the record types of each (R5, R14)."""
+"""The group types, the record types of each (R5, R14), and which of these a coordinator knows (R6)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from offsets_pipeline.record.corrupt import UnknownRecordType
+from offsets_pipeline.record.decode import VERSION_BYTES, decode_key
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from offsets_pipeline.record.decode import DecodedKey
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 CLASSIC = "Classic"
 CONSUMER = "Consumer"
@@ -27,6 +31,15 @@ GROUP_TYPE_OF_RECORD_TYPE = {
 
 #: A tombstone of one of these types removes the whole group (R14).
 GROUP_REMOVING_TYPES = frozenset({2, 3, 11, 17})
+
+
+def decode_known_key(key: bytes | None, semantics: CoordinatorSemantics) -> DecodedKey:
+    """Decode a key. Raises CorruptRecord, or UnknownRecordType, under `classic` also for type 3 and higher types."""
+    if semantics.is_classic and key is not None and len(key) >= VERSION_BYTES:
+        record_type = int.from_bytes(key[:VERSION_BYTES], "big", signed=True)
+        if record_type > GROUP_METADATA:
+            raise UnknownRecordType(record_type)
+    return decode_key(key)
 
 
 def record_key_of(key: DecodedKey) -> str:

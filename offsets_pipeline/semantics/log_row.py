@@ -59,6 +59,11 @@ def of_partitions(rows: pa.Table, partitions: Collection[int]) -> pa.Table:
     return rows if wanted.all() else rows.filter(pa.array(wanted))
 
 
+def in_log_order(rows: pa.Table) -> pa.Table:
+    """The rows in the order of log partition and record offset."""
+    return rows.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")])
+
+
 def of_groups(rows: pa.Table, group_ids: Collection[str]) -> pa.Table:
     """The records of these groups, and all control records; ``rows`` has the columns key and control_type."""
     wanted = are_keys_of(rows["key"], group_ids) | as_bools(rows["control_type"].is_valid())

@@ -22,10 +22,10 @@ from offsets_pipeline.semantics.group_types import (
     GROUP_TYPE_OF_RECORD_TYPE,
     OFFSET_COMMIT_TYPES,
     SHARE,
+    decode_known_key,
     named_topics,
     record_key_of,
 )
-from offsets_pipeline.semantics.known_keys import decode_known_key
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.partitioning import is_misplaced
 

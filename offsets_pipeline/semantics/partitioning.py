@@ -9,8 +9,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.errors import InvalidPartitionCount
-
 if TYPE_CHECKING:
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
@@ -31,20 +29,6 @@ def partition_for(group_id: str, offsets_partitions: int) -> int:
     """The log partition of a group in a log of ``offsets_partitions`` partitions (R1)."""
     value = java_hash(group_id)
     return (0 if value == _INT_MIN else abs(value)) % offsets_partitions  # R1: abs(-2^31) is 0
-
-
-def one_partition_count(offsets_partitions: int | None, offsets_topic_num_partitions: int | None) -> int | None:
-    """The number of log partitions, given by this project's name or by Kafka's `offsets.topic.num.partitions`.
-
-    Returns None if neither is given. Raises InvalidPartitionCount if both are given and differ.
-    """
-    given = {offsets_partitions, offsets_topic_num_partitions} - {None}
-    if len(given) > 1:
-        raise InvalidPartitionCount(
-            f"offsets_partitions is {offsets_partitions} and offsets.topic.num.partitions is "
-            f"{offsets_topic_num_partitions}, but both name the number of log partitions; give one of them"
-        )
-    return next(iter(given), None)
 
 
 def is_misplaced(group_id: str, log_partition: int, offsets_partitions: int, semantics: CoordinatorSemantics) -> bool:

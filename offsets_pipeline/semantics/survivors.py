@@ -31,8 +31,7 @@ from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_o
 from offsets_pipeline.semantics.compaction import are_commits, codes_of, highest_of_each, last_of_each
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group_description import Existence, GroupRecordRow, existence, is_live
-from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, record_key_of
-from offsets_pipeline.semantics.known_keys import decode_known_key
+from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, decode_known_key, record_key_of
 from offsets_pipeline.semantics.log_row import as_bools
 from offsets_pipeline.semantics.topic_replay import ParsedRows
 from offsets_pipeline.semantics.transactions import ABORTED, NO_MARKER, OPEN, endings

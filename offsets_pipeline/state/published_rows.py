@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 Groups = frozenset[tuple[int, str]]
 
 _FILE_ROWS = 1_000_000
-_MOST_PARTITIONS = 100_000  # of a log, for files of other programs without statistics
 #: One core: publishing runs beside folds.
 _CONFIGURATION: dict[str, str | bool | int | float | list[str]] = {"threads": 1}
 

@@ -29,7 +29,7 @@ from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownR
 from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics, of_setting
-from offsets_pipeline.semantics.partitioning import one_partition_count, partitions_for
+from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties, timestamp_of
 
@@ -71,8 +71,6 @@ def ingest_segments(
     offsets_partitions: int | None = None,
     semantics: CoordinatorSemantics | None = None,
     topic: str | None = None,
-    *,
-    offsets_topic_num_partitions: int | None = None,
 ) -> IngestReport:
     """Append the records of segment files that the store's log lacks; creates the store if there is none.
 
@@ -88,7 +86,6 @@ def ingest_segments(
             found if they are 0 to k-1, and else takes the count from the settings.
         semantics: coordinator semantics of a new store. By default those of the settings.
         topic: the topic whose log the files are. By default that of the settings.
-        offsets_topic_num_partitions: Kafka's name of ``offsets_partitions``.
 
     Raises:
         NoSuchPath, NoSegments, NotASegment, WrongRecords: a path holds no readable log of such a topic.
@@ -97,7 +94,6 @@ def ingest_segments(
         ConflictingLog: the log holds another record at the same record offset.
     """
     name = topic or settings.topic.name
-    offsets_partitions = one_partition_count(offsets_partitions, offsets_topic_num_partitions)
     found = find_log(paths, name)
     store = Store.find(spark, location)
     first = _look(found)

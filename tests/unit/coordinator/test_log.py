@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from offsets_pipeline.coordinator import owned_log as log_module
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_log import CHECKPOINT_COMMITS, OwnedLog, Record
 from offsets_pipeline.coordinator.owned_store import OwnedStore
@@ -173,7 +172,7 @@ def test_an_end_whose_records_were_cleaned_away_is_not_used_again(store: Path) -
     assert log_at(store).ends == [2, 1, 0]
 
 
-def test_log_with_missing_commits_is_read_again(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_with_missing_commits_is_read_again(store: Path) -> None:
     with opened(store) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
         behind = log_at(store)
@@ -184,13 +183,11 @@ def test_log_with_missing_commits_is_read_again(store: Path, monkeypatch: pytest
         DeltaTable(store / "log").create_checkpoint()
         for version in (0, 1, 2):  # as Delta does after a week
             (store / "log" / "_delta_log" / f"{version:020d}.json").unlink()
-        monkeypatch.setattr(log_module, "_LOST_TOUCH_SECONDS", 0.0)
         with pytest.raises(WriteConflict):
             behind.write(behind.prepare(records(0), NOW_MS), durable=True)
         with pytest.raises(LogMovedOn):
             list(behind.catch_up())
         assert coordinator.fetch_offsets("g")[at()].offset == 2
-        monkeypatch.undo()
         coordinator.commit_offsets("g", {("t", 0): 4})
     assert [[row.record_offset for row in rows] for rows in log_of(store).values()] == [
         list(range(len(rows))) for rows in log_of(store).values()
@@ -263,12 +260,6 @@ def test_a_store_is_created_once(store: Path, tmp_path: Path) -> None:
         OwnedStore.create(store, 4)
     with pytest.raises(InvalidPartitionCount):
         OwnedStore.create(tmp_path / "none", 0)
-    with pytest.raises(InvalidPartitionCount, match="give offsets_partitions, such as Kafka's default 50"):
-        OwnedStore.create(tmp_path / "none")
-    with pytest.raises(InvalidPartitionCount, match=r"is 3 and offsets\.topic\.num\.partitions is 4, but"):
-        OwnedStore.create(tmp_path / "none", 3, offsets_topic_num_partitions=4)
-    named = OwnedStore.create(tmp_path / "named", offsets_topic_num_partitions=4)
-    assert named.properties.offsets_partitions == 4
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "photo.jpg").write_bytes(b"")
     with pytest.raises(NotAStore, match="it is not empty; name a new"):

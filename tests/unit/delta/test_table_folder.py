@@ -356,7 +356,7 @@ def _racing(folder: TableFolder, worker: int, seed: int) -> list[tuple[int, int]
 
     os.link = slow
     try:
-        return [(append(folder, number, durable=False), number) for number in range(worker * 100, worker * 100 + 12)]
+        return [(append(folder, number), number) for number in range(worker * 100, worker * 100 + 12)]
     finally:
         os.link = link
 
@@ -381,7 +381,7 @@ def test_racing_swaps_succeed_one_at_a_time(folder: TableFolder) -> None:
         while done < 5:
             seen = mine.snapshot()
             try:
-                append(mine, worker, seen=seen, advance={APP: seen.transaction(APP) + 1}, durable=False)
+                append(mine, worker, seen=seen, advance={APP: seen.transaction(APP) + 1})
                 done += 1
             except WriteConflict:
                 continue

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from offsets_pipeline.record.corrupt import CorruptRecord
 from offsets_pipeline.record.decode import DecodedKey, DecodedValue, decode_key, decode_value
 from offsets_pipeline.record.encode import encode_key, encode_value
-from offsets_pipeline.record.message_types import MESSAGE_TYPES, OFFSET_COMMIT_TYPES, RecordType
+from offsets_pipeline.record.message_types import MESSAGE_TYPES, RecordType
 from offsets_pipeline.record.schema import UNKNOWN_TAGGED_FIELDS
+from offsets_pipeline.semantics.group_types import OFFSET_COMMIT_TYPES
 from tests.unit.record.hand_worked import CLIENT, ID, ID_TEXT, OFFSET_42, TIME, commit, group, hexed, member
 
 NO_TIME = "ffffffffffffffff"

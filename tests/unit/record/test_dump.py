@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from offsets_pipeline.record import batch as b
+from offsets_pipeline.record.columns import BATCH_HEADER
 from offsets_pipeline.record.compression import CODEC_MASK, Codec
 from offsets_pipeline.record.consumer_protocol import ASSIGNMENT, SUBSCRIPTION, decode_assignment, decode_subscription
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
@@ -22,6 +24,7 @@ from offsets_pipeline.record.encode import encode_key, encode_value
 from offsets_pipeline.record.message_types import MESSAGE_TYPES, NONE_SENTINEL
 from offsets_pipeline.record.schema import ArrayOf, Field, Schema, StructOf
 from offsets_pipeline.record.segment import read_segment
+from tests.record_batches import DELETE_HORIZON
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
 CAPTURE_NAMES = sorted(path.parent.name for path in CAPTURES.glob("*/dump.txt"))
@@ -85,13 +88,13 @@ def read(capture: str, segment: str) -> list[dict[str, Any]]:
     return rows
 
 
-def batches_of(data: bytes) -> list[b.Found]:
+def batches_of(data: bytes) -> list[b.Batch]:
     view = memoryview(data)
     found = []
     position = 0
     while position < len(view):
         verdict = b.examine(view, position)
-        assert isinstance(verdict, b.Found)
+        assert isinstance(verdict, b.Batch)
         found.append(verdict)
         position = verdict.end
     return found
@@ -123,8 +126,8 @@ def test_batches_are_at_the_positions_of_the_dump(capture: str) -> None:
                 assert Codec(attributes & CODEC_MASK).name == words["compresscodec"]
 
 
-def compare_batch_header(data: bytes, batch: b.Found, line: Line) -> None:
-    header = b.BATCH_HEADER.unpack_from(data, batch.position)
+def compare_batch_header(data: bytes, batch: b.Batch, line: Line) -> None:
+    header = np.frombuffer(data, BATCH_HEADER, 1, batch.position)[0].tolist()
     base, _, leader_epoch, _, crc, attributes, delta, base_timestamp, max_timestamp, *producer, sequence, count = header
     numbers, words = line.numbers, line.words
     assert (base, base + delta, count) == (numbers["baseoffset"], numbers["lastoffset"], numbers["count"])
@@ -137,7 +140,7 @@ def compare_batch_header(data: bytes, batch: b.Found, line: Line) -> None:
     assert Codec(attributes & CODEC_MASK).name == words["compresscodec"].upper()
     assert bool(attributes & b.ATTRIBUTE_TRANSACTIONAL) == (words["istransactional"] == "true")
     assert bool(attributes & b.ATTRIBUTE_CONTROL) == (words["iscontrol"] == "true")
-    horizon = base_timestamp if attributes & b.ATTRIBUTE_DELETE_HORIZON else None
+    horizon = base_timestamp if attributes & DELETE_HORIZON else None
     assert line.delete_horizon_ms == horizon
 
 

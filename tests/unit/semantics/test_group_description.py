@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.record.consumer_protocol import ASSIGNMENT, SUBSCRIPTION
-from offsets_pipeline.record.schema import Schema, codec_for
+from offsets_pipeline.record.schema import Schema, serde_for
 from offsets_pipeline.semantics.group_description import (
     AssignedPartition,
     GroupDescription,
@@ -27,7 +27,7 @@ Values = dict[tuple[int, str], bytes]
 def blob(schema: Schema, version: int, **fields: object) -> bytes:
     """A member's subscription or assignment as a client sends it."""
     out = bytearray(version.to_bytes(2, "big"))
-    codec_for(schema, version).write(out, fields, schema.name)
+    serde_for(schema, version).write(out, fields, schema.name)
     return bytes(out)
 
 

@@ -15,7 +15,7 @@ from offsets_pipeline.config import Settings
 from offsets_pipeline.config.sections import FoldSettings, LogSettings
 from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.delta.upkeep import Vacuumed, compact, never, vacuum
+from offsets_pipeline.delta.upkeep import Vacuumed, compact, live, never, vacuum
 from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.log.clean import Cleaned
 from offsets_pipeline.maintenance import Upkeep, maintain_store
@@ -174,6 +174,19 @@ def test_stop_ends_a_run_before_its_next_table_or_file(store: Store, monkeypatch
     asked = iter([False, True])
     assert vacuum(store.table(LOG.name), lambda: next(asked)).removed == 1
     assert stored_files(store) == 3
+
+
+def test_a_run_that_is_stopped_reads_no_further_table(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+
+    def noted(folder: TableFolder) -> tuple[int, int]:
+        looked_at.append(folder.table.name)
+        return live(folder)
+
+    monkeypatch.setattr("offsets_pipeline.maintenance.live", noted)
+    asked = iter([False, False, True])
+    assert maintain_store(store, SystemClock(), Settings(), is_stopping=lambda: next(asked)) == []
+    assert looked_at == [table.name for table in store.tables[:2]]
 
 
 def test_storage_that_fails_is_no_reason_to_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
