@@ -399,13 +399,16 @@ class TableFolder:
         """Commit one file as exactly the version after this one; returns the commit file.
 
         For a writer that follows the table commit by commit, and refuses tables that it cannot write itself. Raises
-        WriteConflict if another writer has the version, StoreReplaced as `commits_after`, StorageFailed. If one of
-        these is raised, nothing is committed, and the file is removed. Raises CommitUnknown as `create_version`.
+        WriteConflict if another writer has the version or the commit of ``known`` changed, StorageFailed; then nothing is
+        committed, and the file is removed. Raises CommitUnknown as `create_version`.
         """
         text = encoded(write_actions([file], [], advance, is_change=True, operation="WRITE"))
         version = known.number + 1
         with self._committing([file], durable=durable):
-            is_next = next(self.commits_after(known), None) is None
+            if known.text is None:
+                is_next = next(self.commits_after(known), None) is None
+            else:  # one request: commits are removed oldest first, so the next one is kept if this one is
+                is_next = self.storage.is_unchanged(commit_path(known.number), known.text)
             if not is_next or not self.create_version(version, text, known.text, durable=durable):
                 raise WriteConflict(f"another writer committed version {version} of {self.folder}")
         return text
