@@ -204,8 +204,8 @@ class OwnedLog:
 
         May run while another thread uses the log.
 
-        Raises WriteConflict if another writer committed first, StoreReplaced as `catch_up`, StorageFailed if nothing
-        was committed, CommitUnknown if the storage failed and the commit may be there.
+        Raises WriteConflict if another writer committed first or the store was replaced, StorageFailed if nothing was
+        committed, CommitUnknown if the storage failed and the commit may be there.
         """
         file = self._table.write_file(append.rows, compression=self._compression, few_rows=True)
         advance = {APPLICATION: append.number}

@@ -399,8 +399,8 @@ class TableFolder:
         """Commit one file as exactly the version after this one; returns the commit file.
 
         For a writer that follows the table commit by commit, and refuses tables that it cannot write itself. Raises
-        WriteConflict if another writer has the version or the commit of ``known`` changed, StorageFailed; then nothing is
-        committed, and the file is removed. Raises CommitUnknown as `create_version`.
+        WriteConflict if another writer has the version or the commit of ``known`` changed, StorageFailed. Then nothing
+        is committed, and the file is removed. Raises CommitUnknown as `create_version`.
         """
         text = encoded(write_actions([file], [], advance, is_change=True, operation="WRITE"))
         version = known.number + 1
