@@ -62,7 +62,7 @@ FAMILIES: Mapping[str, MetricFamily] = {
     "offsets_batch_duration_seconds": MetricFamily("summary", "Duration of the batches of a query.", ("query",)),
     "offsets_batches_total": _counter("Batches of a query.", "query"),
     "offsets_warnings_total": _counter("Warnings; each is also printed on stderr."),
-    # of groups, with the names and labels of kminion and kafka-lag-exporter, whose dashboards ask for them
+    # of groups, with the names and labels of kminion
     "kminion_kafka_consumer_group_info": _gauge(
         "Groups by state: 1 if the group is Stable, else 0.", "group_id", "protocol", "protocol_type", "state"
     ),
@@ -70,12 +70,7 @@ FAMILIES: Mapping[str, MetricFamily] = {
     "kminion_kafka_consumer_group_topic_offset_sum": _gauge(
         "Sum of a group's committed offsets in a topic.", "group_id", "topic_name"
     ),
-    "kminion_kafka_consumer_group_topic_lag": _gauge(
-        "Offsets that a group is behind in a topic.", "group_id", "topic_name"
-    ),
-    "kminion_kafka_consumer_group_topic_partition_lag": _gauge(
-        "Offsets that a group is behind in a partition.", "group_id", "partition_id", "topic_name"
-    ),
+    # of lag, with the names and labels of kafka-lag-exporter, and with the prefix offsets_ where it has no such metric
     "kafka_consumergroup_group_sum_lag": _gauge("Offsets that a group is behind.", *_GROUP),
     "kafka_consumergroup_group_max_lag": _gauge("Offsets that a group is behind in its worst partition.", *_GROUP),
     "kafka_consumergroup_group_max_lag_seconds": _gauge(

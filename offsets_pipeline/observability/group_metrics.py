@@ -141,7 +141,6 @@ def _of_lag(cluster: str, rows: Collection[LagRow]) -> Values:
         "kafka_consumergroup_group_max_lag": {at: each.max_lag for at, each in groups.items()},
         "kafka_consumergroup_group_max_lag_seconds": {at: each.max_lag_seconds for at, each in groups.items()},
         "kafka_consumergroup_group_topic_sum_lag": {at: each.lag for at, each in topics.items()},
-        "kminion_kafka_consumer_group_topic_lag": {at[1:]: each.lag for at, each in topics.items()},
         "offsets_group_topic_max_lag_seconds": {at: each.max_lag_seconds for at, each in topics.items()},
     }
 
@@ -152,9 +151,6 @@ def _of_partitions(cluster: str, rows: Collection[LagRow], committed: Committed)
         "kafka_consumergroup_group_offset": dict(zip(at, (committed[row[:3]] for row in rows), strict=True)),
         "kafka_consumergroup_group_lag": dict(zip(at, (row.lag for row in rows), strict=True)),
         "kafka_consumergroup_group_lag_seconds": dict(zip(at, (row.lag_seconds for row in rows), strict=True)),
-        "kminion_kafka_consumer_group_topic_partition_lag": {
-            (row.group, str(row.partition), row.topic): row.lag for row in rows
-        },
         # several groups have rows of a partition, and one of them may lack a position
         "kafka_partition_latest_offset": {
             (cluster, str(row.partition), row.topic): row.log_end_offset

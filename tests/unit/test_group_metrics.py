@@ -71,7 +71,6 @@ def test_metrics_are_those_of_the_state_and_the_newest_positions(store: Path) ->
     assert found[LAG] == {
         f'cluster_name="store",group="{group}",topic="t"': lag for group, lag in zip("abc", (59, 39, 19), strict=True)
     }
-    assert found["kminion_kafka_consumer_group_topic_lag"]['group_id="b",topic_name="t"'] == 39
     assert found["kminion_kafka_consumer_group_topic_offset_sum"]['group_id="c",topic_name="t"'] == 41
     # offset 10 came in the second of three minutes, 20 in the last one
     seconds = found["kafka_consumergroup_group_max_lag_seconds"]
@@ -97,9 +96,6 @@ def test_partitions_have_metrics_if_the_settings_ask_for_them(store: Path) -> No
     labels = 'cluster_name="store",group="a",partition="1",topic="t"'
     assert found["kafka_consumergroup_group_offset"][labels] == 1
     assert found["kafka_consumergroup_group_lag"][labels] == 29
-    assert (
-        found["kminion_kafka_consumer_group_topic_partition_lag"]['group_id="a",partition_id="1",topic_name="t"'] == 29
-    )
     assert found["kafka_partition_latest_offset"] == {
         f'cluster_name="store",partition="{partition}",topic="t"': 30 for partition in (0, 1)
     }
