@@ -5,8 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from prometheus_client.exposition import generate_latest
+
+from offsets_pipeline.metrics.exposition import registry_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from offsets_pipeline.metrics.metric_families import ValueSource
 
 Figures = dict[str, dict[str, float]]
 
@@ -22,6 +28,11 @@ def figures_of(text: str) -> Figures:
             only = re.fullmatch(r'\w+="([^"]*)"', labels)
             found.setdefault(shown[1], {})[labels if only is None else only[1]] = float(shown[3])
     return found
+
+
+def exposed(*sources: ValueSource) -> Figures:
+    """`figures_of` the exposition of these sources."""
+    return figures_of(generate_latest(registry_of(*sources)).decode())
 
 
 def extents(places: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:

@@ -15,8 +15,8 @@ from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease
-from offsets_pipeline.metrics.metric_registry import Metrics
-from offsets_pipeline.observability.collectors import StateMetrics, TopicMetrics, Watched, batches_counted
+from offsets_pipeline.metrics.exposition import Exposition
+from offsets_pipeline.observability.collectors import QueryMetrics, StateMetrics, TopicMetrics
 from offsets_pipeline.observability.group_metrics import GroupMetrics
 from offsets_pipeline.observability.operator_log import OperatorLog, TopicLog
 from offsets_pipeline.query.state_reader import StateReader
@@ -24,12 +24,13 @@ from offsets_pipeline.stream.follow import follow
 from offsets_pipeline.topic_positions.position_sampler import PositionSampler, SamplerThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from offsets_pipeline.broker.kafka_options import KafkaOptions
     from offsets_pipeline.cli.section_sources import OfTopic
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.metrics.metric_families import Values, ValueSource
     from offsets_pipeline.store import Store
 
 
@@ -42,20 +43,22 @@ def read_topic(options: OfTopic, settings: Settings, *, fold: bool) -> int:
     """
     store = options.store
     kafka = kafka_options(options.bootstrap_server, options.client_options, settings)
-    clock, metrics = SystemClock(), Metrics()
-    log = OperatorLog(clock, metrics, only_warnings=options.available_now)
-    topic_log = TopicLog(options.topic or settings.topic.name, log, clock)
-    observer = TopicMetrics(metrics, topic_log, clock)
+    clock, queries = SystemClock(), QueryMetrics()
+    log = OperatorLog(clock, only_warnings=options.available_now)
+    topic = TopicMetrics(TopicLog(options.topic or settings.topic.name, log, clock), clock)
     folded = 0
 
     def on_fold(records: int) -> None:
         nonlocal folded
         folded += records
-        metrics.add("offsets_records_folded_total", records)
 
-    with Watched(metrics, options.metrics_file, options.metrics_port, log.warning) as watched:
+    def folds() -> Values:
+        return {"offsets_records_folded_total": folded if fold else None}
+
+    sources = (topic.values, folds, queries.values, log.values)
+    with Exposition(options.metrics_file, options.metrics_port, log.warning, *sources) as exposition:
         spark, stopped = spark_when_needed(settings, store, is_small=True), threading.Event()
-        ingest = TopicIngest(spark, store, kafka, settings, clock, observer, options.topic, options.semantics)
+        ingest = TopicIngest(spark, store, kafka, settings, clock, topic, options.topic, options.semantics)
 
         def stop() -> None:
             stopped.set()
@@ -64,13 +67,12 @@ def read_topic(options: OfTopic, settings: Settings, *, fold: bool) -> int:
         def read() -> int:
             stopping.spare_jvm(spark())
             sampling = _sampling(ingest.store, kafka, settings, clock, log.warning) if fold else None
-            watched.start(_counts(ingest.store, metrics, settings, clock, log.warning, with_groups=fold))
-            with batches_counted(spark(), metrics), ExitStack() as ends:
+            exposition.start(*_counted(ingest.store, settings, clock, log.warning, with_groups=fold))
+            with queries.counting(spark()), ExitStack() as ends:
                 if sampling is not None and not options.available_now:
                     sampling.start()
                     ends.callback(sampling.close)
                 if fold:
-                    metrics.add("offsets_records_folded_total", 0)
                     records = follow(
                         *(ingest, settings, clock),
                         available_now=options.available_now,
@@ -99,24 +101,17 @@ def read_topic(options: OfTopic, settings: Settings, *, fold: bool) -> int:
     return stopping.status(has_an_end=options.available_now)
 
 
-def _counts(
-    store: Store, metrics: Metrics, settings: Settings, clock: Clock, warn: Callable[[str], None], *, with_groups: bool
-) -> Callable[[], None]:
+def _counted(
+    store: Store, settings: Settings, clock: Clock, warn: Callable[[str], None], *, with_groups: bool
+) -> Iterator[ValueSource]:
     """Counts of the state tables, and with a fold of groups."""
 
     def reader() -> StateReader:
         return StateReader(store.folder(), settings.questions.max_unfolded_records)
 
-    state = StateMetrics(metrics, reader)
-    if not with_groups or store.properties.topic_kind.is_connect:
-        return state.count
-    groups = GroupMetrics(metrics, reader, store.table(TOPIC_OFFSETS.name), settings.lag, clock, warn)
-
-    def count() -> None:
-        state.count()
-        groups.count()
-
-    return count
+    yield StateMetrics(reader).count
+    if with_groups and not store.properties.topic_kind.is_connect:
+        yield GroupMetrics(reader, store.table(TOPIC_OFFSETS.name), settings.lag, clock, warn).count
 
 
 def _sampling(

@@ -14,7 +14,6 @@ from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.group_snapshots.group_snapshot import take_snapshot
 from offsets_pipeline.group_snapshots.snapshot_log import SnapshotLog
 from offsets_pipeline.lease import END, SNAPSHOT, WAIT, Lease
-from offsets_pipeline.metrics.metric_registry import Metrics
 from offsets_pipeline.observability.operator_log import OperatorLog
 from offsets_pipeline.topic_positions.position_sampler import PositionSampler
 from offsets_pipeline.topic_positions.sample_table import table_of
@@ -32,7 +31,7 @@ def snapshot(options: Snapshot, settings: Settings) -> int:
     """
     kafka = kafka_options(options.bootstrap_server, options.client_options, settings)
     clock, stopped = SystemClock(), threading.Event()
-    warning = OperatorLog(clock, Metrics()).warning
+    warning = OperatorLog(clock).warning
     interval_ms = None if options.available_now else options.interval_ms
     with Cluster(kafka) as cluster, ExitStack() as opened:
         log = opened.enter_context(

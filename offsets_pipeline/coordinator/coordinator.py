@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Self
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.coordinator import groups
-from offsets_pipeline.coordinator.coordinator_metrics import coordinator_metrics
 from offsets_pipeline.coordinator.core import ACKS_NONE, CoordinatorCore
 from offsets_pipeline.coordinator.expiration import Expiration
 from offsets_pipeline.coordinator.gauges import Gauges
@@ -125,10 +124,11 @@ class Coordinator:
         coordinator = cls(opened, settings or Settings(), clock or SystemClock())
         if metrics_port is not None:
             # imported for a port alone: the HTTP server takes 7 MiB
-            from offsets_pipeline.metrics.metrics_server import serve_metrics  # noqa: PLC0415
+            from offsets_pipeline.metrics.exposition import registry_of, serve_metrics  # noqa: PLC0415
 
             host, port = ("127.0.0.1", metrics_port) if isinstance(metrics_port, int) else metrics_port
-            coordinator._metrics_server = serve_metrics(coordinator_metrics(coordinator.gauges), host, port)
+            registry = registry_of(lambda: coordinator.gauges().values())
+            coordinator._metrics_server = serve_metrics(registry, host, port)
         try:
             coordinator._core.start(partitions)
         except BaseException:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from concurrent.futures import Future
 
+    from offsets_pipeline.metrics.metric_families import Values
+
 _UNKNOWN_ERROR = "UNKNOWN_SERVER_ERROR"
 
 
@@ -47,6 +49,23 @@ class Gauges(Counts):
     offsets: int = 0
     load_ms: Mapping[int, float] = field(default_factory=dict)
     refused: Mapping[str, int] = field(default_factory=dict)
+
+    def values(self) -> Values:
+        """Return the metrics for Prometheus."""
+        return {
+            "offsets_coordinator_groups": self.groups,
+            "offsets_coordinator_offsets": self.offsets,
+            "offsets_coordinator_commits_total": self.commits,
+            "offsets_coordinator_committed_offsets_total": self.committed_offsets,
+            "offsets_coordinator_lost_commits_total": self.lost,
+            "offsets_coordinator_expired_offsets_total": self.expired_offsets,
+            "offsets_coordinator_expired_groups_total": self.expired_groups,
+            "offsets_coordinator_appends_total": self.appends,
+            "offsets_coordinator_appended_records_total": self.appended_records,
+            "offsets_coordinator_append_conflicts_total": self.conflicts,
+            "offsets_coordinator_load_duration_seconds": {at: each / 1000 for at, each in self.load_ms.items()},
+            "offsets_coordinator_refused_requests_total": self.refused,
+        }
 
 
 class Refusals:

@@ -22,7 +22,6 @@ from offsets_pipeline.lag.consumer_status import (
 )
 from offsets_pipeline.lag.position_sources import UNKNOWN_END, Places
 from offsets_pipeline.lag.time_lag import Method, TimeLag
-from offsets_pipeline.semantics.group_types import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -79,6 +78,14 @@ class GroupLag(NamedTuple):
     max_lag: int | None
     max_lag_seconds: float | None
     as_of: str
+
+
+class TotalLag(NamedTuple):
+    """Sum and maxima of the lag of several partitions; None if no partition has one."""
+
+    lag: int | None
+    max_lag: int | None
+    max_lag_seconds: float | None
 
 
 def topics_of(groups: Mapping[str, GroupAnswer]) -> set[str]:
@@ -173,8 +180,6 @@ def group_lags(groups: Mapping[str, GroupAnswer], rows: Iterable[LagRow]) -> lis
         by_group.setdefault(row.group, []).append(row)
     found = []
     for name, of_group in by_group.items():
-        lags = [row.lag for row in of_group if row.lag is not None]
-        seconds = [row.lag_seconds for row in of_group if row.lag_seconds is not None]
         statuses = [row.status for row in of_group if row.status is not None]
         found.append(
             GroupLag(
@@ -183,13 +188,22 @@ def group_lags(groups: Mapping[str, GroupAnswer], rows: Iterable[LagRow]) -> lis
                 len(groups[name].members),
                 str(group_status(statuses)) if statuses else None,
                 len(of_group),
-                sum(lags) if lags else None,
-                max(lags, default=None),
-                max(seconds, default=None),
+                *total_lag(of_group),
                 min(row.as_of for row in of_group),
             )
         )
     return found
+
+
+def total_lag(rows: Iterable[LagRow]) -> TotalLag:
+    """Return the lag of these rows together."""
+    lags, seconds = [], []
+    for row in rows:
+        if row.lag is not None:
+            lags.append(row.lag)
+        if row.lag_seconds is not None:
+            seconds.append(row.lag_seconds)
+    return TotalLag(sum(lags) if lags else None, max(lags, default=None), max(seconds, default=None))
 
 
 class _Entries:
@@ -242,9 +256,9 @@ class _Entries:
 def offsets_of(group: GroupAnswer) -> dict[Place, tuple[int, int] | None]:
     """Committed offset and its time in ms, by partition; None for one that is assigned without a commit.
 
-    A share group has neither. A commit whose time is not known has the time -1.
+    A group that answers no offsets has neither. A commit whose time is not known has the time -1.
     """
-    if group.type == SHARE:
+    if not group.answers_offsets:
         return {}
     held: dict[Place, tuple[int, int] | None] = {
         (each.topic, each.partition): (each.offset, -1 if each.committed_ms is None else each.committed_ms)

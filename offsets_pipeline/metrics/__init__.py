@@ -1,1 +1,1 @@
-"""Metrics: their registry, and the server that answers Prometheus."""
+"""Metrics: their names, and their exposition to Prometheus."""

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE
-from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.log.log_range import PLACE
 from offsets_pipeline.log.log_scan import LogScan
-from offsets_pipeline.metrics.metrics_server import serve_metrics
-from offsets_pipeline.periodic import Periodic
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
+from offsets_pipeline.state.view_queries import VIEWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import (
@@ -37,26 +33,19 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta import DataFile, Snapshot
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
-    from offsets_pipeline.metrics.metric_registry import Metrics
+    from offsets_pipeline.metrics.metric_families import Values
+    from offsets_pipeline.query.relations import Relations
     from offsets_pipeline.query.state_reader import StateReader
 
 _PLACE = pa.schema([LOG.arrow_schema().field(name) for name in PLACE])
-_COUNT_SECONDS = 30.0  # between two counts of the state tables
-_WRITE_SECONDS = 2.0
 _EVENTS_SECONDS = 10.0  # to wait for the last events of queries that ended
-_BEHIND = "offsets_log_behind_topic_records"
-_OF_TOPICS_OFFSETS = (
-    _BEHIND,
-    "offsets_topic_unstable_records",
-    "offsets_topic_open_transaction_seconds",
-)
 
 
 class QueryMetrics(StreamingQueryListener):
     """Metrics of every batch of every streaming query of the session."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self) -> None:
+        self._durations: dict[str, tuple[int, float]] = {}  # batches and their seconds by query
         self._running: set[str] = set()
         self._changed = threading.Condition()
 
@@ -68,9 +57,9 @@ class QueryMetrics(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         """Count a batch."""
         query = str(event.progress.name)
-        self._metrics.add("offsets_batches_total", 1, query=query)
-        self._metrics.add("offsets_batch_duration_seconds_sum", event.progress.batchDuration / 1000, query=query)
-        self._metrics.add("offsets_batch_duration_seconds_count", 1, query=query)
+        with self._changed:
+            batches, seconds = self._durations.get(query, (0, 0.0))
+            self._durations[query] = batches + 1, seconds + event.progress.batchDuration / 1000
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
         """Nothing to count."""
@@ -86,28 +75,37 @@ class QueryMetrics(StreamingQueryListener):
         with self._changed:
             self._changed.wait_for(lambda: not self._running, seconds)
 
+    @contextmanager
+    def counting(self, spark: SparkSession) -> Iterator[None]:
+        """Count the batches of all queries that run in the `with` block, including the last ones."""
+        spark.streams.addListener(self)
+        try:
+            yield
+        finally:
+            self.wait(_EVENTS_SECONDS)
+            spark.streams.removeListener(self)
 
-@contextmanager
-def batches_counted(spark: SparkSession, metrics: Metrics) -> Iterator[None]:
-    """Count the batches of all queries that run in the `with` block, including the last ones."""
-    listener = QueryMetrics(metrics)
-    spark.streams.addListener(listener)
-    try:
-        yield
-    finally:
-        listener.wait(_EVENTS_SECONDS)
-        spark.streams.removeListener(listener)
+    def values(self) -> Values:
+        """Return batches and their durations by query."""
+        with self._changed:
+            durations = dict(self._durations)
+        return {
+            "offsets_batch_duration_seconds": durations,
+            "offsets_batches_total": {query: batches for query, (batches, _) in durations.items()},
+        }
 
 
 class TopicMetrics(TopicObserver):
     """Metrics of a followed topic; passes each call on to ``following``."""
 
-    def __init__(self, metrics: Metrics, following: TopicObserver, clock: Clock) -> None:
-        self._metrics = metrics
+    def __init__(self, following: TopicObserver, clock: Clock) -> None:
         self._following = following
         self._clock = clock
+        self._records_read = 0
+        self._log_incarnation: int | None = None
+        self._is_up: bool | None = None
+        self._succeeded_ms: int | None = None
         self._progress: TopicProgress | None = None  # of the last look, if it succeeded
-        metrics.add("offsets_records_read_total", 0)
 
     def connected(self, address: str, cluster_id: str | None) -> None:
         """Pass the call on."""
@@ -115,53 +113,62 @@ class TopicMetrics(TopicObserver):
 
     def missing(self, address: str) -> None:
         """Set the topic as not up."""
-        self._metrics.set("offsets_topic_up", 0)
+        self._is_up = False
         self._following.missing(address)
 
     def planned(self, progress: TopicProgress) -> None:
         """Set the incarnation of the log: the query starts or restarts."""
-        self._metrics.set("offsets_log_incarnation", progress.reading.log_incarnation)
-        self._is_up()
+        self._log_incarnation = progress.reading.log_incarnation
+        self._succeeded()
         self._following.planned(progress)
 
     def landed(self, records: int) -> None:
-        """Count records that were appended to the log, which may have caught up with the last look by them."""
-        self._metrics.add("offsets_records_read_total", records)
-        if self._progress is not None:
-            self._metrics.set_all(_BEHIND, "log_partition", self._progress.behind())
+        """Count records that were appended to the log."""
+        self._records_read += records
         self._following.landed(records)
 
     def looked(self, progress: TopicProgress) -> None:
-        """Set the gauges of the topic and of the log's distance from it."""
+        """Note the offsets of the topic. Batches that follow bring the log nearer to them."""
         self._progress = progress
-        unstable = {at: each.end - each.stable for at, each in progress.bounds.items()}
-        now_ms = self._clock.now_ms()
-        ages = {at: max(0.0, (now_ms - since) / 1000) for at, since in progress.open_since_ms.items()}
-        gauges: tuple[Mapping[int, float], ...] = (progress.behind(), unstable, ages)
-        for name, values in zip(_OF_TOPICS_OFFSETS, gauges, strict=True):
-            self._metrics.set_all(name, "log_partition", values)
-        self._is_up()
+        self._succeeded()
         self._following.looked(progress)
 
     def unreachable(self, error: OffsetsError) -> None:
         """Drop the gauges of the topic's offsets: their last values say nothing about the topic now."""
-        self._progress = None
-        self._metrics.set("offsets_topic_up", 0)
-        for name in _OF_TOPICS_OFFSETS:
-            self._metrics.set_all(name, "log_partition", {})
+        self._progress, self._is_up = None, False
         self._following.unreachable(error)
 
     def transaction_ended(self, log_partition: int) -> None:
         """Pass the call on."""
         self._following.transaction_ended(log_partition)
 
-    def _is_up(self) -> None:
-        self._metrics.set("offsets_topic_up", 1)
-        self._metrics.set("offsets_topic_last_success_timestamp_seconds", self._clock.now_ms() / 1000)
-
     def warned(self, text: str) -> None:
         """Pass the call on."""
         self._following.warned(text)
+
+    def _succeeded(self) -> None:
+        self._is_up, self._succeeded_ms = True, self._clock.now_ms()
+
+    def values(self) -> Values:
+        """Return the metrics of the topic, and of the log's distance from it."""
+        progress = self._progress
+        return {
+            "offsets_records_read_total": self._records_read,
+            "offsets_log_incarnation": self._log_incarnation,
+            "offsets_topic_up": self._is_up,
+            "offsets_topic_last_success_timestamp_seconds": self._succeeded_ms and self._succeeded_ms / 1000,
+            **({} if progress is None else self._of_offsets(progress)),
+        }
+
+    def _of_offsets(self, progress: TopicProgress) -> Values:
+        now_ms = self._clock.now_ms()
+        return {
+            "offsets_log_behind_topic_records": progress.behind(),
+            "offsets_topic_unstable_records": {at: each.end - each.stable for at, each in progress.bounds.items()},
+            "offsets_topic_open_transaction_seconds": {
+                at: max(0.0, (now_ms - since_ms) / 1000) for at, since_ms in progress.open_since_ms.items()
+            },
+        }
 
 
 class LogExtent:
@@ -199,89 +206,37 @@ class LogExtent:
 class StateMetrics:
     """Metrics of the state tables, and of their distance from the log."""
 
-    def __init__(self, metrics: Metrics, reader: Callable[[], StateReader]) -> None:
-        self._metrics = metrics
+    def __init__(self, reader: Callable[[], StateReader]) -> None:
         self._reader = reader
         self._extent = LogExtent()
 
-    def count(self) -> None:
-        """Count the tables and set the gauges. Raises as `StateReader`, or one of `UNREADABLE`."""
+    def count(self) -> Values:
+        """Count the tables. Raises as `StateReader`, or one of `UNREADABLE`."""
         tables = self._reader()
-        if not tables.properties.topic_kind.is_connect:
-            self._count_groups(tables)
+        counts = {} if tables.properties.topic_kind.is_connect else _groups_and_offsets(tables.relations)
         log_incarnation = tables.current_log.number
         of_log = {"log_incarnation": [log_incarnation]}
         corrupt = tables.table(QUARANTINE.name).rows(["log_partition"], of_log)
-        self._metrics.set("offsets_quarantined_records", corrupt.num_rows)
         folded = tables.table(FOLD_PROGRESS.name).rows(["log_partition", "folded_to"], of_log)
         folded_to = dict(zip(*(each.to_pylist() for each in folded.columns), strict=True))
         behind = dict.fromkeys(range(tables.offsets_partitions), 0)
         for at, (first, last) in self._extent.look(tables.table("log"), log_incarnation).items():
             behind[at] = max(0, last + 1 - max(folded_to.get(at, 0), first))
-        self._metrics.set_all("offsets_fold_behind_log_records", "log_partition", behind)
-
-    def _count_groups(self, tables: StateReader) -> None:
-        groups, offsets = (tables.relations.newest(each) for each in (DESCRIBED, OFFSETS))
-        hiding = f"(SELECT log_partition, group_id FROM {groups} WHERE {HIDES_OFFSETS})"
-        counts = {
-            "offsets_groups": f"FROM {groups} WHERE {ANSWERS}",
-            "offsets_committed_offsets": (
-                f"FROM {offsets} ANTI JOIN {hiding} USING (log_partition, group_id) WHERE {OFFSETS.answered}"
-            ),
+        return {
+            **counts,
+            "offsets_quarantined_records": corrupt.num_rows,
+            "offsets_fold_behind_log_records": behind,
         }
-        for name, rows in counts.items():
-            (count,) = tables.relations.select(f"SELECT count(*) AS n {rows}")["n"].to_pylist()
-            self._metrics.set(name, count)
 
 
-class Watched:
-    """Exposes metrics in a file or at a port until `close`, or the end of `with`; passes later failures to ``warn``.
-
-    Raises MetricsUnavailable if the file cannot be written, or the address cannot be bound, at the start.
-    """
-
-    def __init__(
-        self, metrics: Metrics, file: Path | None, address: tuple[str, int] | None, warn: Callable[[str], None]
-    ) -> None:
-        self._warn = warn
-        self._periodic: list[Periodic[None]] = []
-        self._write = None if file is None else partial(metrics.write, file)
-        if self._write is not None:
-            self._write()
-        self._server = None if address is None else serve_metrics(metrics, *address)
-
-    def start(self, count: Callable[[], None]) -> None:
-        """Call ``count`` every half minute and rewrite the file every two seconds, each in a thread.
-
-        Does nothing without a file and a port.
-        """
-        if self._write is None and self._server is None:
-            return
-        self._start("figures", count, _COUNT_SECONDS, "cannot count the state tables")
-        if self._write is not None:
-            self._start("metrics-file", self._write, _WRITE_SECONDS, "metrics are not up to date")
-
-    def _start(self, name: str, run: Callable[[], None], rest_seconds: float, failing: str) -> None:
-        periodic = Periodic(
-            run,
-            round(rest_seconds * 1000),
-            rests=True,
-            warn=self._warn,
-            describe=lambda error: f"{failing}: {first_line(error)}",
-            at_end=run,
-        )
-        self._periodic.append(periodic)
-        periodic.start(name)
-
-    def close(self) -> None:
-        """Count and write once more, then close the port."""
-        for each in self._periodic:
-            each.close()
-        if self._server is not None:
-            self._server.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def _groups_and_offsets(relations: Relations) -> dict[str, int]:
+    """The numbers of groups that exist and of offsets that are answered (R1, R14)."""
+    groups, offsets = relations.newest(DESCRIBED), relations.newest(OFFSETS)
+    answered = VIEWS["current_offsets"].format(
+        offsets=f"(FROM {offsets} WHERE {OFFSETS.answered})", hiding_groups=f"(FROM {groups} WHERE {HIDES_OFFSETS})"
+    )
+    (counts,) = relations.select(
+        f"SELECT (SELECT count(*) FROM {groups} WHERE {ANSWERS}) AS offsets_groups, "
+        f"(SELECT count(*) FROM ({answered})) AS offsets_committed_offsets"
+    ).to_pylist()
+    return dict(counts)

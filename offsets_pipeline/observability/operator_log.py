@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import shown_time
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
     from offsets_pipeline.maintenance import Upkeep
-    from offsets_pipeline.metrics.metric_registry import Metrics
+    from offsets_pipeline.metrics.metric_families import Values
 
 _LATE_MS = 60_000  # since the log last held all records: then it has fallen behind
 
@@ -27,11 +28,11 @@ class OperatorLog:
     Thread-safe: each line is one write.
     """
 
-    def __init__(self, clock: Clock, metrics: Metrics, *, only_warnings: bool = False) -> None:
+    def __init__(self, clock: Clock, *, only_warnings: bool = False) -> None:
         self._clock = clock
-        self._metrics = metrics
         self._only_warnings = only_warnings
-        metrics.add("offsets_warnings_total", 0)
+        self._lock = threading.Lock()
+        self._warnings = 0
 
     def say(self, text: str) -> None:
         """Write a change of state."""
@@ -40,8 +41,13 @@ class OperatorLog:
 
     def warning(self, text: str) -> None:
         """Write a warning and count it."""
-        self._metrics.add("offsets_warnings_total", 1)
+        with self._lock:
+            self._warnings += 1
         self._write(f"warning: {text}")
+
+    def values(self) -> Values:
+        """Return the number of warnings."""
+        return {"offsets_warnings_total": self._warnings}
 
     def upkeep(self, done: Iterable[Upkeep]) -> None:
         """Write how many files an upkeep found, left and removed."""

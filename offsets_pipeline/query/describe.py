@@ -91,6 +91,11 @@ class GroupAnswer:
     assignment_epoch: int | None = None
 
     @property
+    def answers_offsets(self) -> bool:
+        """Whether a fetch answers its offsets."""
+        return answers_offsets(self.type, misplaced=self.misplaced)
+
+    @property
     def last_commit_ms(self) -> int | None:
         """The time of the newest of the committed offsets, in ms since 1970; None without one."""
         return max((each.committed_ms for each in self.offsets if each.committed_ms is not None), default=None)
@@ -151,7 +156,7 @@ def group_answers(
         if are_named and row["misplaced"]:
             continue
         answers[name] = _group(row, names, offsets_partitions)
-        if answers_offsets(row):
+        if answers[name].answers_offsets:
             at = row["log_partition"], name
             answers[name].offsets = [
                 OffsetAnswer(*each[:-1], pending=each[:2] in pending.get(at, ()), committed_ms=each[-1])

@@ -53,6 +53,6 @@ def answering_rows(rows: Iterable[GroupRow], offsets_partitions: int) -> dict[st
     return found
 
 
-def answers_offsets(row: GroupRow) -> bool:
+def answers_offsets(group_type: str, *, misplaced: bool) -> bool:
     """Return whether a listed group answers its offsets: ANSWERS, and not HIDES_OFFSETS."""
-    return not row["misplaced"] and row["group_type"] != SHARE
+    return not misplaced and group_type != SHARE

@@ -24,8 +24,7 @@ from offsets_pipeline.config import Settings
 from offsets_pipeline.delta.schemas import LEASES
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.lease import END, FOLD, INGEST_TOPIC, Lease
-from offsets_pipeline.metrics.metric_registry import HELP
-from offsets_pipeline.observability.group_metrics import OF_PARTITIONS
+from offsets_pipeline.metrics.metric_families import FAMILIES
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
@@ -118,9 +117,13 @@ def test_available_records_are_followed_to_the_end_and_the_metrics_show_it(
         )  # also the last batch, whose progress event comes late
         assert figures["offsets_batch_duration_seconds_count"] == figures["offsets_batches_total"]
         assert min(figures["offsets_batch_duration_seconds_sum"].values()) > 0
-        told = {each if each in HELP else each.removesuffix("_sum").removesuffix("_count") for each in figures}
-        of_others = {name for name in HELP if name.startswith("offsets_coordinator")} | {*OF_PARTITIONS}
-        assert told == HELP.keys() - of_others - {"offsets_topic_open_transaction_seconds"}  # no transaction is open
+        told = {each if each in FAMILIES else each.removesuffix("_sum").removesuffix("_count") for each in figures}
+        of_others = {
+            name for name, of in FAMILIES.items() if name.startswith("offsets_coordinator") or "partition" in of.labels
+        }
+        assert told == FAMILIES.keys() - of_others - {
+            "offsets_topic_open_transaction_seconds"
+        }  # no transaction is open
         # the topic has no records, so all groups committed above its end
         assert set(figures["kafka_consumergroup_group_sum_lag"].values()) == {0}
         assert {*figures["kminion_kafka_consumer_group_members"]} == {*broker.answers.groups()["groups"]}

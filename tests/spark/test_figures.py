@@ -8,11 +8,10 @@ import pytest
 
 from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.log.metadata import LogMetadata
-from offsets_pipeline.metrics.metric_registry import Metrics
 from offsets_pipeline.observability.collectors import StateMetrics
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.segment import Damage
-from tests.figures import by_partition, extents, figures_of
+from tests.figures import by_partition, exposed, extents
 from tests.logs import capture_rows, oracle
 from tests.spark.stores import CLOCK, appended, copied, log_of
 
@@ -42,12 +41,11 @@ def counted(figures: Figures) -> tuple[float, float]:
 def test_metrics_are_of_the_current_log_incarnation_and_state(
     workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    store, metrics = copied(folded(OLD), tmp_path / "a store"), Metrics()
-    state = StateMetrics(metrics, lambda: StateReader(str(store), at_most=0))  # what a stream has folded
+    store = copied(folded(OLD), tmp_path / "a store")
+    state = StateMetrics(lambda: StateReader(str(store), at_most=0))  # what a stream has folded
 
     def figures() -> Figures:
-        state.count()
-        return figures_of(metrics.text())
+        return exposed(state.count)
 
     notes = LogMetadata(workbench.open(store), workbench.settings, CLOCK)
     notes.damage([(0, "a file", Damage(10, 5, "a reason", b"12345"))])
@@ -80,4 +78,4 @@ def test_tables_that_cannot_be_counted_are_an_error(folded: Callable[[str], Path
     for file in (store / "consumer_groups").rglob("*.parquet"):
         file.unlink()
     with pytest.raises(DamagedTable, match="consumer_groups"):
-        StateMetrics(Metrics(), lambda: StateReader(str(store))).count()
+        StateMetrics(lambda: StateReader(str(store))).count()

@@ -17,7 +17,6 @@ from offsets_pipeline.coordinator.requests import NO_MEMBER
 from offsets_pipeline.delta.schemas import TABLES
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
-from offsets_pipeline.metrics.metric_registry import Metrics
 from offsets_pipeline.observability.collectors import StateMetrics
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.retention_forecast import retention_inputs
@@ -220,10 +219,8 @@ def test_every_reader_answers_for_the_same_groups(
     held = {each.group_id: each for each in retention_inputs(reader)}
     assert held.keys() == {"simple", "both", "shared"}
 
-    metrics = Metrics()
-    StateMetrics(metrics, lambda: StateReader(str(store))).count()
-    assert re.search(r"^offsets_groups 3$", metrics.text(), re.MULTILINE)
-    assert re.search(r"^offsets_committed_offsets 2$", metrics.text(), re.MULTILINE)
+    metrics = StateMetrics(lambda: StateReader(str(store))).count()
+    assert (metrics["offsets_groups"], metrics["offsets_committed_offsets"]) == (3, 2)
 
     for at, log in logs.items():
         state = PartitionState(at, 2)
@@ -273,10 +270,8 @@ def test_classic_store_answers_for_misplaced_groups_and_lists_groups_with_offset
         "removed": ({("t", 0)}, set()),
         "pending": (set(), {("t", 0)}),
     }
-    metrics = Metrics()
-    StateMetrics(metrics, lambda: StateReader(str(store))).count()
-    assert re.search(r"^offsets_groups 3$", metrics.text(), re.MULTILINE)
-    assert re.search(r"^offsets_committed_offsets 2$", metrics.text(), re.MULTILINE)
+    metrics = StateMetrics(lambda: StateReader(str(store))).count()
+    assert (metrics["offsets_groups"], metrics["offsets_committed_offsets"]) == (3, 2)
 
 
 def test_views_are_created_in_a_catalog_by_a_command(

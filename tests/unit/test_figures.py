@@ -17,9 +17,10 @@ from offsets_pipeline.errors import BrokerUnreachable, MetricsUnavailable
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
-from offsets_pipeline.metrics.metric_registry import HELP, Metrics
-from offsets_pipeline.observability import collectors as figures
-from offsets_pipeline.observability.collectors import LogExtent, TopicMetrics, Watched
+from offsets_pipeline.metrics import exposition
+from offsets_pipeline.metrics.exposition import Exposition
+from offsets_pipeline.observability.collectors import LogExtent, TopicMetrics
+from tests.figures import exposed
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -28,34 +29,36 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from offsets_pipeline.delta import DataFile, Snapshot
+    from offsets_pipeline.metrics.metric_families import Values
+    from tests.figures import Figures
 
 PATIENCE_SECONDS = 30
 
 
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "_WRITE_SECONDS", 0.01)
-    monkeypatch.setattr(figures, "_COUNT_SECONDS", 0.01)
+    monkeypatch.setattr(exposition, "_WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(exposition, "_COUNT_SECONDS", 0.01)
 
 
 @pytest.mark.usefixtures("_hasty")
 def test_failed_metrics_are_warned_of_once_and_retried(tmp_path: Path) -> None:
-    metrics, file, counted = Metrics(), tmp_path / "m.prom", threading.Event()
+    file, counted = tmp_path / "m.prom", threading.Event()
     warnings: list[str] = []
     fails = ["no such column\nand a stack", "no such column", "another", None, "another"]
 
-    def count() -> None:
+    def count() -> Values:
         why = fails.pop(0) if fails else None
         if not fails:
-            metrics.set("offsets_groups", 5)
             counted.set()
         if why is not None:
             raise RuntimeError(why)
+        return {"offsets_groups": 5}
 
-    with Watched(metrics, file, None, warnings.append) as watched:
-        watched.start(count)
+    with Exposition(file, None, warnings.append) as metrics:
+        metrics.start(count)
         assert counted.wait(PATIENCE_SECONDS)
-    assert "offsets_groups 5\n" in file.read_text()
+    assert "offsets_groups 5.0\n" in file.read_text()
     cannot = "cannot count the state tables: "
     assert warnings == [cannot + "no such column", cannot + "another", cannot + "another"]
 
@@ -65,27 +68,27 @@ def test_a_file_that_cannot_be_written_to_for_a_while_is_written_to_later(tmp_pa
     folder, warned = tmp_path / "folder", threading.Event()
     warnings: list[str] = []
     folder.mkdir()
-    metrics, file = Metrics(), folder / "m.prom"
+    file, groups = folder / "m.prom", 5
 
     def warn(text: str) -> None:
         warnings.append(text)
         warned.set()
 
-    with Watched(metrics, file, None, warn) as watched:
+    with Exposition(file, None, warn, lambda: {"offsets_groups": groups}) as metrics:
         file.unlink()
         folder.rmdir()
-        watched.start(lambda: None)
+        metrics.start()
         assert warned.wait(PATIENCE_SECONDS)
-        metrics.set("offsets_groups", 7)
+        groups = 7
         folder.mkdir()
-    assert "offsets_groups 7\n" in file.read_text()
+    assert "offsets_groups 7.0\n" in file.read_text()
     expected = f"metrics are not up to date: cannot write metrics to {file}: No such file or directory"
     assert warnings == [expected]
 
 
 def test_unwritable_metrics_file_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(MetricsUnavailable, match="cannot write metrics to"):
-        Watched(Metrics(), tmp_path / "none" / "m.prom", None, lambda _: None)
+        Exposition(tmp_path / "none" / "m.prom", None, lambda _: None)
 
 
 def append(folder: Path, rows: list[tuple[int, int, int]]) -> Snapshot:
@@ -123,15 +126,15 @@ class Gauges:
 
     def __init__(self) -> None:
         self.now_ms_ = 1_000_000
-        self.metrics = Metrics()
-        self.topic = TopicMetrics(self.metrics, TopicObserver(), self)
+        self.topic = TopicMetrics(TopicObserver(), self)
 
     def now_ms(self) -> int:
         return self.now_ms_
 
-    def values(self) -> dict[str, float]:
-        lines = [line.rpartition(" ") for line in self.metrics.text().splitlines() if not line.startswith("#")]
-        return {name: float(value) for name, _, value in lines if not name.endswith("_total")}
+    def values(self) -> Figures:
+        found = exposed(self.topic.values)
+        del found["offsets_records_read_total"]
+        return found
 
 
 def progress(
@@ -146,18 +149,16 @@ def test_a_log_is_behind_the_topic_up_to_its_high_watermark() -> None:
     gauges = Gauges()
     gauges.topic.looked(progress({0: 7, 1: 5}, {0: Bounds(0, 6, 10), 1: Bounds(0, 4, 4)}, {0: 400_000}))
     assert gauges.values() == {
-        'offsets_log_behind_topic_records{log_partition="0"}': 3,
-        'offsets_log_behind_topic_records{log_partition="1"}': 0,
-        'offsets_topic_unstable_records{log_partition="0"}': 4,
-        'offsets_topic_unstable_records{log_partition="1"}': 0,
-        'offsets_topic_open_transaction_seconds{log_partition="0"}': 600,
-        "offsets_topic_up": 1,
-        "offsets_topic_last_success_timestamp_seconds": 1000,
+        "offsets_log_behind_topic_records": {"0": 3, "1": 0},
+        "offsets_topic_unstable_records": {"0": 4, "1": 0},
+        "offsets_topic_open_transaction_seconds": {"0": 600},
+        "offsets_topic_up": {"": 1},
+        "offsets_topic_last_success_timestamp_seconds": {"": 1000},
     }
 
 
 def test_a_batch_brings_the_log_nearer_to_the_topic_of_the_last_look() -> None:
-    gauges, behind = Gauges(), 'offsets_log_behind_topic_records{log_partition="0"}'
+    gauges, behind = Gauges(), "offsets_log_behind_topic_records"
     gauges.topic.landed(2)  # before the first look nothing is known of the topic's end
     assert behind not in gauges.values()
     reading = progress({0: 7}, {0: Bounds(0, 6, 10)}, {})
@@ -165,7 +166,7 @@ def test_a_batch_brings_the_log_nearer_to_the_topic_of_the_last_look() -> None:
     for end, records_behind in ((9, 1), (12, 0)):  # a query that is stopped after this looks no more
         reading.advance({0: Position(end, None)})
         gauges.topic.landed(2)
-        assert gauges.values()[behind] == records_behind
+        assert gauges.values()[behind] == {"0": records_behind}
     gauges.topic.unreachable(BrokerUnreachable("away"))
     gauges.topic.landed(2)
     assert behind not in gauges.values()
@@ -176,18 +177,13 @@ def test_during_an_outage_the_gauges_of_the_topic_have_no_value() -> None:
     gauges.topic.looked(progress({0: 7}, {0: Bounds(0, 6, 10)}, {0: 400_000}))
     gauges.now_ms_ += 60_000
     gauges.topic.unreachable(BrokerUnreachable("away"))
-    assert gauges.values() == {"offsets_topic_up": 0, "offsets_topic_last_success_timestamp_seconds": 1000}
+    assert gauges.values() == {
+        "offsets_topic_up": {"": 0},
+        "offsets_topic_last_success_timestamp_seconds": {"": 1000},
+    }
     gauges.topic.planned(progress({0: 7}, {0: Bounds(0, 6, 10)}, {}, 2))
     assert gauges.values() == {
-        "offsets_topic_up": 1,
-        "offsets_topic_last_success_timestamp_seconds": 1060,
-        "offsets_log_incarnation": 2,
+        "offsets_topic_up": {"": 1},
+        "offsets_topic_last_success_timestamp_seconds": {"": 1060},
+        "offsets_log_incarnation": {"": 2},
     }
-
-
-def test_the_documented_metrics_are_the_published_ones(root: Path) -> None:
-    text = (root / "docs" / "metrics.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| `")]
-    assert rows == [
-        [f"`{name}`", told.kind, f"`{told.label}`" if told.label else "", told.text] for name, told in HELP.items()
-    ]

@@ -1,7 +1,13 @@
-"""Figures in Prometheus' text format."""
+"""Metrics in Prometheus' text format.
+
+The expected text is worked out by hand from the definition of the format. The parser of prometheus_client would not be
+an independent reader: the same package writes the text.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
@@ -9,50 +15,68 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import MetricsUnavailable
-from offsets_pipeline.metrics.metric_registry import HELP, Metrics
-from offsets_pipeline.metrics.metrics_server import serve_metrics
+from offsets_pipeline.metrics.exposition import registry_of, serve_metrics, write_metrics
+from offsets_pipeline.metrics.metric_families import FAMILIES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from prometheus_client.registry import CollectorRegistry
+
+    from offsets_pipeline.metrics.metric_families import Values
+
 EXPECTED = """\
 # HELP offsets_records_read_total Records of the topic that were appended to the log.
 # TYPE offsets_records_read_total counter
-offsets_records_read_total 5
+offsets_records_read_total 5.0
+# HELP offsets_topic_last_success_timestamp_seconds Time of the last successful request about the topic, in seconds \
+since 1970.
+# TYPE offsets_topic_last_success_timestamp_seconds gauge
+offsets_topic_last_success_timestamp_seconds 1.795000000123e+09
 # HELP offsets_log_behind_topic_records Record offsets up to the topic's high watermark that were not read yet.
 # TYPE offsets_log_behind_topic_records gauge
-offsets_log_behind_topic_records{log_partition="1"} 3
+offsets_log_behind_topic_records{log_partition="1"} 3.0
 # HELP offsets_batch_duration_seconds Duration of the batches of a query.
 # TYPE offsets_batch_duration_seconds summary
-offsets_batch_duration_seconds_count{query="a\\"b"} 2
-offsets_batch_duration_seconds_sum{query="a\\"b"} 0.75
+offsets_batch_duration_seconds_count{query="a\\"\\\\\\nb"} 2.0
+offsets_batch_duration_seconds_sum{query="a\\"\\\\\\nb"} 0.75
+# HELP kafka_consumergroup_group_sum_lag Offsets that a group is behind.
+# TYPE kafka_consumergroup_group_sum_lag gauge
+kafka_consumergroup_group_sum_lag{cluster_name="c",group="é"} 0.0
 """
 
 
+def of_topic() -> Values:
+    return {
+        "offsets_records_read_total": 5,
+        "offsets_topic_up": None,
+        "offsets_topic_last_success_timestamp_seconds": 1_795_000_000.123,
+        "offsets_log_behind_topic_records": {1: 3},
+        "offsets_topic_open_transaction_seconds": {},
+    }
+
+
+def of_others() -> Values:
+    return {
+        "offsets_batch_duration_seconds": {'a"\\\nb': (2, 0.75)},
+        "kafka_consumergroup_group_sum_lag": {("c", "é"): 0, ("c", "unknown"): None},
+    }
+
+
 @pytest.fixture
-def metrics() -> Metrics:
-    found = Metrics()
-    for records in (2, 3):
-        found.add("offsets_records_read_total", records)
-    found.set_all("offsets_log_behind_topic_records", "log_partition", {0: 1})
-    found.set_all("offsets_log_behind_topic_records", "log_partition", {1: 3})  # 0 is not there any more
-    found.set_all("offsets_topic_open_transaction_seconds", "log_partition", {})
-    for seconds in (0.5, 0.25):
-        found.add("offsets_batch_duration_seconds_sum", seconds, query='a"b')
-        found.add("offsets_batch_duration_seconds_count", 1, query='a"b')
-    return found
+def metrics() -> CollectorRegistry:
+    return registry_of(of_topic, of_others)
 
 
-def test_metrics_are_in_prometheus_text_format(metrics: Metrics, tmp_path: Path) -> None:
-    assert metrics.text() == EXPECTED
-    metrics.write(tmp_path / "metrics.prom")
+def test_metrics_are_in_prometheus_text_format(metrics: CollectorRegistry, tmp_path: Path) -> None:
+    write_metrics(metrics, tmp_path / "metrics.prom")
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.prom"]
-    assert (tmp_path / "metrics.prom").read_text() == EXPECTED
+    assert (tmp_path / "metrics.prom").read_text(encoding="utf-8") == EXPECTED
     with pytest.raises(MetricsUnavailable, match="cannot write metrics to"):
-        metrics.write(tmp_path / "none" / "metrics.prom")
+        write_metrics(metrics, tmp_path / "none" / "metrics.prom")
 
 
-def test_metrics_are_served_over_http(metrics: Metrics) -> None:
+def test_metrics_are_served_over_http(metrics: CollectorRegistry) -> None:
     server = serve_metrics(metrics, "127.0.0.1", 0)
     try:
         at = f"http://127.0.0.1:{server.port}"
@@ -78,4 +102,14 @@ def test_documentation_names_every_figure(root: Path) -> None:
     rows = [
         [cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")
     ]
-    assert rows == [[name, told.kind, told.label or "", told.text] for name, told in HELP.items()]
+    assert rows == [[name, of.type, ", ".join(of.labels), of.help] for name, of in FAMILIES.items()]
+
+
+def test_a_process_without_metrics_imports_neither_their_package_nor_the_http_server() -> None:
+    code = (
+        "import sys\nimport offsets_pipeline.coordinator.coordinator\nfrom offsets_pipeline.cli import main\n"
+        "main(['--help'])\nheavy = {'prometheus_client', 'uvicorn'} & set(sys.modules)\n"
+        "sys.exit(str(sorted(heavy)) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -22,7 +22,7 @@ from offsets_pipeline.errors import (
     NotCoordinator,
     OffsetMetadataTooLarge,
 )
-from offsets_pipeline.metrics.metric_registry import HELP
+from offsets_pipeline.metrics.metric_families import FAMILIES
 from tests.unit.coordinator.stores import NOW_MS
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def test_a_scrape_tells_what_the_coordinator_did(store: Path) -> None:
     assert loads == {"0", "1", "2"}
     assert all(0 < second[name("load_duration_seconds"), at] < 60 for at in loads)
     assert {of for of, _ in first | second} == {
-        each for each in HELP if each.startswith("offsets_coordinator") and "refused" not in each
+        each for each in FAMILIES if each.startswith("offsets_coordinator") and "refused" not in each
     }
 
 

@@ -13,7 +13,6 @@ from offsets_pipeline.config.sections import LagSettings
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.delta.store_folder import create_tables
 from offsets_pipeline.lag.position_sources import SampledPositions
-from offsets_pipeline.metrics.metric_registry import Metrics
 from offsets_pipeline.observability.group_metrics import GroupMetrics
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.group_listing import list_groups
@@ -22,7 +21,7 @@ from offsets_pipeline.report.collect import ReportOptions, collect_report, state
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
-from tests.figures import figures_of
+from tests.figures import exposed
 from tests.logs import LogPartition
 from tests.spark.stores import appended
 
@@ -97,9 +96,9 @@ def report_of(store: str, *, is_past: bool) -> Report:
 
 
 def test_metrics_have_the_last_commit_of_answered_offsets(store: str) -> None:
-    metrics, samples = Metrics(), table_of(store)
+    samples = table_of(store)
     reader = lambda: StateReader(store)  # noqa: E731
-    GroupMetrics(metrics, reader, samples, LagSettings(), FixedClock(NOW_MS), lambda _: None).count()
-    assert figures_of(metrics.text())["offsets_group_last_commit_timestamp_seconds"] == {
+    metrics = GroupMetrics(reader, samples, LagSettings(), FixedClock(NOW_MS), lambda _: None)
+    assert exposed(metrics.count)["offsets_group_last_commit_timestamp_seconds"] == {
         f'cluster_name="store",group="answers",topic="{OTHER}"': OLD_MS / 1000
     }

@@ -7,8 +7,7 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.metrics.metric_registry import Metrics
-from offsets_pipeline.metrics.metrics_server import serve_metrics
+from offsets_pipeline.metrics.exposition import registry_of, serve_metrics
 from offsets_pipeline.rest.limits import Limits
 from offsets_pipeline.rest.server import Access, RestServer
 from tests.kafka.certificates import Authority
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from offsets_pipeline.metrics.metric_families import Values
 
 #: The first half of a request's headers.
 HALF = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
@@ -45,9 +46,7 @@ def ended(connection: socket.socket) -> bytes:
 
 @contextmanager
 def metrics_served(limits: Limits) -> Iterator[RestServer]:
-    metrics = Metrics()
-    metrics.set("offsets_groups", 5)
-    server = serve_metrics(metrics, "127.0.0.1", 0, limits)
+    server = serve_metrics(registry_of(lambda: {"offsets_groups": 5}), "127.0.0.1", 0, limits)
     try:
         yield server
     finally:
@@ -71,7 +70,7 @@ def test_a_request_without_the_end_of_its_headers_is_closed() -> None:
             assert ended(silent) == ended(half_sent) == b""
         with connected(server, WHOLE + HALF[:5]) as reused:
             received = b""
-            while not received.endswith(b"offsets_groups 5\n"):
+            while not received.endswith(b"offsets_groups 5.0\n"):
                 more = reused.recv(1_000)
                 assert more, received
                 received += more
@@ -136,11 +135,12 @@ def test_a_client_that_does_not_read_its_answer_is_closed() -> None:
 def test_a_request_that_is_answered_slowly_keeps_its_connection() -> None:
     asked, goes_on = threading.Event(), threading.Event()
 
-    def collect(_: Metrics) -> None:
+    def values() -> Values:
         asked.set()
         assert goes_on.wait(PATIENT)
+        return {}
 
-    server = serve_metrics(Metrics(collect), "127.0.0.1", 0, Limits(1, header_seconds=1.0))
+    server = serve_metrics(registry_of(values), "127.0.0.1", 0, Limits(1, header_seconds=1.0))
     try:
         with connected(server, WHOLE) as asking:
             assert asked.wait(PATIENT)
