@@ -10,7 +10,7 @@ from functools import cache
 
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.message_types import MESSAGE_TYPES, MessageType
-from offsets_pipeline.record.schema import Codec, Fields, Schema, codec_for
+from offsets_pipeline.record.schema import Fields, Schema, SchemaCodec, codec_for
 from offsets_pipeline.record.wire import Reader
 
 VERSION_BYTES = 2
@@ -46,7 +46,7 @@ class DecodedValue:
 
 
 @cache
-def compiled(schema: Schema, version: int) -> Codec:
+def compiled(schema: Schema, version: int) -> SchemaCodec:
     """Codec of one version, compiled once."""
     return codec_for(schema, version)
 

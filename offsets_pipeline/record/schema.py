@@ -93,20 +93,20 @@ class Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Codec:
+class SchemaCodec:
     """Functions that read and write one type. Both take the field's name for errors."""
 
     read: Callable[[Reader, str], Value]
     write: Callable[[bytearray, Value, str], None]
 
 
-def codec_for(schema: Schema, version: int) -> Codec:
+def codec_for(schema: Schema, version: int) -> SchemaCodec:
     """Compile the codec of one version of a schema. It reads bytes into a dict of fields, and writes them back."""
     return _struct_codec(schema.fields, version, flexible=schema.is_flexible(version))
 
 
-def _fixed(read: Callable[[Reader, str], Value], write: Callable[[bytearray, Value], None]) -> Codec:
-    return Codec(read, lambda out, value, _field: write(out, value))
+def _fixed(read: Callable[[Reader, str], Value], write: Callable[[bytearray, Value], None]) -> SchemaCodec:
+    return SchemaCodec(read, lambda out, value, _field: write(out, value))
 
 
 _FIXED = {
@@ -126,7 +126,7 @@ def _codec(
     flexible: bool,
     nullable: bool = False,
     tagged: bool = False,
-) -> Codec:
+) -> SchemaCodec:
     if isinstance(type_, StructOf):
         codec = _struct_codec(type_.fields, version, flexible=flexible)
         return _nullable_struct(codec, tagged=tagged) if nullable else codec
@@ -142,7 +142,7 @@ def _codec(
 
 # STRING            int16 length, UTF-8 bytes             NULLABLE_STRING: length -1 is null
 # COMPACT_STRING    uvarint length + 1, UTF-8 bytes       COMPACT_NULLABLE_STRING: uvarint 0 is null
-def _string_codec(*, flexible: bool, nullable: bool) -> Codec:
+def _string_codec(*, flexible: bool, nullable: bool) -> SchemaCodec:
     read_length = Reader.compact_length if flexible else Reader.length16
     write_length = wire.write_compact_length if flexible else wire.write_length16
 
@@ -168,11 +168,11 @@ def _string_codec(*, flexible: bool, nullable: bool) -> Codec:
         write_length(out, len(data))
         out += data
 
-    return Codec(read, write)
+    return SchemaCodec(read, write)
 
 
 # BYTES             int32 length, bytes                   COMPACT_BYTES: uvarint length + 1, bytes
-def _bytes_codec(*, flexible: bool, nullable: bool) -> Codec:
+def _bytes_codec(*, flexible: bool, nullable: bool) -> SchemaCodec:
     read_length = Reader.compact_length if flexible else Reader.length32
     write_length = wire.write_compact_length if flexible else wire.write_length32
 
@@ -193,11 +193,11 @@ def _bytes_codec(*, flexible: bool, nullable: bool) -> Codec:
         write_length(out, len(value))
         out += value
 
-    return Codec(read, write)
+    return SchemaCodec(read, write)
 
 
 # ARRAY             int32 count, elements                 COMPACT_ARRAY: uvarint count + 1, elements
-def _array_codec(element: Codec, *, flexible: bool, nullable: bool) -> Codec:
+def _array_codec(element: SchemaCodec, *, flexible: bool, nullable: bool) -> SchemaCodec:
     read_length = Reader.compact_length if flexible else Reader.length32
     write_length = wire.write_compact_length if flexible else wire.write_length32
 
@@ -220,11 +220,11 @@ def _array_codec(element: Codec, *, flexible: bool, nullable: bool) -> Codec:
         for item in value:
             element.write(out, item, field)
 
-    return Codec(read, write)
+    return SchemaCodec(read, write)
 
 
 # nullable struct   int8 -1 null or 1 present, fields     in a tagged field: uvarint 0 null or 1 present, fields (R8)
-def _nullable_struct(codec: Codec, *, tagged: bool) -> Codec:
+def _nullable_struct(codec: SchemaCodec, *, tagged: bool) -> SchemaCodec:
     def read(reader: Reader, field: str) -> Value:
         present = reader.uvarint(field) if tagged else reader.int8(field)
         is_null = present <= 0 if tagged else present < 0
@@ -238,10 +238,10 @@ def _nullable_struct(codec: Codec, *, tagged: bool) -> Codec:
         if value is not None:
             codec.write(out, value, field)
 
-    return Codec(read, write)
+    return SchemaCodec(read, write)
 
 
-def _with_sentinel(codec: Codec, sentinel: int) -> Codec:
+def _with_sentinel(codec: SchemaCodec, sentinel: int) -> SchemaCodec:
     # R7: -1 for "none" exists on the wire only
     def read(reader: Reader, field: str) -> Value:
         value = codec.read(reader, field)
@@ -250,15 +250,15 @@ def _with_sentinel(codec: Codec, sentinel: int) -> Codec:
     def write(out: bytearray, value: Value, field: str) -> None:
         codec.write(out, sentinel if value is None else value, field)
 
-    return Codec(read, write)
+    return SchemaCodec(read, write)
 
 
-def _field_codec(field: Field, version: int, *, flexible: bool) -> Codec:
+def _field_codec(field: Field, version: int, *, flexible: bool) -> SchemaCodec:
     codec = _codec(field.type, version, flexible=flexible, nullable=field.nullable, tagged=field.tag is not None)
     return codec if field.sentinel is None else _with_sentinel(codec, field.sentinel)
 
 
-def _struct_codec(fields: tuple[Field, ...], version: int, *, flexible: bool) -> Codec:
+def _struct_codec(fields: tuple[Field, ...], version: int, *, flexible: bool) -> SchemaCodec:
     present = [
         (field, _field_codec(field, version, flexible=flexible)) for field in fields if field.in_version(version)
     ]
@@ -288,10 +288,10 @@ def _struct_codec(fields: tuple[Field, ...], version: int, *, flexible: bool) ->
         if flexible:
             _write_tagged(out, name, tagged, value)
 
-    return Codec(read, write)
+    return SchemaCodec(read, write)
 
 
-def _write_field(codec: Codec, out: bytearray, value: Value, path: str) -> None:
+def _write_field(codec: SchemaCodec, out: bytearray, value: Value, path: str) -> None:
     try:
         codec.write(out, value, path)
     except (struct.error, ValueError, OverflowError, TypeError) as error:  # a number too large, no number, no UUID
@@ -299,7 +299,7 @@ def _write_field(codec: Codec, out: bytearray, value: Value, path: str) -> None:
 
 
 # tagged fields     uvarint count, then per field: uvarint tag, uvarint size, bytes; ascending by tag
-def _read_tagged(reader: Reader, known: dict[int, tuple[Field, Codec]], value: Fields) -> None:
+def _read_tagged(reader: Reader, known: dict[int, tuple[Field, SchemaCodec]], value: Fields) -> None:
     for field, _ in known.values():
         value[field.name] = None
     unknown: list[tuple[int, bytes]] = []
@@ -325,7 +325,7 @@ def _read_tagged(reader: Reader, known: dict[int, tuple[Field, Codec]], value: F
         value[UNKNOWN_TAGGED_FIELDS] = unknown
 
 
-def _write_tagged(out: bytearray, name: str, known: dict[int, tuple[Field, Codec]], value: Fields) -> None:
+def _write_tagged(out: bytearray, name: str, known: dict[int, tuple[Field, SchemaCodec]], value: Fields) -> None:
     tags: list[tuple[int, bytes]] = list(value.get(UNKNOWN_TAGGED_FIELDS, ()))
     for tag, (field, codec) in known.items():
         if value.get(field.name) is not None or field.written_when_null:
