@@ -44,6 +44,8 @@ TRY_LATER = frozenset({
     16,  # NOT_COORDINATOR: the group has moved to another broker
     89,  # THROTTLING_QUOTA_EXCEEDED
 })  # fmt: skip
+#: A retry may heal these, with new metadata.
+RETRIABLE = STALE_METADATA | TRY_LATER
 _NO_TOPIC = frozenset({UNKNOWN_TOPIC_OR_PARTITION, 17, 100})  # INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID
 _NOT_AUTHORIZED = frozenset({29, 30, 31, 53})  # topic, group, cluster, transactional id
 _NOT_AUTHENTICATED = frozenset({UNSUPPORTED_SASL_MECHANISM, 34, 58})  # ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED

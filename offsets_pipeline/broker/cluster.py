@@ -4,39 +4,32 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from offsets_pipeline.broker.broker_errors import (
     NO_ERROR,
-    STALE_METADATA,
-    TRY_LATER,
+    RETRIABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
     broker_error,
     unreachable,
 )
 from offsets_pipeline.broker.client_settings import client_settings
-from offsets_pipeline.broker.cluster_metadata import (
-    Broker,
-    Place,
-    TopicMetadata,
-    by_leader,
-    by_leader_of_topics,
-    topic_metadata,
-)
+from offsets_pipeline.broker.cluster_metadata import Broker, Place, TopicMetadata, topic_metadata
 from offsets_pipeline.broker.connection import Connection
 from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic, OffsetsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 
     from offsets_pipeline.broker.kafka_options import KafkaOptions
 
 _TOPIC_RESOURCE = 2
 _MAX_BACKOFF_SECONDS = 1.0
 
+_Key = TypeVar("_Key", bound="Hashable")
 _Answer = TypeVar("_Answer")
 
 
@@ -85,12 +78,12 @@ class Cluster:
     def brokers(self) -> dict[int, Broker]:
         """The brokers that are up, by node id."""
         if not self._brokers:
-            self.retried(lambda: self._metadata([]))
+            self.retried(self.refresh)
         return dict(self._brokers)
 
     def topic(self, name: str) -> TopicMetadata:
         """Id, partitions and leaders of a topic, as a broker knows them now. Raises NoSuchTopic."""
-        return self.retried(lambda: self._metadata([name])[name])
+        return self.retried(lambda: _known(self._metadata([name])[name]))
 
     def topics(self, names: Collection[str] | None) -> dict[str, TopicMetadata]:
         """Id, partitions and leaders of these topics; None: of all topics.
@@ -98,11 +91,8 @@ class Cluster:
         Leaves out topics that do not exist, or that we may not describe.
         """
         wanted = None if names is None else sorted(names)
-        return {} if wanted == [] else self.retried(lambda: self._metadata(wanted, required=False))
-
-    def topic_ids(self) -> dict[str, str | None]:
-        """Names of all topics that we may describe, with their ids; an id is None if the cluster has no topic ids."""
-        return {name: each.topic_id for name, each in self.topics(None).items()}
+        found = {} if wanted == [] else self.retried(lambda: self._metadata(wanted))
+        return {name: each for name, each in found.items() if isinstance(each, TopicMetadata)}
 
     def topic_configs(self, name: str, keys: Collection[str]) -> dict[str, str | None]:
         """Values of a topic's configs, such as delete.retention.ms; omits those that the broker does not know."""
@@ -131,94 +121,95 @@ class Cluster:
 
     def ask_leaders(
         self,
-        topic: str,
-        partitions: Iterable[int],
-        ask: Callable[[Connection, TopicMetadata, list[int]], Mapping[int, tuple[int, _Answer]]],
-        action: str,
-    ) -> dict[int, _Answer]:
-        """Ask the leader of each partition, one request to each broker, and again where the metadata was out of date.
-
-        Args:
-            topic: name of the topic.
-            partitions: partitions to ask about.
-            ask: sends one request, and returns an error code and an answer for each partition.
-            action: what the request is for, as "list the offsets", for errors.
-        """
-        wanted = set(partitions)
-        answers: dict[int, _Answer] = {}
-
-        def ask_rest() -> dict[int, _Answer]:
-            metadata = self._metadata([topic])[topic]
-            error: tuple[int, Connection] | None = None
-            for node_id, at_node in by_leader(metadata, wanted - answers.keys()).items():
-                connection = self.connection_to(node_id)
-                for partition, (code, answer) in ask(connection, metadata, at_node).items():
-                    if code == NO_ERROR:
-                        answers[partition] = answer
-                    else:
-                        error = error or (code, connection)
-            if error is not None:
-                self.check(*error, f"{action} of topic {topic}", topic=topic)
-            if answers.keys() < wanted:
-                missing = min(wanted - answers.keys())
-                raise _Retry(unreachable(self.settings.at, f"partition {missing} of topic {topic} has no leader"))
-            return answers
-
-        return self.retried(ask_rest)
-
-    def ask_leaders_of_topics(
-        self,
         places: Iterable[Place],
         ask: Callable[[Connection, Mapping[str, TopicMetadata], list[Place]], Mapping[Place, tuple[int, _Answer]]],
         action: str,
+        at_once: int | None = None,
     ) -> dict[Place, _Answer | OffsetsError]:
-        """Ask the leaders of partitions of many topics; an error takes the place of an answer that does not come.
+        """Ask the leaders of partitions; an error takes the place of an answer that does not come.
 
         Args:
             places: partitions to ask about.
             ask: sends one request, and returns an error code and an answer for each of its partitions.
             action: what the request is for, as "list the offsets", for errors.
+            at_once: the largest number of partitions of a request; None: no limit.
 
-        Raises an error only if the cluster does not answer at all.
+        Raises as `ask_each`.
         """
-        wanted = set(places)
-        answers: dict[Place, _Answer | OffsetsError] = {}
-        failed: dict[Place, OffsetsError] = {}
+        metadata: dict[str, TopicMetadata] = {}
+
+        def leaders(rest: list[Place]) -> dict[Place, int | OffsetsError | Retry]:
+            found = self._metadata(sorted({topic for topic, _ in rest}))
+            metadata.update({name: each for name, each in found.items() if isinstance(each, TopicMetadata)})
+            return {(topic, partition): self._leader(found[topic], partition) for topic, partition in rest}
+
+        def ask_leader(connection: Connection, at_leader: list[Place]) -> Mapping[Place, tuple[int, _Answer]]:
+            return ask(connection, metadata, at_leader)
+
+        def error(code: int, place: Place, connection: Connection) -> OffsetsError:
+            return broker_error(code, connection.at, f"{action} of topic {place[0]}", topic=place[0])
+
+        return self.ask_each(places, leaders, ask_leader, error, at_once)
+
+    def _leader(self, topic: TopicMetadata | OffsetsError | Retry, partition: int) -> int | OffsetsError | Retry:
+        """The node id of a partition's leader, or why there is none."""
+        if not isinstance(topic, TopicMetadata):
+            return topic
+        leader = topic.partitions.get(partition)
+        if leader is None:
+            return NoSuchTopic(f"{self.settings.at} has no partition {partition} of topic {topic.name}")
+        if leader.node_id is None:
+            return Retry(unreachable(self.settings.at, f"partition {partition} of topic {topic.name} has no leader"))
+        return leader.node_id
+
+    def ask_each(
+        self,
+        keys: Iterable[_Key],
+        find: Callable[[list[_Key]], Mapping[_Key, int | OffsetsError | Retry]],
+        ask: Callable[[Connection, list[_Key]], Mapping[_Key, tuple[int, _Answer]]],
+        error: Callable[[int, _Key, Connection], OffsetsError],
+        at_once: int | None = None,
+    ) -> dict[_Key, _Answer | OffsetsError]:
+        """Ask for each key the broker that can answer, and again where another broker may answer later.
+
+        An error takes the place of an answer that does not come.
+
+        Args:
+            keys: partitions or groups to ask about.
+            find: returns the node id of each key's broker, or why there is none.
+            ask: sends a request about some keys of one broker, and returns an error code and an answer for each.
+            error: the error for an error code of a key.
+            at_once: the largest number of keys of a request; None: no limit.
+
+        Raises an error only if no broker tells which broker to ask, or if a broker refuses the whole request.
+        """
+        answers = _Answers[_Key, _Answer](keys)
 
         def ask_rest() -> None:
-            failed.clear()
-            rest = sorted(wanted - answers.keys())
-            metadata = self._metadata(sorted({topic for topic, _ in rest}), required=False) if rest else {}
-            by_node, without_leader = by_leader_of_topics(metadata, rest)
-            for place in rest:
-                if place[0] not in metadata or place[1] not in metadata[place[0]].partitions:
-                    answers[place] = NoSuchTopic(f"{self.settings.at} has no partition {place[1]} of topic {place[0]}")
-            for topic, partition in without_leader:
-                failed[topic, partition] = unreachable(
-                    self.settings.at, f"partition {partition} of topic {topic} has no leader"
-                )
+            by_node: dict[int, list[_Key]] = {}
+            for key, found in find(answers.begin_round()).items():
+                if isinstance(found, int):
+                    by_node.setdefault(found, []).append(key)
+                else:
+                    answers.take(key, found)
             for node_id, at_node in by_node.items():
                 try:
                     connection = self.connection_to(node_id)
-                    found = ask(connection, metadata, at_node)
-                except BrokerUnreachable as error:
-                    failed.update(dict.fromkeys(at_node, error))
-                    continue
-                for place, (code, answer) in found.items():
-                    if code == NO_ERROR:
-                        answers[place] = answer
-                        continue
-                    error_ = broker_error(code, connection.at, f"{action} of topic {place[0]}", topic=place[0])
-                    (failed if code in STALE_METADATA or code in TRY_LATER else answers)[place] = error_
-            if failed:
-                raise _Retry(next(iter(failed.values())))
+                    for some in _portions(at_node, at_once):
+                        for key, (code, answer) in ask(connection, some).items():
+                            failed = None if code == NO_ERROR else or_retry(code, error(code, key, connection))
+                            answers.take(key, answer if failed is None else failed)
+                except BrokerUnreachable as away:
+                    answers.fail(at_node, away)
+            answers.end_round()
 
         try:
-            self.retried(ask_rest)
-        except OffsetsError:
-            if not failed:
+            if answers.wanted:
+                self.retried(ask_rest)
+        except OffsetsError as raised:
+            if raised not in answers.failed.values():
                 raise
-        return {**failed, **answers}
+        return answers.all()
 
     def refresh(self) -> None:
         """Ask any broker which brokers are up. In the function of `retried` only."""
@@ -227,11 +218,11 @@ class Cluster:
     def ask_all(self, ask: Callable[[Connection], _Answer]) -> list[_Answer]:
         """Ask every broker that is up."""
 
-        def ask_each() -> list[_Answer]:
-            self._metadata([])
+        def ask_them() -> list[_Answer]:
+            self.refresh()
             return [ask(self.connection_to(node_id)) for node_id in sorted(self._brokers)]
 
-        return self.retried(ask_each)
+        return self.retried(ask_them)
 
     def connect(self, node_id: int) -> Connection:
         """A new connection to a broker; the caller closes it. Raises BrokerUnreachable if there is no such broker."""
@@ -250,12 +241,8 @@ class Cluster:
         topic: str | None = None,
     ) -> None:
         """Raise the error of an error code other than 0; the request is retried if that may help."""
-        if code == NO_ERROR:
-            return
-        error = broker_error(code, connection.at, action, needs, topic)
-        if code in STALE_METADATA or code in TRY_LATER:
-            raise _Retry(error)
-        raise error
+        if code != NO_ERROR:
+            raise or_retry(code, broker_error(code, connection.at, action, needs, topic))
 
     def retried(self, ask: Callable[[], _Answer]) -> _Answer:
         """Call again after errors that a retry may heal, until default.api.timeout.ms have passed."""
@@ -264,7 +251,7 @@ class Cluster:
         while True:
             try:
                 return ask()
-            except _Retry as error:
+            except Retry as error:
                 failed: OffsetsError = error.error
             except BrokerUnreachable as error:
                 if not self._brokers:
@@ -275,11 +262,8 @@ class Cluster:
             time.sleep(backoff)
             backoff = min(2 * backoff, _MAX_BACKOFF_SECONDS)
 
-    def _metadata(self, names: list[str] | None, *, required: bool = True) -> dict[str, TopicMetadata]:
-        """Ask any broker for the brokers and these topics; None: all topics.
-
-        Leaves out topics with an error if they are not ``required``.
-        """
+    def _metadata(self, names: list[str] | None) -> dict[str, TopicMetadata | OffsetsError | Retry]:
+        """Ask any broker for the brokers and these topics, each with its error; None: all topics."""
         topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         connection = self.any_connection()
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
@@ -288,16 +272,14 @@ class Cluster:
         with self._lock:
             self._cluster_id = answer.cluster_id
             self._brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in answer.brokers}
-        found = {}
-        for topic in answer.topics:
-            action = f"read topic {topic.name}"
-            if topic.error_code and not required:
+        found: dict[str, TopicMetadata | OffsetsError | Retry] = {}
+        for each in answer.topics:
+            if each.error_code == NO_ERROR:
+                found[each.name] = topic_metadata(each)
                 continue
-            if names is not None and topic.error_code == UNKNOWN_TOPIC_OR_PARTITION:
-                raise broker_error(topic.error_code, connection.at, action, topic=topic.name)
-            if names is not None:
-                self.check(topic.error_code, connection, action, topic=topic.name)
-            found[topic.name] = topic_metadata(topic)
+            error = broker_error(each.error_code, connection.at, f"read topic {each.name}", topic=each.name)
+            is_unknown = each.error_code == UNKNOWN_TOPIC_OR_PARTITION  # here it is final
+            found[each.name] = error if is_unknown else or_retry(each.error_code, error)
         return found
 
     def any_connection(self) -> Connection:
@@ -338,9 +320,70 @@ class Cluster:
             self._any = None
 
 
-class _Retry(Exception):
+class _Answers(Generic[_Key, _Answer]):
+    """Answers by key over rounds of requests; `failed` has the errors of this round that a retry may heal."""
+
+    def __init__(self, keys: Iterable[_Key]) -> None:
+        self.wanted = list(dict.fromkeys(keys))
+        self.failed: dict[_Key, OffsetsError] = {}
+        self._found: dict[_Key, _Answer | OffsetsError] = {}
+
+    def begin_round(self) -> list[_Key]:
+        """Begin a round; returns the keys without an answer."""
+        self.failed.clear()
+        return [key for key in self.wanted if key not in self._found]
+
+    def take(self, key: _Key, answer: _Answer | OffsetsError | Retry) -> None:
+        """Take the answer of a key, or its error."""
+        if isinstance(answer, Retry):
+            self.failed[key] = answer.error
+        else:
+            self._found[key] = answer
+
+    def fail(self, keys: Iterable[_Key], error: OffsetsError) -> None:
+        """Take an error that a retry may heal for the keys that have no answer yet."""
+        self.failed |= {key: error for key in keys if key not in self._found}
+
+    def end_round(self) -> None:
+        """Raise `Retry` if a key has an error that a retry may heal."""
+        if self.failed:
+            raise Retry(next(iter(self.failed.values())))
+
+    def all(self) -> dict[_Key, _Answer | OffsetsError]:
+        """The answers and errors, in the order of the keys."""
+        found = self.failed | self._found
+        return {key: found[key] for key in self.wanted if key in found}
+
+
+class Retry(Exception):
     """An answer that a retry may heal; `error` is raised when the time is over."""
 
     def __init__(self, error: OffsetsError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def or_retry(code: int, error: OffsetsError) -> OffsetsError | Retry:
+    """The error of an error code, as a `Retry` if a retry may heal it."""
+    return Retry(error) if code in RETRIABLE else error
+
+
+def answered(found: Mapping[_Key, _Answer | OffsetsError]) -> dict[_Key, _Answer]:
+    """All answers. Raises the first error among them."""
+    answers: dict[_Key, _Answer] = {}
+    for key, answer in found.items():
+        if isinstance(answer, OffsetsError):
+            raise answer
+        answers[key] = answer
+    return answers
+
+
+def _known(topic: TopicMetadata | OffsetsError | Retry) -> TopicMetadata:
+    if isinstance(topic, TopicMetadata):
+        return topic
+    raise topic
+
+
+def _portions(keys: list[_Key], at_once: int | None) -> Iterator[list[_Key]]:
+    size = at_once or len(keys)
+    return (keys[start : start + size] for start in range(0, len(keys), size))

@@ -16,8 +16,8 @@ from kafka.protocol.consumer import FetchRequest
 from offsets_pipeline.broker.broker_errors import (
     NO_ERROR,
     OFFSET_OUT_OF_RANGE,
+    RETRIABLE,
     STALE_METADATA,
-    TRY_LATER,
     broker_error,
 )
 from offsets_pipeline.broker.connection import NONE, or_none
@@ -48,7 +48,7 @@ class Problem(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class FetchPosition:
     """Start of a fetch: a record offset, and the leader epoch of the metadata; with None the epoch is not checked."""
 
     offset: int
@@ -93,7 +93,7 @@ class Fetcher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def fetch(self, positions: Mapping[int, Position], limits: FetchLimits | None = None) -> dict[int, Fetched]:
+    def fetch(self, positions: Mapping[int, FetchPosition], limits: FetchLimits | None = None) -> dict[int, Fetched]:
         """Fetch from these positions, in this order: the broker stops at its limit of bytes.
 
         Waits up to `max_wait_ms` while there are fewer than `min_bytes`. A broker returns at least the first batch of
@@ -104,14 +104,17 @@ class Fetcher:
         chosen = limits or self._limits
         answers = self._send(positions, chosen)
         if answers is None:
-            return {partition: _without_records(each, Problem.STALE_METADATA) for partition, each in positions.items()}
+            return {
+                partition: _response(None, each, problem=Problem.STALE_METADATA)
+                for partition, each in positions.items()
+            }
         return {
             partition: self._fetched(answers[partition], each, chosen)
             for partition, each in positions.items()
             if partition in answers
         }
 
-    def _send(self, positions: Mapping[int, Position], limits: FetchLimits) -> dict[int, Message] | None:
+    def _send(self, positions: Mapping[int, FetchPosition], limits: FetchLimits) -> dict[int, Message] | None:
         """The answers by partition; None if the metadata is stale."""
         # a broker older than topic ids, or metadata from one
         max_version = None if self._topic.uuid is not None else LAST_VERSION_WITH_NAMES
@@ -129,11 +132,11 @@ class Fetcher:
             raise self._error(answer.error_code)
         return {each.partition_index: each for topic in answer.responses for each in topic.partitions}
 
-    def _fetched(self, answer: Message, position: Position, limits: FetchLimits) -> Fetched:
+    def _fetched(self, answer: Message, position: FetchPosition, limits: FetchLimits) -> Fetched:
         if answer.error_code == OFFSET_OUT_OF_RANGE:
-            return _without_records(position, Problem.OUT_OF_RANGE, answer)
-        if answer.error_code in STALE_METADATA or answer.error_code in TRY_LATER:
-            return _without_records(position, Problem.STALE_METADATA, answer)
+            return _response(answer, position, problem=Problem.OUT_OF_RANGE)
+        if answer.error_code in RETRIABLE:
+            return _response(answer, position, problem=Problem.STALE_METADATA)
         if answer.error_code != NO_ERROR:
             raise self._error(answer.error_code, answer.partition_index)
         data = answer.records or b""
@@ -147,9 +150,9 @@ class Fetcher:
         end, next_offset = sound_part(data, batches)
         if batches and next_offset <= position.offset and not isinstance(_examined(data, batches[0]), Batch):
             return self._fetched_damage(answer.partition_index, position, limits)
-        return _with_records(answer, data[:end], position, next_offset)
+        return _response(answer, position, data[:end], next_offset)
 
-    def _fetched_damage(self, partition: int, position: Position, limits: FetchLimits) -> Fetched:
+    def _fetched_damage(self, partition: int, position: FetchPosition, limits: FetchLimits) -> Fetched:
         """Fetch a partition that answered with a damaged batch, and with no sound one that reaches the position.
 
         The header of a damaged batch is not enough to continue after it: its last offset may be wrong. So this fetches
@@ -161,7 +164,7 @@ class Fetcher:
             larger = replace(limits, max_wait_ms=0, max_bytes=size, max_partition_bytes=size)
             answer = self._alone(partition, position, larger)
             if answer is None:
-                return _without_records(position, Problem.STALE_METADATA)
+                return _response(None, position, problem=Problem.STALE_METADATA)
             data = answer.records or b""
             batches = whole_batches(data)
             end, next_offset = sound_part(data, batches)
@@ -171,10 +174,15 @@ class Fetcher:
                 next_offset = self._first_behind(partition, position, returned, answer.high_watermark, limits)
                 end = batches[-1].end
             if next_offset > position.offset or size == _MOST_BYTES:
-                return _with_records(answer, data[:end], position, next_offset)
+                return _response(answer, position, data[:end], next_offset)
 
     def _first_behind(
-        self, partition: int, position: Position, batches: AbstractSet[int], high_watermark: int, limits: FetchLimits
+        self,
+        partition: int,
+        position: FetchPosition,
+        batches: AbstractSet[int],
+        high_watermark: int,
+        limits: FetchLimits,
     ) -> int:
         """The lowest record offset for which the broker returns none of these batches first, by their base offsets."""
         before, behind = position.offset, high_watermark
@@ -188,7 +196,7 @@ class Fetcher:
                 behind = middle
         return behind
 
-    def _alone(self, partition: int, position: Position, limits: FetchLimits) -> Message | None:
+    def _alone(self, partition: int, position: FetchPosition, limits: FetchLimits) -> Message | None:
         """The answer of one partition; None if it has an error."""
         answer = (self._send({partition: position}, limits) or {}).get(partition)
         return answer if answer is not None and answer.error_code == NO_ERROR else None
@@ -200,7 +208,7 @@ class Fetcher:
         return broker_error(code, self._connection.at, f"read {place}", "READ on it", self._topic.name)
 
 
-def fetch_topic(topic: TopicMetadata, partitions: Mapping[int, tuple[Position, int]]) -> Message:
+def fetch_topic(topic: TopicMetadata, partitions: Mapping[int, tuple[FetchPosition, int]]) -> Message:
     """Return the part of a fetch request for one topic: by partition, the position and the largest number of bytes."""
     of_topic = FetchRequest.FetchTopic
     return of_topic(
@@ -236,7 +244,7 @@ def fetch_request(topics: list[Message], *, min_bytes: int, max_wait_ms: int, ma
 
 
 class BatchBytes(NamedTuple):
-    """Return start and end of a batch in a fetch, by the length in its header."""
+    """Start and end of a batch in a fetch, by the length in its header."""
 
     start: int
     end: int
@@ -273,24 +281,19 @@ def _examined(data: bytes, batch: BatchBytes) -> object:
     return examine(memoryview(data)[: batch.end], batch.start)
 
 
-def _with_records(answer: Message, records: bytes, position: Position, next_offset: int) -> Fetched:
+def _response(
+    answer: Message | None,
+    position: FetchPosition,
+    records: bytes = b"",
+    next_offset: int = 0,
+    problem: Problem | None = None,
+) -> Fetched:
+    """The response of a partition; without an answer it has no offsets."""
     return Fetched(
-        records=records,
-        next_offset=max(next_offset, position.offset),
-        high_watermark=or_none(answer.high_watermark),
-        last_stable_offset=or_none(answer.last_stable_offset),
-        log_start_offset=or_none(answer.log_start_offset),
-    )
-
-
-def _without_records(position: Position, problem: Problem, answer: Message | None = None) -> Fetched:
-    if answer is None:
-        return Fetched(b"", position.offset, None, None, None, problem)
-    return Fetched(
-        b"",
-        position.offset,
-        or_none(answer.high_watermark),
-        or_none(answer.last_stable_offset),
-        or_none(answer.log_start_offset),
+        records,
+        max(next_offset, position.offset),
+        None if answer is None else or_none(answer.high_watermark),
+        None if answer is None else or_none(answer.last_stable_offset),
+        None if answer is None else or_none(answer.log_start_offset),
         problem,
     )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.broker.broker_errors import NO_ERROR, OFFSET_OUT_OF_RANGE
-from offsets_pipeline.broker.fetch import LAST_VERSION_WITH_NAMES, Position, fetch_request, fetch_topic, whole_batches
-from offsets_pipeline.broker.log_offsets import EARLIEST, LATEST
-from offsets_pipeline.broker.topics_offsets import by_topic, offsets_of_topics
+from offsets_pipeline.broker.fetch import (
+    LAST_VERSION_WITH_NAMES,
+    FetchPosition,
+    fetch_request,
+    fetch_topic,
+    whole_batches,
+)
+from offsets_pipeline.broker.log_offsets import by_topic, log_bounds
 from offsets_pipeline.errors import KafkaFailed, OffsetsError
 from offsets_pipeline.record.segment import read_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from offsets_pipeline.broker.cluster import Cluster
     from offsets_pipeline.broker.cluster_metadata import Place, TopicMetadata
@@ -133,17 +137,12 @@ def _first_in(data: bytes, position: int) -> tuple[FirstRecord | None, int]:
 
 def _within_log(cluster: Cluster, positions: Mapping[Place, int]) -> dict[Place, int | OffsetsError | None]:
     """The log start for a position below it; None for one above the log end."""
-    if not positions:
-        return {}
-    starts = offsets_of_topics(cluster, dict.fromkeys(positions, EARLIEST))
-    ends = offsets_of_topics(cluster, dict.fromkeys(positions, LATEST))
     found: dict[Place, int | OffsetsError | None] = {}
-    for place, position in positions.items():
-        start, end = starts[place], ends[place]
-        if isinstance(start, OffsetsError) or isinstance(end, OffsetsError):
-            found[place] = start if isinstance(start, OffsetsError) else end
+    for place, bounds in log_bounds(cluster, positions).items():
+        if isinstance(bounds, OffsetsError):
+            found[place] = bounds
         else:
-            found[place] = None if position > (end or 0) else max(position, start or 0)
+            found[place] = None if positions[place] > bounds.end else max(positions[place], bounds.start)
     return found
 
 
@@ -153,29 +152,17 @@ def _fetched(
     def ask(
         connection: Connection, metadata: Mapping[str, TopicMetadata], at_leader: list[Place]
     ) -> dict[Place, tuple[int, _Fetched]]:
-        here = set(at_leader)
-        wanted = {place: position for place, position in positions.items() if place in here}  # the largest limit first
+        request = _request(metadata, {place: positions[place] for place in at_leader}, limits)
         found: dict[Place, tuple[int, _Fetched]] = {}
-        for some in _chunks(wanted):
-            answer = connection.send(
-                _request(metadata, {place: wanted[place] for place in some}, limits),
-                max_version=LAST_VERSION_WITH_NAMES,
-            )
-            for topic in answer.responses:
-                for each in topic.partitions:
-                    out = each.error_code == OFFSET_OUT_OF_RANGE
-                    is_first = (topic.topic, each.partition_index) == some[0]
-                    fetched = _Fetched(bytes(each.records or b""), each.high_watermark, out, is_first)
-                    found[topic.topic, each.partition_index] = NO_ERROR if out else each.error_code, fetched
+        for topic in connection.send(request, max_version=LAST_VERSION_WITH_NAMES).responses:
+            for each in topic.partitions:
+                place = (topic.topic, each.partition_index)
+                out = each.error_code == OFFSET_OUT_OF_RANGE
+                fetched = _Fetched(bytes(each.records or b""), each.high_watermark, out, place == at_leader[0])
+                found[place] = NO_ERROR if out else each.error_code, fetched
         return found
 
-    return cluster.ask_leaders_of_topics(positions, ask, "read the records")
-
-
-def _chunks(places: Iterable[Place]) -> Iterator[list[Place]]:
-    rest = iter(places)
-    while some := list(islice(rest, _PARTITIONS)):
-        yield some
+    return cluster.ask_leaders(positions, ask, "read the records", _PARTITIONS)
 
 
 def _request(
@@ -184,6 +171,6 @@ def _request(
     topics = []
     for name, partitions in by_topic(positions).items():
         leaders = metadata[name].partitions
-        wanted = {at: (Position(positions[name, at], leaders[at].epoch), limits[name, at]) for at in partitions}
+        wanted = {at: (FetchPosition(positions[name, at], leaders[at].epoch), limits[name, at]) for at in partitions}
         topics.append(fetch_topic(metadata[name], wanted))
     return fetch_request(topics, min_bytes=0, max_wait_ms=0, max_bytes=_MOST_BYTES)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _BY_TOPIC_NAME = 9  # the last version of both requests that names topics; later ones have topic ids
 _MANY_GROUPS_SINCE = 8  # version of OffsetFetch (KIP-709)
-_GROUPS_OF_REQUEST = 500
 _HAS_MEMBERS = frozenset({22, 25, 27})  # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS
 
 
@@ -88,8 +87,7 @@ def fetch_group_offsets(
     def ask(connection: Connection, of_node: list[str]) -> dict[str, tuple[int, list[Message]]]:
         answers: dict[str, tuple[int, list[Message]]] = {}
         batched = connection.version_of(OffsetFetchRequest(), _BY_TOPIC_NAME) >= _MANY_GROUPS_SINCE
-        size = _GROUPS_OF_REQUEST if batched else 1
-        for some in (of_node[start : start + size] for start in range(0, len(of_node), size)):
+        for some in [of_node] if batched else [[group_id] for group_id in of_node]:
             groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=each, topics=None) for each in some]
             request = OffsetFetchRequest(group_id=some[0], topics=None, groups=groups)
             answer = connection.send(request, max_version=_BY_TOPIC_NAME)

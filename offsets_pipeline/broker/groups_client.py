@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 
-from offsets_pipeline.broker.broker_errors import GROUP_ID_NOT_FOUND
+from offsets_pipeline.broker.broker_errors import GROUP_ID_NOT_FOUND, NO_ERROR
 from offsets_pipeline.broker.group_coordinators import ask_coordinators
 from offsets_pipeline.broker.messages import ConsumerGroupDescribeRequest
 from offsets_pipeline.record.wire import uuid_to_text
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from offsets_pipeline.broker.connection import Connection, Message
 
 _CLASSIC, _DEAD = "Classic", "Dead"
-_GROUPS_OF_REQUEST = 500
 
 
 @dataclass(frozen=True, slots=True)
-class ListedGroup:
+class GroupListing:
     """A group in a listing. Brokers older than 3.8 do not send types; their groups are classic.
 
     The state is None if the brokers do not send it (before Kafka 2.6).
@@ -93,14 +92,14 @@ class DescribedConsumerGroup:
     members: tuple[DescribedConsumerMember, ...] = field(default=())
 
 
-def list_groups(cluster: Cluster) -> dict[str, ListedGroup]:
+def list_groups(cluster: Cluster) -> dict[str, GroupListing]:
     """All groups on which we have DESCRIBE, by group id. Raises the errors of `Cluster`."""
 
-    def ask(connection: Connection) -> list[ListedGroup]:
+    def ask(connection: Connection) -> list[GroupListing]:
         answer = connection.send(ListGroupsRequest(states_filter=[], types_filter=[]))
         cluster.check(answer.error_code, connection, "list the groups", needs="DESCRIBE on the cluster or on groups")
         return [
-            ListedGroup(
+            GroupListing(
                 each.group_id,
                 (each.group_type or _CLASSIC).capitalize(),
                 each.protocol_type or "",
@@ -150,16 +149,15 @@ def describe_consumer_groups(cluster: Cluster, group_ids: Collection[str]) -> di
 def _described(
     cluster: Cluster, group_ids: Collection[str], request: Callable[[list[str]], Message]
 ) -> dict[str, Message | None]:
-    """The answers about groups; None for a group that does not exist. ``request`` is made of a portion of them."""
+    """The answers about groups; None for a group that does not exist. ``request`` makes a request about some groups."""
 
     def ask(connection: Connection, of_node: list[str]) -> dict[str, tuple[int, Message | None]]:
         return {
-            each.group_id: (0, None) if each.error_code == GROUP_ID_NOT_FOUND else (each.error_code, each)
-            for some in _portions(of_node)
-            for each in connection.send(request(some)).groups
+            each.group_id: (NO_ERROR, None) if each.error_code == GROUP_ID_NOT_FOUND else (each.error_code, each)
+            for each in connection.send(request(of_node)).groups
         }
 
-    return ask_coordinators(cluster, group_ids, ask, "describe group")
+    return ask_coordinators(cluster, group_ids, ask, "describe the members")
 
 
 def _consumer_group(group: Message) -> DescribedConsumerGroup:
@@ -191,7 +189,3 @@ def _assignment(assignment: Message) -> tuple[AssignedTopic, ...]:
         AssignedTopic(uuid_to_text(each.topic_id.bytes), each.topic_name, tuple(sorted(each.partitions)))
         for each in sorted(assignment.topic_partitions, key=lambda each: each.topic_name)
     )
-
-
-def _portions(group_ids: list[str]) -> list[list[str]]:
-    return [group_ids[start : start + _GROUPS_OF_REQUEST] for start in range(0, len(group_ids), _GROUPS_OF_REQUEST)]

@@ -81,10 +81,6 @@ class KafkaOptions:
         """The options of a streaming source of Spark, which have the prefix `kafka.`."""
         return {_PREFIX + name: value for name, value in self.for_clients().items()}
 
-    def has(self, name: str) -> bool:
-        """Whether the user has set this option."""
-        return name in self._values
-
     def without_secrets(self, text: str) -> str:
         """The text with *** in place of each secret, and of each line of a secret with several lines."""
         for secret in sorted(self._secrets, key=len, reverse=True):

@@ -1,27 +1,28 @@
-"""Record offsets of a topic's partitions: start, last stable and end offset, offsets by time, ends of leader epochs."""
+"""Record offsets of partitions: log start, last stable offset, high watermark, offsets by time, ends of leader epochs.
+
+Each function sends one request to each leader, however many topics there are.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
-from offsets_pipeline.broker.connection import NONE, or_none
+from offsets_pipeline.broker.connection import or_none
+from offsets_pipeline.errors import OffsetsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from offsets_pipeline.broker.cluster import Cluster
-    from offsets_pipeline.broker.cluster_metadata import TopicMetadata
-    from offsets_pipeline.broker.connection import Connection, Message
+    from offsets_pipeline.broker.cluster_metadata import Place, TopicMetadata
+    from offsets_pipeline.broker.connection import Connection
 
 EARLIEST, LATEST = -2, -1
-#: Replica id of a consumer.
-CONSUMER = -1
-
-_Answer = TypeVar("_Answer")
+_CONSUMER = -1  # replica id of a consumer
 
 
 class Isolation(IntEnum):
@@ -31,17 +32,14 @@ class Isolation(IntEnum):
     READ_COMMITTED = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Log start offset, last stable offset and high watermark of a partition."""
+class LogBounds(NamedTuple):
+    """Log start offset and high watermark of a partition."""
 
     start: int
-    stable: int
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class EpochEnd:
+class EpochEnd(NamedTuple):
     """The leader epoch found, and the record offset at which it ends; None if the leader has no such epoch."""
 
     leader_epoch: int | None
@@ -49,90 +47,123 @@ class EpochEnd:
 
 
 def list_offsets(
-    cluster: Cluster,
-    topic: str,
-    times_ms: Mapping[int, int],
-    isolation: Isolation = Isolation.READ_UNCOMMITTED,
-) -> dict[int, int | None]:
+    cluster: Cluster, times_ms: Mapping[Place, int], isolation: Isolation = Isolation.READ_UNCOMMITTED
+) -> dict[Place, int | OffsetsError | None]:
     """Record offset for a time in each partition: EARLIEST, LATEST, or the first record at or after a time in ms.
 
-    The offset is None if no record is that late. Raises the errors of `Cluster`.
-    """
-
-    def request(leader_epochs: Mapping[int, int]) -> Message:
-        of_topic = ListOffsetsRequest.ListOffsetsTopic
-        wanted = [
-            of_topic.ListOffsetsPartition(
-                partition_index=partition, current_leader_epoch=epoch, timestamp=times_ms[partition]
-            )
-            for partition, epoch in leader_epochs.items()
-        ]
-        return ListOffsetsRequest(
-            replica_id=CONSUMER,
-            isolation_level=int(isolation),
-            topics=[of_topic(name=topic, partitions=wanted)],
-            timeout_ms=int(cluster.settings.request_seconds * 1000),
-        )
-
-    def answer(found: Message) -> tuple[int, int | None]:
-        return found.partition_index, or_none(found.offset)
-
-    return _ask_leaders(cluster, topic, times_ms, request, answer, "list the offsets")
-
-
-def bounds(cluster: Cluster, topic: str, partitions: Iterable[int]) -> dict[int, Bounds]:
-    """Log start offset, last stable offset and high watermark of each partition. Raises the errors of `Cluster`."""
-    wanted = list(partitions)
-    starts = list_offsets(cluster, topic, dict.fromkeys(wanted, EARLIEST))
-    stable = list_offsets(cluster, topic, dict.fromkeys(wanted, LATEST), Isolation.READ_COMMITTED)
-    ends = list_offsets(cluster, topic, dict.fromkeys(wanted, LATEST))
-    return {each: Bounds(starts[each] or 0, stable[each] or 0, ends[each] or 0) for each in wanted}
-
-
-def epoch_ends(cluster: Cluster, topic: str, leader_epochs: Mapping[int, int]) -> dict[int, EpochEnd]:
-    """The end of a leader epoch in each partition, or of the largest epoch below it that the leader has.
-
-    A reader whose position is above the end has read records that a new leader does not have. Raises the errors of
+    The offset is None if no record is that late. A partition that does not answer has its error. Raises the errors of
     `Cluster`.
     """
+    of_topic = ListOffsetsRequest.ListOffsetsTopic
 
-    def request(known_epochs: Mapping[int, int]) -> Message:
-        of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-        wanted = [
-            of_topic.OffsetForLeaderPartition(
-                partition=partition, current_leader_epoch=epoch, leader_epoch=leader_epochs[partition]
+    def ask(
+        connection: Connection, metadata: Mapping[str, TopicMetadata], at_leader: list[Place]
+    ) -> dict[Place, tuple[int, int | None]]:
+        topics = [
+            of_topic(
+                name=name,
+                partitions=[
+                    of_topic.ListOffsetsPartition(
+                        partition_index=at,
+                        current_leader_epoch=metadata[name].current_leader_epoch(at),
+                        timestamp=times_ms[name, at],
+                    )
+                    for at in partitions
+                ],
             )
-            for partition, epoch in known_epochs.items()
+            for name, partitions in by_topic(at_leader).items()
         ]
-        return OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=[of_topic(topic=topic, partitions=wanted)])
+        request = ListOffsetsRequest(
+            replica_id=_CONSUMER,
+            isolation_level=int(isolation),
+            topics=topics,
+            timeout_ms=int(cluster.settings.request_seconds * 1000),
+        )
+        return {
+            (topic.name, each.partition_index): (each.error_code, or_none(each.offset))
+            for topic in connection.send(request).topics
+            for each in topic.partitions
+        }
 
-    def answer(found: Message) -> tuple[int, EpochEnd]:
-        return found.partition, EpochEnd(or_none(found.leader_epoch), or_none(found.end_offset))
-
-    return _ask_leaders(cluster, topic, leader_epochs, request, answer, "find the leader epochs")
+    return cluster.ask_leaders(times_ms, ask, "list the offsets")
 
 
-def _ask_leaders(
-    cluster: Cluster,
-    topic: str,
-    partitions: Iterable[int],
-    request: Callable[[Mapping[int, int]], Message],
-    answer: Callable[[Message], tuple[int, _Answer]],
-    action: str,
-) -> dict[int, _Answer]:
-    """Send one request to the leader of each partition; returns the answers by partition.
+def log_bounds(cluster: Cluster, places: Collection[Place]) -> dict[Place, LogBounds | OffsetsError]:
+    """Log start offset and high watermark of each partition. Errors as `list_offsets`."""
+    starts = list_offsets(cluster, dict.fromkeys(places, EARLIEST))
+    ends = list_offsets(cluster, dict.fromkeys(places, LATEST))
+    found: dict[Place, LogBounds | OffsetsError] = {}
+    for place, start in starts.items():
+        end = ends[place]
+        if isinstance(start, OffsetsError):
+            found[place] = start
+        elif isinstance(end, OffsetsError):
+            found[place] = end
+        else:
+            found[place] = LogBounds(start or 0, max(end or 0, start or 0))
+    return found
 
-    ``request`` makes a broker's request from the known leader epochs of its partitions, -1 if unknown. ``answer``
-    returns a partition and its answer. ``action`` is what the request is for, for errors.
+
+def bounds_of_topics(cluster: Cluster, topics: Collection[str] | None) -> dict[Place, LogBounds | OffsetsError]:
+    """`log_bounds` of all partitions of these topics; None: of all topics. Leaves out topics that do not exist."""
+    return log_bounds(
+        cluster, [(name, at) for name, topic in cluster.topics(topics).items() for at in topic.partitions]
+    )
+
+
+def epoch_ends(cluster: Cluster, leader_epochs: Mapping[Place, int]) -> dict[Place, EpochEnd | OffsetsError]:
+    """The end of a leader epoch in each partition, or of the largest epoch below it that the leader has.
+
+    A reader whose position is above the end has read records that a new leader does not have. Errors as `list_offsets`.
     """
+    of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
-    def ask(connection: Connection, metadata: TopicMetadata, of_leader: list[int]) -> dict[int, tuple[int, _Answer]]:
-        epochs = {each: metadata.partitions[each].epoch for each in of_leader}
-        response = connection.send(request({at: NONE if epoch is None else epoch for at, epoch in epochs.items()}))
-        answers = {}
-        for found in (each for of_topic in response.topics for each in of_topic.partitions):
-            partition, value = answer(found)
-            answers[partition] = found.error_code, value
-        return answers
+    def ask(
+        connection: Connection, metadata: Mapping[str, TopicMetadata], at_leader: list[Place]
+    ) -> dict[Place, tuple[int, EpochEnd]]:
+        topics = [
+            of_topic(
+                topic=name,
+                partitions=[
+                    of_topic.OffsetForLeaderPartition(
+                        partition=at,
+                        current_leader_epoch=metadata[name].current_leader_epoch(at),
+                        leader_epoch=leader_epochs[name, at],
+                    )
+                    for at in partitions
+                ],
+            )
+            for name, partitions in by_topic(at_leader).items()
+        ]
+        answer = connection.send(OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics))
+        return {
+            (topic.topic, each.partition): (
+                each.error_code,
+                EpochEnd(or_none(each.leader_epoch), or_none(each.end_offset)),
+            )
+            for topic in answer.topics
+            for each in topic.partitions
+        }
 
-    return cluster.ask_leaders(topic, partitions, ask, action)
+    return cluster.ask_leaders(leader_epochs, ask, "find the leader epochs")
+
+
+def by_topic(places: Iterable[Place]) -> dict[str, list[int]]:
+    """The partitions of each topic, in the order given."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in places:
+        found[topic].append(partition)
+    return found
+
+
+def rounds_of(points: Iterable[tuple[Place, int]]) -> list[dict[Place, int]]:
+    """The points in as few parts as possible, each with one point of a partition: a request names it once."""
+    rounds: list[dict[Place, int]] = []
+    used: dict[Place, int] = {}
+    for place, number in dict.fromkeys(points):
+        index = used.get(place, 0)
+        used[place] = index + 1
+        if index == len(rounds):
+            rounds.append({})
+        rounds[index][place] = number
+    return rounds

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.broker.fetch import Fetcher, Position, Problem
+from offsets_pipeline.broker.cluster import answered
+from offsets_pipeline.broker.fetch import Fetcher, FetchPosition, Problem
 from offsets_pipeline.broker.log_offsets import epoch_ends
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, LogTruncated
 
@@ -72,18 +73,19 @@ class _RangeReader:
     def read(self, fetchers: ExitStack) -> Iterator[FetchedBatches]:
         """Read until the metadata is stale, with new connections, which ``fetchers`` will close."""
         metadata = self._cluster.topic(self._topic)
-        known = {each: Position(found[-1].end, found[-1].leader_epoch) for each, found in self.waiting.items()}
+        known = {each: FetchPosition(found[-1].end, found[-1].leader_epoch) for each, found in self.waiting.items()}
         require_same_log(self._cluster, metadata, known)
         connected: dict[int, Fetcher] = {}
         self._is_stale = False
         while self.waiting and not self._is_stale:
-            leaders = _by_node(metadata, self.waiting)
+            leaders = metadata.by_leader(self.waiting)
             for node_id, partitions in leaders.items():
                 try:
                     if node_id not in connected:
                         connected[node_id] = fetchers.enter_context(Fetcher(self._cluster, metadata, node_id))
                     positions = {
-                        each: Position(self._positions[each], metadata.partitions[each].epoch) for each in partitions
+                        each: FetchPosition(self._positions[each], metadata.partitions[each].epoch)
+                        for each in partitions
                     }
                     answers = connected[node_id].fetch(positions)
                 except BrokerUnreachable as error:
@@ -141,7 +143,7 @@ class _RangeReader:
         self._deadline = time.monotonic() + self._cluster.settings.api_seconds
 
 
-def require_same_log(cluster: Cluster, metadata: TopicMetadata, known: Mapping[int, Position]) -> None:
+def require_same_log(cluster: Cluster, metadata: TopicMetadata, known: Mapping[int, FetchPosition]) -> None:
     """Raise LogTruncated if a partition is gone, or a later leader lacks records before one of these positions.
 
     An unclean election may choose a leader that lacks records, also committed ones. Its log may have grown past the
@@ -151,25 +153,14 @@ def require_same_log(cluster: Cluster, metadata: TopicMetadata, known: Mapping[i
     if gone:
         raise LogTruncated(f"topic {metadata.name} has no partition {min(gone)} now: it was created again")
     doubtful = {
-        partition: position.leader_epoch
+        (metadata.name, partition): position.leader_epoch
         for partition, position in known.items()
         if position.leader_epoch is not None and metadata.partitions[partition].epoch != position.leader_epoch
     }
-    if not doubtful:
-        return
-    for partition, found in epoch_ends(cluster, metadata.name, doubtful).items():
+    for (topic, partition), found in answered(epoch_ends(cluster, doubtful)).items():
         if found.end_offset is not None and found.end_offset < known[partition].offset:
             raise LogTruncated(
-                f"partition {partition} of topic {metadata.name} has another log before record "
+                f"partition {partition} of topic {topic} has another log before record "
                 f"{known[partition].offset}: its new leader has only the records before {found.end_offset} of leader "
-                f"epoch {doubtful[partition]}"
+                f"epoch {doubtful[topic, partition]}"
             )
-
-
-def _by_node(metadata: TopicMetadata, partitions: Iterable[int]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for partition in partitions:
-        node_id = metadata.partitions[partition].node_id
-        if node_id is not None:
-            found.setdefault(node_id, []).append(partition)
-    return found

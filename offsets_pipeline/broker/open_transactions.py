@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest, ListTransactionsRequest
 
 from offsets_pipeline.broker.broker_errors import NO_ERROR
+from offsets_pipeline.broker.cluster import answered
 from offsets_pipeline.broker.connection import NONE, or_none
+from offsets_pipeline.broker.log_offsets import by_topic
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NotAuthorized
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from offsets_pipeline.broker.cluster import Cluster
-    from offsets_pipeline.broker.cluster_metadata import TopicMetadata
+    from offsets_pipeline.broker.cluster_metadata import Place
     from offsets_pipeline.broker.connection import Connection, Message
 
 
@@ -41,20 +43,21 @@ def open_transactions(cluster: Cluster, topic: str, partitions: Iterable[int]) -
 
     Needs READ on the topic. Raises the errors of `Cluster`; KafkaFailed for a broker older than Kafka 2.8.
     """
+    of_topic = DescribeProducersRequest.TopicRequest
 
     def ask(
-        connection: Connection, _: TopicMetadata, at_leader: list[int]
-    ) -> dict[int, tuple[int, list[OpenTransaction]]]:
-        of_topic = DescribeProducersRequest.TopicRequest
-        request = DescribeProducersRequest(topics=[of_topic(name=topic, partition_indexes=at_leader)])
+        connection: Connection, _: object, at_leader: list[Place]
+    ) -> dict[Place, tuple[int, list[OpenTransaction]]]:
+        topics = [of_topic(name=name, partition_indexes=each) for name, each in by_topic(at_leader).items()]
         return {
-            each.partition_index: (each.error_code, _open(each))
-            for found in connection.send(request).topics
+            (found.name, each.partition_index): (each.error_code, _open(each))
+            for found in connection.send(DescribeProducersRequest(topics=topics)).topics
             for each in found.partitions
         }
 
-    by_partition = cluster.ask_leaders(topic, partitions, ask, "describe the producers")
-    found = [each for at_partition in by_partition.values() for each in at_partition]
+    places = [(topic, partition) for partition in partitions]
+    by_place = answered(cluster.ask_leaders(places, ask, "describe the producers"))
+    found = [each for at_place in by_place.values() for each in at_place]
     if not found:
         return []
     transactional_ids = _transactional_ids(cluster, {each.producer_id for each in found})

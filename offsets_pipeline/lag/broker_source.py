@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.broker.first_records import first_records
-from offsets_pipeline.broker.topics_offsets import LogBounds, bounds_of_topics, offsets_of_topics, rounds_of
+from offsets_pipeline.broker.log_offsets import LogBounds, bounds_of_topics, list_offsets, rounds_of
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.foreign_errors import first_line
-from offsets_pipeline.lag.position_sources import UNKNOWN_END, Bounds, Places, SampledPositions
+from offsets_pipeline.lag.position_sources import UNKNOWN_END, BoundsAtTimes, Places, SampledPositions
 from offsets_pipeline.lag.time_lag import Method, TimeLag, exact_lag
 from offsets_pipeline.topic_positions.position_samples import PositionSamples, sample_rows
 
@@ -57,7 +57,7 @@ class BrokerPositions:
         """The time of the question: a broker knows all times up to now."""
         return self.at_ms
 
-    def bounds(self, places: Places) -> Bounds:
+    def bounds(self, places: Places) -> BoundsAtTimes:
         """Log start and log end. The log start of a past time is that of the last sample, if there was one."""
         found = self._samples.between(places)
         sampled = self._samples.starts(found)
@@ -80,7 +80,7 @@ class BrokerPositions:
                 start[row], end[row], highest[row] = sampled[row], int(found.end[row] + 0.5), known.end
             else:
                 reasons[row] = "the broker does not tell the log end of that time"
-        return Bounds(start, end, highest, reasons)
+        return BoundsAtTimes(start, end, highest, reasons)
 
     def time_lags(self, places: Places, offsets: Int64s) -> list[TimeLag]:
         """Lag in seconds by the record's own timestamp; by samples if the log no longer has the record."""
@@ -120,7 +120,7 @@ class BrokerPositions:
         found: dict[Point, int] = {}
         for some in rounds_of(points):
             after = {place: at_ms + 1 for place, at_ms in some.items()}
-            for place, offset in offsets_of_topics(self._cluster, after).items():
+            for place, offset in list_offsets(self._cluster, after).items():
                 bounds = self._bounds.get(place)
                 if isinstance(offset, OffsetsError) or not isinstance(bounds, LogBounds):
                     continue

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from offsets_pipeline.broker.first_records import FirstRecord, first_records
-from offsets_pipeline.broker.log_offsets import LATEST
-from offsets_pipeline.broker.topics_offsets import offsets_of_topics, rounds_of
+from offsets_pipeline.broker.log_offsets import LATEST, list_offsets, rounds_of
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.foreign_errors import first_line
@@ -43,9 +42,9 @@ class TranslatedOffsets:
         self._offsets: dict[tuple[Place, int], int | OffsetsError | None] = {}
         wanted = {(place, moment[0]) for (place, _), moment in moments.items() if not isinstance(moment, str)}
         for some in rounds_of(wanted):
-            found = offsets_of_topics(live, some)
+            found = list_offsets(live, some)
             self._offsets |= {(place, some[place]): offset for place, offset in found.items()}
-        self._ends = offsets_of_topics(live, dict.fromkeys({place for place, _ in wanted}, LATEST))
+        self._ends = list_offsets(live, dict.fromkeys({place for place, _ in wanted}, LATEST))
 
     def find(self, where: TopicPartition, offset: int) -> Found:
         """Return the translated offset."""
@@ -98,7 +97,7 @@ def _detail(record: FirstRecord, offset: int) -> str:
 
 def _after_last_records(source: Cluster, points: Collection[Point]) -> dict[Point, Moment | str]:
     places = {place for place, _ in points}
-    youngest = offsets_of_topics(source, dict.fromkeys(places, _MAX_TIMESTAMP))
+    youngest = list_offsets(source, dict.fromkeys(places, _MAX_TIMESTAMP))
     known = {place: offset for place, offset in youngest.items() if isinstance(offset, int)}
     records = first_records(source, known)
     moments: dict[Point, Moment | str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.topics_offsets import bounds_of_topics, offsets_of_topics
+from offsets_pipeline.broker.log_offsets import bounds_of_topics, list_offsets
 from offsets_pipeline.errors import MalformedFile, NoSuchPath, OffsetsError
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.topic_positions.positions import Position, Positions, TimedOffset
@@ -29,7 +29,7 @@ def ask_broker(options: KafkaOptions, topics: Collection[str], time_ms: int | No
 def positions_of(cluster: Cluster, topics: Collection[str], time_ms: int | None = None) -> Positions:
     """Do as `ask_broker`, with a connected cluster."""
     bounds = bounds_of_topics(cluster, topics)
-    since = {} if time_ms is None else offsets_of_topics(cluster, dict.fromkeys(bounds, time_ms))
+    since = {} if time_ms is None else list_offsets(cluster, dict.fromkeys(bounds, time_ms))
     found = {}
     for place, each in bounds.items():
         offset = since.get(place)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.topics_offsets import bounds_of_topics
+from offsets_pipeline.broker.log_offsets import bounds_of_topics
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.periodic import Periodic

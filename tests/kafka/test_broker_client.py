@@ -22,11 +22,11 @@ from pyspark.sql.streaming.listener import QueryTerminatedEvent
 
 from benchmarks.broker import free_ports
 from offsets_pipeline.broker.client_settings import FetchLimits
-from offsets_pipeline.broker.cluster import Cluster
+from offsets_pipeline.broker.cluster import Cluster, answered
 from offsets_pipeline.broker.connection import Connection
-from offsets_pipeline.broker.fetch import Fetcher, Position, Problem
+from offsets_pipeline.broker.fetch import Fetcher, FetchPosition, Problem
 from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.broker.log_offsets import Bounds, EpochEnd, bounds, epoch_ends, list_offsets
+from offsets_pipeline.broker.log_offsets import EpochEnd, epoch_ends, list_offsets, log_bounds
 from offsets_pipeline.broker.open_transactions import open_transactions
 from offsets_pipeline.errors import (
     AuthenticationFailed,
@@ -36,6 +36,7 @@ from offsets_pipeline.errors import (
     NotAuthorized,
     OffsetsError,
 )
+from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicClient
 from offsets_pipeline.record.columns import SEGMENT_SCHEMA
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.spark_query.offsets_listener import OffsetsListener
@@ -158,7 +159,7 @@ def fetched_rows(cluster: Cluster, limits: FetchLimits) -> dict[int, list[dict[s
     """Rows of each partition, from as many fetches as it takes."""
     topic = cluster.topic(TOPIC)
     found: dict[int, list[dict[str, object]]] = {partition: [] for partition in topic.partitions}
-    positions = {partition: Position(0, leader.epoch) for partition, leader in topic.partitions.items()}
+    positions = {partition: FetchPosition(0, leader.epoch) for partition, leader in topic.partitions.items()}
     with Fetcher(cluster, topic, 1) as fetcher:
         while positions:
             for partition, each in fetcher.fetch(positions, limits).items():
@@ -166,7 +167,7 @@ def fetched_rows(cluster: Cluster, limits: FetchLimits) -> dict[int, list[dict[s
                 found[partition] += rows(each.records, positions[partition].offset)
                 del positions[partition]  # and to the end: each gets its turn to be the first
                 if each.next_offset != each.high_watermark:
-                    positions[partition] = Position(each.next_offset, topic.partitions[partition].epoch)
+                    positions[partition] = FetchPosition(each.next_offset, topic.partitions[partition].epoch)
     return found
 
 
@@ -186,14 +187,17 @@ def test_a_fetch_tells_high_watermark_and_last_stable_offset_while_a_transaction
     broker: LiveBroker, cluster: Cluster
 ) -> None:
     began = {at: start for (at, _), (_, start, _) in broker.answers.producers().items() if start is not None}
-    expected = {at: Bounds(start, began.get(at, end), end) for at, (start, end) in broker.answers.bounds().items()}
+    expected = {
+        at: LogPartitionBounds(start, began.get(at, end), end) for at, (start, end) in broker.answers.bounds().items()
+    }
     assert len(began) == 1
-    assert bounds(cluster, TOPIC, range(PARTITIONS)) == expected
+    with TopicClient(KafkaOptions(broker.address, {}), TOPIC) as client:
+        assert client.bounds(PARTITIONS) == expected
     topic = cluster.topic(TOPIC)
     with Fetcher(cluster, topic, 1) as fetcher:
-        fetched = fetcher.fetch({at: Position(each.end, None) for at, each in expected.items()}, ONE_BATCH)
+        fetched = fetcher.fetch({at: FetchPosition(each.end, None) for at, each in expected.items()}, ONE_BATCH)
     assert {
-        at: Bounds(each.log_start_offset or 0, each.last_stable_offset or 0, each.high_watermark or 0)
+        at: LogPartitionBounds(each.log_start_offset or 0, each.last_stable_offset or 0, each.high_watermark or 0)
         for at, each in fetched.items()
     } == expected
     assert {(each.records, each.next_offset - expected[at].end) for at, each in fetched.items()} == {(b"", 0)}
@@ -203,7 +207,7 @@ def test_a_position_outside_the_log_and_a_wrong_leader_epoch_are_told_apart(clus
     topic = cluster.topic(TOPIC)
     epoch = topic.partitions[0].epoch
     assert epoch is not None
-    positions = {0: Position(0, epoch - 1), 1: Position(0, epoch + 1), 2: Position(10_000, epoch)}
+    positions = {0: FetchPosition(0, epoch - 1), 1: FetchPosition(0, epoch + 1), 2: FetchPosition(10_000, epoch)}
     with Fetcher(cluster, topic, 1) as fetcher:
         assert {at: each.problem for at, each in fetcher.fetch(positions, ONE_BATCH).items()} == {
             0: Problem.STALE_METADATA,
@@ -217,22 +221,23 @@ def test_a_topic_that_was_created_anew_is_not_read_as_the_old_one(broker: LiveBr
     broker.produce("anew", 0, 3)
     old = cluster.topic("anew")
     with Fetcher(cluster, old, 1) as fetcher:
-        assert fetcher.fetch({0: Position(0, None)})[0].next_offset == 3
+        assert fetcher.fetch({0: FetchPosition(0, None)})[0].next_offset == 3
         broker.delete_topic("anew")
         broker.create_topic("anew", 1)
         broker.produce("anew", 0, 5)
-        assert fetcher.fetch({0: Position(0, None)})[0].problem is Problem.STALE_METADATA
+        assert fetcher.fetch({0: FetchPosition(0, None)})[0].problem is Problem.STALE_METADATA
     new = cluster.topic("anew")
     assert new.topic_id != old.topic_id
     with Fetcher(cluster, new, 1) as fetcher:
-        assert fetcher.fetch({0: Position(0, None)})[0].next_offset == 5
+        assert fetcher.fetch({0: FetchPosition(0, None)})[0].next_offset == 5
     broker.delete_topic("anew")
 
 
 def test_the_cluster_describes_itself_and_its_topics(broker: LiveBroker, cluster: Cluster) -> None:
     assert cluster.cluster_id() == broker.cluster_id()
     assert [(each.host, each.port) for each in cluster.brokers().values()] == [("127.0.0.1", broker.port)]
-    assert cluster.topic_ids() == {name: broker.topic_id(name) for name in broker.topics()}
+    topic_ids = {name: each.topic_id for name, each in cluster.topics(None).items()}
+    assert topic_ids == {name: broker.topic_id(name) for name in broker.topics()}
     assert list(cluster.topic("t").partitions) == [0, 1, 2]
     assert cluster.topic_configs("t", ["delete.retention.ms", "cleanup.policy", "no.such"]) == {
         "delete.retention.ms": "4711",
@@ -245,14 +250,15 @@ def test_the_cluster_describes_itself_and_its_topics(broker: LiveBroker, cluster
 def test_offsets_by_time_and_ends_of_leader_epochs(broker: LiveBroker, cluster: Cluster) -> None:
     times = [row["record_timestamp"] for row in rows(segment_bytes(broker, 1))]
     middle_ms = int(times[len(times) // 2].timestamp() * 1000)  # type: ignore[attr-defined]
-    partitions = range(PARTITIONS)
-    assert list_offsets(cluster, TOPIC, dict.fromkeys(partitions, middle_ms)) == broker.answers.offsets_since(middle_ms)
-    assert set(list_offsets(cluster, TOPIC, dict.fromkeys(partitions, 2**60)).values()) == {None}
+    places = [(TOPIC, at) for at in range(PARTITIONS)]
+    since = {(TOPIC, at): offset for at, offset in broker.answers.offsets_since(middle_ms).items()}
+    assert list_offsets(cluster, dict.fromkeys(places, middle_ms)) == since
+    assert set(list_offsets(cluster, dict.fromkeys(places, 2**60)).values()) == {None}
     epoch = cluster.topic(TOPIC).partitions[0].epoch
     assert epoch is not None
     ends = broker.answers.bounds()
-    assert epoch_ends(cluster, TOPIC, dict.fromkeys(partitions, epoch)) == {
-        at: EpochEnd(epoch, end) for at, (_, end) in ends.items()
+    assert epoch_ends(cluster, dict.fromkeys(places, epoch)) == {
+        (TOPIC, at): EpochEnd(epoch, end) for at, (_, end) in ends.items()
     }
 
 
@@ -512,11 +518,11 @@ def test_a_user_without_rights_is_told_which_it_needs(broker: LiveBroker) -> Non
     with Cluster(KafkaOptions(f"127.0.0.1:{broker.sasl_port}", options)) as cluster:
         with pytest.raises(NotAuthorized, match=said):
             cluster.topic(TOPIC)
-        assert cluster.topic_ids() == {}
+        assert cluster.topics(None) == {}
         broker.allow("me", "TOPIC", TOPIC, "DESCRIBE")
         topic = cluster.topic(TOPIC)
-        bounds(cluster, TOPIC, range(PARTITIONS))
+        answered(log_bounds(cluster, [(TOPIC, each) for each in topic.partitions]))
         with pytest.raises(NotAuthorized, match=r"read partition 0 of topic .* grant READ on it"):
-            Fetcher(cluster, topic, 1).fetch({0: Position(0, None)})
+            Fetcher(cluster, topic, 1).fetch({0: FetchPosition(0, None)})
         with pytest.raises(NotAuthorized, match="DESCRIBE_CONFIGS on it"):
             cluster.topic_configs(TOPIC, ["cleanup.policy"])

@@ -16,7 +16,7 @@ import pytest
 from offsets_pipeline.broker.cluster import Cluster
 from offsets_pipeline.broker.first_records import FirstRecord, first_records
 from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.broker.topics_offsets import LogBounds, bounds_of_topics
+from offsets_pipeline.broker.log_offsets import LogBounds, bounds_of_topics
 from offsets_pipeline.cli import main
 from offsets_pipeline.cli.options import PositionsFrom, ReportCoverage
 from offsets_pipeline.cli.report_command import collected

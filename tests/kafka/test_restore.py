@@ -14,7 +14,7 @@ import pytest
 
 from offsets_pipeline.broker.cluster import Cluster
 from offsets_pipeline.broker.group_offsets_client import fetch_group_offsets, refused_offsets
-from offsets_pipeline.broker.groups_client import ListedGroup, list_groups
+from offsets_pipeline.broker.groups_client import GroupListing, list_groups
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.cli import main
 from offsets_pipeline.clock import FixedClock, shown_time
@@ -201,7 +201,7 @@ def test_group_without_an_offset_at_the_time_is_an_error(
 
 def test_offsets_of_a_group_that_gets_members_meanwhile_are_refused_by_the_broker(clusters: Clusters) -> None:
     with Cluster(KafkaOptions(clusters.broker.address, {})) as cluster:
-        assert list_groups(cluster)["active"] == ListedGroup("active", "Classic", "consumer", "Stable")
+        assert list_groups(cluster)["active"] == GroupListing("active", "Classic", "consumer", "Stable")
         with pytest.raises(NonEmptyGroup, match="it has members"):
             refused_offsets(cluster, "active", {("orders", 0): (1, "")})
         refused = refused_offsets(cluster, "other", {("orders", 0): (1, "x"), ("no-topic", 0): (1, "")})

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.broker.fetch import Position
-from offsets_pipeline.broker.log_offsets import Bounds
+from offsets_pipeline.broker.fetch import FetchPosition
 from offsets_pipeline.broker.open_transactions import OpenTransaction
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.errors import StoreMismatch
-from offsets_pipeline.ingest.topic.topic_client import TopicDescription
-from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
+from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
+from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog, Reading, plan_reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from tests.spark.stores import Workbench
 
 NOW_MS, DAY_MS = CLOCK.now_ms(), 86_400_000
-AS_IT_STANDS = {at: Bounds(10, 20, 20) for at in range(5)}
+AS_IT_STANDS = {at: LogPartitionBounds(10, 20, 20) for at in range(5)}
 
 
 @pytest.fixture
@@ -38,17 +37,17 @@ def store(empty: Callable[[int], Path], tmp_path: Path) -> Path:
     return copied(empty(5), tmp_path / "store")
 
 
-def notes_of(workbench: Workbench, store: Path) -> TopicMetadata:
-    return TopicMetadata(workbench.open(store), "the-topic", workbench.settings, CLOCK)
+def notes_of(workbench: Workbench, store: Path) -> MirroredTopic:
+    return MirroredTopic(workbench.open(store), "the-topic", workbench.settings, CLOCK)
 
 
-def progress(bounds: Mapping[int, Bounds] = AS_IT_STANDS, log_incarnation: int = 0) -> TopicProgress:
+def progress(bounds: Mapping[int, LogPartitionBounds] = AS_IT_STANDS, log_incarnation: int = 0) -> TopicProgress:
     reading = Reading(log_incarnation, {at: each.start for at, each in bounds.items()}, CompleteReads(NOW_MS - 1000))
     return TopicProgress(reading, bounds, dict.fromkeys(bounds, 3), NOW_MS - 1000, DAY_MS)
 
 
-def read_to(offset: int) -> dict[int, Position]:
-    return {at: Position(offset, 4) for at in range(5)}
+def read_to(offset: int) -> dict[int, FetchPosition]:
+    return {at: FetchPosition(offset, 4) for at in range(5)}
 
 
 def test_first_reading_resumes_until_it_is_complete(workbench: Workbench, store: Path) -> None:
@@ -74,7 +73,7 @@ def test_log_info_names_the_open_transaction_and_no_topic_end_below_the_log_end(
 ) -> None:
     notes, reading = notes_of(workbench, store), progress()
     opened = OpenTransaction(2, 7, 0, 12, NOW_MS - 60_000, "mine", NOW_MS - 90_000)
-    reading.look(NOW_MS, AS_IT_STANDS | {2: Bounds(10, 12, 20)}, [opened])
+    reading.look(NOW_MS, AS_IT_STANDS | {2: LogPartitionBounds(10, 12, 20)}, [opened])
     notes.note(reading)
     info = log_info(StateReader(str(store)))
     assert info[2].open_since == shown_time(NOW_MS - 90_000)
@@ -96,7 +95,7 @@ def test_log_info_names_the_open_transaction_and_no_topic_end_below_the_log_end(
 def test_log_start_beyond_the_last_read_offset_is_a_gap(workbench: Workbench, store: Path) -> None:
     notes, reading = notes_of(workbench, store), progress()
     reading.advance(read_to(15))
-    moved = AS_IT_STANDS | {3: Bounds(18, 20, 20)}
+    moved = AS_IT_STANDS | {3: LogPartitionBounds(18, 20, 20)}
     reading.look(NOW_MS, moved)
     notes.note(reading)
     assert notes.known().read_to == dict.fromkeys(range(5), 15)
@@ -118,12 +117,12 @@ def test_reader_of_an_older_log_incarnation_notices_the_newer_one(workbench: Wor
 class GrowingTopic:
     """A topic that grows at each request for its bounds, while another process follows it into the same store."""
 
-    def __init__(self, other: TopicMetadata) -> None:
+    def __init__(self, other: MirroredTopic) -> None:
         self._other = other
         self._end = 20
 
-    def bounds(self, partitions: int) -> dict[int, Bounds]:
-        answer = {at: Bounds(10, self._end, self._end) for at in range(partitions)}
+    def bounds(self, partitions: int) -> dict[int, LogPartitionBounds]:
+        answer = {at: LogPartitionBounds(10, self._end, self._end) for at in range(partitions)}
         self._end += 5
         reading = progress(answer)
         reading.advance(read_to(self._end))
@@ -143,7 +142,7 @@ class GrowingTopic:
         return {}
 
 
-def watch_of(notes: TopicMetadata, workbench: Workbench, heard: list[str]) -> TopicWatch:
+def watch_of(notes: MirroredTopic, workbench: Workbench, heard: list[str]) -> TopicWatch:
     return TopicWatch(notes, "the-topic", workbench.settings, CLOCK, TopicObserver(), heard.append)
 
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from offsets_pipeline.broker.fetch import Position
-from offsets_pipeline.broker.log_offsets import Bounds
+from offsets_pipeline.broker.fetch import FetchPosition
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import BrokerUnreachable, MetricsUnavailable
+from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
@@ -138,7 +138,10 @@ class Gauges:
 
 
 def progress(
-    read_to: dict[int, int], bounds: dict[int, Bounds], open_since_ms: dict[int, int], log_incarnation: int = 0
+    read_to: dict[int, int],
+    bounds: dict[int, LogPartitionBounds],
+    open_since_ms: dict[int, int],
+    log_incarnation: int = 0,
 ) -> TopicProgress:
     found = TopicProgress(Reading(log_incarnation, read_to, CompleteReads(0)), bounds, {}, 0, 0)
     found.open_since_ms = open_since_ms
@@ -147,7 +150,9 @@ def progress(
 
 def test_a_log_is_behind_the_topic_up_to_its_high_watermark() -> None:
     gauges = Gauges()
-    gauges.topic.looked(progress({0: 7, 1: 5}, {0: Bounds(0, 6, 10), 1: Bounds(0, 4, 4)}, {0: 400_000}))
+    gauges.topic.looked(
+        progress({0: 7, 1: 5}, {0: LogPartitionBounds(0, 6, 10), 1: LogPartitionBounds(0, 4, 4)}, {0: 400_000})
+    )
     assert gauges.values() == {
         "offsets_log_behind_topic_records": {"0": 3, "1": 0},
         "offsets_topic_unstable_records": {"0": 4, "1": 0},
@@ -161,10 +166,10 @@ def test_a_batch_brings_the_log_nearer_to_the_topic_of_the_last_look() -> None:
     gauges, behind = Gauges(), "offsets_log_behind_topic_records"
     gauges.topic.landed(2)  # before the first look nothing is known of the topic's end
     assert behind not in gauges.values()
-    reading = progress({0: 7}, {0: Bounds(0, 6, 10)}, {})
+    reading = progress({0: 7}, {0: LogPartitionBounds(0, 6, 10)}, {})
     gauges.topic.looked(reading)
     for end, records_behind in ((9, 1), (12, 0)):  # a query that is stopped after this looks no more
-        reading.advance({0: Position(end, None)})
+        reading.advance({0: FetchPosition(end, None)})
         gauges.topic.landed(2)
         assert gauges.values()[behind] == {"0": records_behind}
     gauges.topic.unreachable(BrokerUnreachable("away"))
@@ -174,14 +179,14 @@ def test_a_batch_brings_the_log_nearer_to_the_topic_of_the_last_look() -> None:
 
 def test_during_an_outage_the_gauges_of_the_topic_have_no_value() -> None:
     gauges = Gauges()
-    gauges.topic.looked(progress({0: 7}, {0: Bounds(0, 6, 10)}, {0: 400_000}))
+    gauges.topic.looked(progress({0: 7}, {0: LogPartitionBounds(0, 6, 10)}, {0: 400_000}))
     gauges.now_ms_ += 60_000
     gauges.topic.unreachable(BrokerUnreachable("away"))
     assert gauges.values() == {
         "offsets_topic_up": {"": 0},
         "offsets_topic_last_success_timestamp_seconds": {"": 1000},
     }
-    gauges.topic.planned(progress({0: 7}, {0: Bounds(0, 6, 10)}, {}, 2))
+    gauges.topic.planned(progress({0: 7}, {0: LogPartitionBounds(0, 6, 10)}, {}, 2))
     assert gauges.values() == {
         "offsets_topic_up": {"": 1},
         "offsets_topic_last_success_timestamp_seconds": {"": 1060},

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.broker.fetch import Position
-from offsets_pipeline.broker.log_offsets import Bounds
+from offsets_pipeline.broker.fetch import FetchPosition
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic
+from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 from offsets_pipeline.maintenance import Upkeep
@@ -36,13 +36,15 @@ class Followed:
 
     def plan(self, log_incarnation: int, behind: int = 7) -> TopicProgress:
         reading = Reading(log_incarnation, {0: 3}, CompleteReads(BEGIN_MS - DAY_MS, BEGIN_MS - 1000))
-        self.progress = TopicProgress(reading, {0: Bounds(0, 3 + behind, 3 + behind)}, {}, self.clock.now_ms(), DAY_MS)
+        self.progress = TopicProgress(
+            reading, {0: LogPartitionBounds(0, 3 + behind, 3 + behind)}, {}, self.clock.now_ms(), DAY_MS
+        )
         return self.progress
 
     def look(self, end: int, read_to: int, after_ms: int = 5000) -> None:
         self.clock.advance_ms(after_ms)
-        self.progress.advance({0: Position(read_to, 3)})
-        assert self.progress.look(self.clock.now_ms(), {0: Bounds(0, end, end)})
+        self.progress.advance({0: FetchPosition(read_to, 3)})
+        assert self.progress.look(self.clock.now_ms(), {0: LogPartitionBounds(0, end, end)})
         self.topic.looked(self.progress)
 
     def lines(self) -> list[str]:

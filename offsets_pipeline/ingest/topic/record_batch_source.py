@@ -12,6 +12,7 @@ Options, besides Kafka's own with the prefix `kafka.`:
 =====================  =================================================================================================
 topic                  the topic
 starting_offsets       JSON {"0": {"offset": 42, "leader_epoch": 3}}; by default each partition's log start offset
+topic_kind             the kind of its records; by default those of __consumer_offsets
 source                 text for the column `source`; by default kafka://ADDRESS/TOPIC
 max_offsets            largest number of record offsets in a batch; default: no limit
 tasks                  largest number of tasks of a batch; default 2
@@ -36,15 +37,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
     ReadMaxRows,
-    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
-from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.fetch import Fetcher, Position
+from offsets_pipeline.broker.cluster import Cluster, answered
+from offsets_pipeline.broker.fetch import Fetcher, FetchPosition
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.broker.log_offsets import EARLIEST, LATEST, list_offsets
 from offsets_pipeline.broker.offset_ranges import OffsetRange, require_same_log
@@ -67,9 +65,11 @@ _KAFKA = "kafka."
 _LOOK_SECONDS = 0.2  # between two looks whether enough records are there
 _FEW_OFFSETS = 20_000  # a batch of no more is read by one task
 _UNEVEN = 1.25  # times its share that a task may read so that no range is cut
-_MAY_PASS = (BrokerUnreachable, KafkaFailed, NoSuchTopic)  # the ingest reports these, and what lasts
+#: Errors that a cluster may return for a while: the source waits, and the ingest reports them and retries. Errors of
+#: authentication and authorization persist.
+MAY_PASS = (BrokerUnreachable, KafkaFailed, NoSuchTopic)
 
-Positions = dict[int, Position]
+Positions = dict[int, FetchPosition]
 Offsets = dict[str, dict[str, int]]
 
 
@@ -84,10 +84,10 @@ class SourceOptions:
     max_offsets: int | None
     tasks: int
     wait_ms: int
-    topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS
-    has_ranges: bool = False
-    min_offsets: int = 1
-    min_offsets_wait_ms: int = 0
+    topic_kind: TopicKind
+    has_ranges: bool
+    min_offsets: int
+    min_offsets_wait_ms: int
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -123,12 +123,12 @@ def _has_ranges(options: Mapping[str, str]) -> bool:
 def parsed(offsets: Mapping[str, Mapping[str, int]]) -> Positions:
     """Offsets of the source as positions."""
     return {
-        int(partition): Position(each["offset"], each["leader_epoch"] if each["leader_epoch"] >= 0 else None)
+        int(partition): FetchPosition(each["offset"], each["leader_epoch"] if each["leader_epoch"] >= 0 else None)
         for partition, each in offsets.items()
     }
 
 
-def rendered(positions: Mapping[int, Position]) -> Offsets:
+def rendered(positions: Mapping[int, FetchPosition]) -> Offsets:
     """Positions as offsets of the source, which may hold numbers and texts only."""
     return {
         str(partition): {"offset": each.offset, "leader_epoch": -1 if each.leader_epoch is None else each.leader_epoch}
@@ -207,12 +207,12 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             else:
                 topic = self._topic(positions)
                 ends = self._ends(topic, LATEST, positions)
-                if not _new(positions, ends):
+                if not _ahead(positions, ends):
                     self._waiting.wait(self._client, topic, positions, self._options.wait_ms)
                     ends = self._ends(self._topic(positions), LATEST, positions)  # a leader may have moved meanwhile
                 ends = self._gathered(positions, ends)
             limited = self._limited(positions, ends, limit)
-        except _MAY_PASS:
+        except MAY_PASS:
             if self._target is not None:
                 raise
             time.sleep(self._options.wait_ms / 1000)
@@ -222,7 +222,7 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def _gathered(self, positions: Positions, ends: Positions) -> Positions:
         """The ends when enough record offsets are there, or after the wait for them."""
         until = time.monotonic() + self._options.min_offsets_wait_ms / 1000
-        while 0 < _new(positions, ends) < self._options.min_offsets and time.monotonic() < until:
+        while 0 < sum(_ahead(positions, ends).values()) < self._options.min_offsets and time.monotonic() < until:
             time.sleep(min(_LOOK_SECONDS, max(0, until - time.monotonic())))
             ends = self._ends(self._topic(positions), LATEST, positions)
         return ends
@@ -244,57 +244,28 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             self._cluster = Cluster(self._options.kafka)
         return self._cluster
 
-    def _topic(self, known: Mapping[int, Position]) -> TopicMetadata:
+    def _topic(self, known: Mapping[int, FetchPosition]) -> TopicMetadata:
         """The topic, whose log still has the records before these positions."""
         topic = self._client.topic(self._options.topic)
         require_same_log(self._client, topic, known)
         return topic
 
-    def _ends(self, topic: TopicMetadata, time_ms: int, known: Mapping[int, Position] | None = None) -> Positions:
+    def _ends(self, topic: TopicMetadata, time_ms: int, known: Mapping[int, FetchPosition] | None = None) -> Positions:
         """The offsets at this time of the partitions of ``known``; None: of all."""
         wanted = topic.partitions if known is None else topic.partitions.keys() & known.keys()
-        found = list_offsets(self._client, self._options.topic, dict.fromkeys(wanted, time_ms))
-        return {each: Position(offset or 0, topic.partitions[each].epoch) for each, offset in found.items()}
+        found = answered(list_offsets(self._client, {(topic.name, each): time_ms for each in wanted}))
+        return {each: FetchPosition(offset or 0, topic.partitions[each].epoch) for (_, each), offset in found.items()}
 
     def _limited(self, positions: Positions, ends: Positions, limit: ReadLimit) -> Positions:
         """The ends, no further than the limit allows. A log partition never goes back."""
-        ahead = {each: ends[each].offset - at.offset for each, at in positions.items() if each in ends}
-        ahead = {each: count for each, count in ahead.items() if count > 0}
-        if isinstance(limit, ReadMinRows) and self._target is None and sum(ahead.values()) < limit.min_rows:
-            ahead = {}
-        elif isinstance(limit, ReadMaxRows):
+        ahead = _ahead(positions, ends)
+        if isinstance(limit, ReadMaxRows):
             ahead = shared(ahead, limit.max_rows, self._turn)
             self._turn += len(ahead)
-        elif isinstance(limit, ReadMaxFiles):  # a log partition is what comes next to a file
-            ahead = dict(sorted(ahead.items())[: limit.max_files])
-        elif isinstance(limit, ReadMaxBytes):
-            ahead = self._within_bytes(positions, ahead, limit.max_bytes)
         return {
             each: replace(ends[each], offset=at.offset + ahead[each]) if each in ahead else at
             for each, at in positions.items()
         }
-
-    def _within_bytes(self, positions: Positions, ahead: Mapping[int, int], most: int) -> dict[int, int]:
-        """Return the number of record offsets by partition that fit into ``most`` bytes, by a fetch.
-
-        The first record batch counts even if it alone is larger: otherwise the stream would never advance.
-        """
-        left, found = most, dict[int, int]()
-        limits = replace(self._client.settings.fetch, max_wait_ms=0)
-        topic = self._topic(positions)
-        for each, count in sorted(ahead.items()):
-            node_id = topic.partitions[each].node_id
-            if left <= 0 or node_id is None:
-                break
-            with Fetcher(self._client, topic, node_id) as fetcher:
-                of_each = replace(limits, max_bytes=left, max_partition_bytes=left)
-                fetched = fetcher.fetch({each: Position(positions[each].offset, None)}, of_each).get(each)
-            if fetched is None or fetched.problem is not None or (len(fetched.records) > left and found):
-                continue
-            # without record batches: a cleaner removed these records
-            found[each] = min(count, fetched.next_offset - positions[each].offset) if fetched.records else count
-            left -= len(fetched.records)
-        return found
 
     # --- in a task
 
@@ -306,7 +277,7 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             yield from self._options.reader.read(partition.value)
 
 
-def ranges_between(starts: Mapping[int, Position], ends: Mapping[int, Position]) -> list[OffsetRange]:
+def ranges_between(starts: Mapping[int, FetchPosition], ends: Mapping[int, FetchPosition]) -> list[OffsetRange]:
     """The ranges of a batch, by partition."""
     return [
         OffsetRange(each, starts[each].offset, ends[each].offset, ends[each].leader_epoch)
@@ -374,9 +345,9 @@ def shared_out(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRan
     return found
 
 
-def _new(positions: Mapping[int, Position], ends: Mapping[int, Position]) -> int:
-    """Number of record offsets from these positions to these ends."""
-    return sum(max(0, each.offset - positions[partition].offset) for partition, each in ends.items())
+def _ahead(positions: Mapping[int, FetchPosition], ends: Mapping[int, FetchPosition]) -> dict[int, int]:
+    """Number of new record offsets of each partition that has any, from these positions to these ends."""
+    return {each.partition: each.end - each.start for each in ranges_between(positions, ends)}
 
 
 class _LongPolls:
@@ -387,18 +358,15 @@ class _LongPolls:
         self._fetchers: dict[int, Fetcher] = {}
         self._polls: dict[int, Future[object]] = {}
 
-    def wait(self, cluster: Cluster, topic: TopicMetadata, positions: Mapping[int, Position], wait_ms: int) -> None:
+    def wait(self, cluster: Cluster, topic: TopicMetadata, positions: Positions, wait_ms: int) -> None:
         """Wait until a leader has records from these positions on, or for this time."""
-        leaders: dict[int, Positions] = {}
-        for partition, each in positions.items():
-            leader = topic.partitions[partition]
-            if leader.node_id is not None:
-                leaders.setdefault(leader.node_id, {})[partition] = Position(each.offset, None)
+        leaders = topic.by_leader(positions)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(thread_name_prefix="long-poll")
         limits = replace(cluster.settings.fetch, min_bytes=1, max_bytes=1, max_partition_bytes=1, max_wait_ms=wait_ms)
-        for node_id, at_node in leaders.items():
+        for node_id, partitions in leaders.items():
             if node_id not in self._polls:
+                at_node = {each: FetchPosition(positions[each].offset, None) for each in partitions}
                 if node_id not in self._fetchers:
                     self._fetchers[node_id] = Fetcher(cluster, topic, node_id)
                 self._polls[node_id] = self._threads.submit(self._fetchers[node_id].fetch, at_node, limits)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.log_offsets import Bounds, bounds, epoch_ends
+from offsets_pipeline.broker.cluster import Cluster, answered
+from offsets_pipeline.broker.log_offsets import LATEST, Isolation, epoch_ends, list_offsets, log_bounds
 from offsets_pipeline.broker.offset_ranges import OffsetRange, read_ranges
 from offsets_pipeline.broker.open_transactions import OpenTransaction, open_transactions
 from offsets_pipeline.errors import KafkaFailed, NotAuthorized
@@ -34,6 +34,15 @@ class TopicDescription:
     cluster_id: str | None
     topic_id: str | None
     partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogPartitionBounds:
+    """Log start offset, last stable offset and high watermark of a log partition."""
+
+    start: int
+    stable: int
+    end: int
 
 
 class TopicClient:
@@ -83,16 +92,28 @@ class TopicClient:
         is_modern = lowest >= _OFFSET_COMMIT_OF_4_0 or self._cluster.finalized_features().get("group.version", 0) > 0
         return CoordinatorSemantics.MODERN if is_modern else CoordinatorSemantics.CLASSIC
 
-    def bounds(self, partitions: int) -> dict[int, Bounds]:
+    def bounds(self, partitions: int) -> dict[int, LogPartitionBounds]:
         """Log start offset, last stable offset and high watermark of each log partition."""
-        return bounds(self._cluster, self._topic, range(partitions))
+        places = [(self._topic, at) for at in range(partitions)]
+        # before the high watermark, which is then not below it
+        stable = answered(list_offsets(self._cluster, dict.fromkeys(places, LATEST), Isolation.READ_COMMITTED))
+        found = answered(log_bounds(self._cluster, places))
+        return {
+            place[1]: LogPartitionBounds(each.start, max(stable[place] or 0, each.start), each.end)
+            for place, each in found.items()
+        }
 
     def epoch_ends(self, leader_epochs: Mapping[int, int]) -> dict[int, int]:
-        """The record offset at which these leader epochs end in the log of the leader; omits unknown epochs."""
-        found = epoch_ends(self._cluster, self._topic, leader_epochs)
-        return {at: each.end_offset for at, each in found.items() if each.end_offset is not None}
+        """The record offset at which these leader epochs end in the log of the leader.
 
-    def first_records(self, bounds: Mapping[int, Bounds]) -> list[RecordKey]:
+        Omits unknown epochs, and log partitions that the topic does not have.
+        """
+        partitions = self._cluster.topic(self._topic).partitions
+        places = {(self._topic, at): epoch for at, epoch in leader_epochs.items() if at in partitions}
+        found = answered(epoch_ends(self._cluster, places))
+        return {at: each.end_offset for (_, at), each in found.items() if each.end_offset is not None}
+
+    def first_records(self, bounds: Mapping[int, LogPartitionBounds]) -> list[RecordKey]:
         """A few of the first records of each log partition.
 
         Includes records of open and aborted transactions: their keys show the kind of records just as well.
@@ -131,10 +152,10 @@ class TopicClient:
     def topic_names(self) -> dict[str, str]:
         """Names of all visible topics by topic id (R35); empty if the broker refuses the request."""
         try:
-            ids = self._cluster.topic_ids()
+            topics = self._cluster.topics(None)
         except (NotAuthorized, KafkaFailed):
             return {}
-        return {topic_id: name for name, topic_id in ids.items() if topic_id is not None}
+        return {topic.topic_id: name for name, topic in topics.items() if topic.topic_id is not None}
 
     def delete_retention_ms(self) -> int:
         """The topic's delete.retention.ms; Kafka's default if the broker refuses the request."""

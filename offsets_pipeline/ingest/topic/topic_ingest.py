@@ -21,7 +21,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.batch_barrier import BatchBarrier
-from offsets_pipeline.broker.fetch import Position
+from offsets_pipeline.broker.fetch import FetchPosition
 from offsets_pipeline.errors import (
     BrokerUnreachable,
     KafkaFailed,
@@ -33,8 +33,10 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.foreign_errors import first_line, raised_on_executor
 from offsets_pipeline.ingest.record_kind import topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
+from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
 from offsets_pipeline.ingest.topic.record_batch_source import (
     FORMAT,
+    MAY_PASS,
     RANGES,
     RecordBatchSource,
     SourceOptions,
@@ -47,7 +49,6 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
 )
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
-from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import check_topic
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
@@ -75,8 +76,6 @@ _FOLD_SECONDS = 1.0  # between two looks for appends of other processes
 _FAILURES_IN_A_ROW = 5
 _MOST_WAITS = 10  # limit of the exponent of the backoff
 _STEADY_SECONDS = 60  # reset the failure count if a query has run this long and has caught up with the topic
-# Errors that a running cluster may return for a while: retry. Errors of authentication and authorization persist.
-_MAY_PASS = (KafkaFailed, NoSuchTopic)
 
 
 class FoldsAppends(Protocol):
@@ -204,7 +203,7 @@ class TopicIngest:
                 f"the broker's coordinator is {semantics}, that of {store.location} is {known}: it changes"
             )
             store = store.with_semantics(semantics, self._settings.fold)
-        notes = TopicMetadata(store, self._topic, self._settings, self._clock)
+        notes = MirroredTopic(store, self._topic, self._settings, self._clock)
         self._topic_watch = TopicWatch(
             notes, self._topic, self._settings, self._clock, self._observer, self._warnings.warn
         )
@@ -242,10 +241,10 @@ class TopicIngest:
                 failed = True
                 said = f"reading topic {self._topic} failed: {error}"
             except OffsetsError as error:
-                if available_now or not (error.retriable or isinstance(error, _MAY_PASS)):
+                if available_now or not (error.retriable or isinstance(error, MAY_PASS)):
                     raise
                 said = str(error)
-                away = error if isinstance(error, (BrokerUnreachable, *_MAY_PASS)) else None
+                away = error if isinstance(error, MAY_PASS) else None
             if self._is_steady or self.added > before:
                 failures = waits = 0
             failures += failed
@@ -302,7 +301,7 @@ class TopicIngest:
 
         reading = progress.reading
         source = f"kafka://{topic.cluster_id or self._options.bootstrap_server}/{self._topic}"
-        starts = {at: Position(start, progress.leader_epochs.get(at)) for at, start in reading.starts.items()}
+        starts = {at: FetchPosition(start, progress.leader_epochs.get(at)) for at, start in reading.starts.items()}
         options = {
             **self._options.for_source(),
             "topic": self._topic,
@@ -402,7 +401,7 @@ class TopicIngest:
                 try:
                     if not self._look(progress, admin, topic):
                         return False
-                except (BrokerUnreachable, *_MAY_PASS) as away:
+                except MAY_PASS as away:
                     self._observer.unreachable(away)  # the query retries, too
                 if progress.complete != complete and time.monotonic() - began >= _STEADY_SECONDS:
                     self._is_steady = True

@@ -18,9 +18,8 @@ from offsets_pipeline.errors import StoreMismatch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.broker.log_offsets import Bounds
     from offsets_pipeline.delta.properties import StoreProperties
-    from offsets_pipeline.ingest.topic.topic_client import TopicDescription
+    from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def plan_reading(
     known: KnownLog,
     known_topic_id: str | None,
     topic: TopicDescription,
-    bounds: Mapping[int, Bounds],
+    bounds: Mapping[int, LogPartitionBounds],
     epoch_ends: Mapping[int, int],
     delete_retention_ms: int,
     now_ms: int,
@@ -144,7 +143,7 @@ def _resumed(
     unfinished: Unfinished | None,
     known: KnownLog,
     topic: TopicDescription,
-    bounds: Mapping[int, Bounds],
+    bounds: Mapping[int, LogPartitionBounds],
     delete_retention_ms: int,
     now_ms: int,
 ) -> Reading | None:
@@ -180,7 +179,7 @@ def _regrown(known: KnownLog, topic: TopicDescription) -> str | None:
     return f"the topic has {topic.partitions} partitions, the log has {known.partitions}"
 
 
-def _unusable(known: KnownLog, positions: Mapping[int, int], bounds: Mapping[int, Bounds]) -> str | None:
+def _unusable(known: KnownLog, positions: Mapping[int, int], bounds: Mapping[int, LogPartitionBounds]) -> str | None:
     if known.ends and max(known.ends) > known.log_incarnation:
         return "an earlier reading from its beginning did not reach the end"
     if known.complete is None:

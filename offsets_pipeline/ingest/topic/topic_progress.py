@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from offsets_pipeline.broker.fetch import Position
-    from offsets_pipeline.broker.log_offsets import Bounds
+    from offsets_pipeline.broker.fetch import FetchPosition
     from offsets_pipeline.broker.open_transactions import OpenTransaction
+    from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
     from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 
 
@@ -27,7 +27,7 @@ class TopicProgress:
     def __init__(
         self,
         reading: Reading,
-        bounds: Mapping[int, Bounds],
+        bounds: Mapping[int, LogPartitionBounds],
         leader_epochs: Mapping[int, int | None],
         now_ms: int,
         longest_gap_ms: int,
@@ -56,13 +56,13 @@ class TopicProgress:
         """Record offsets up to the high watermark of the last look that were not read yet, by log partition."""
         return {at: max(0, each.end - self.read_to[at]) for at, each in self.bounds.items()}
 
-    def advance(self, ends: Mapping[int, Position]) -> None:
+    def advance(self, ends: Mapping[int, FetchPosition]) -> None:
         """Take the ends of a batch that the log has. The query does so in its own thread."""
         read = {at: end for at, end in ends.items() if end.offset >= self.read_to.get(at, 0)}
         self.take_leaders(read)
         self.read_to = self.read_to | {at: end.offset for at, end in read.items()}  # a look may read it meanwhile
 
-    def take_leaders(self, ends: Mapping[int, Position]) -> bool:
+    def take_leaders(self, ends: Mapping[int, FetchPosition]) -> bool:
         """Take the leader epochs of these ends; returns whether one is newer than those known.
 
         A leader with all records of a batch has those before the batch too, so its epoch is valid for ``read_to``
@@ -77,7 +77,10 @@ class TopicProgress:
         return bool(newer)
 
     def look(
-        self, now_ms: int, bounds: Mapping[int, Bounds], transactions: Collection[OpenTransaction] | None = None
+        self,
+        now_ms: int,
+        bounds: Mapping[int, LogPartitionBounds],
+        transactions: Collection[OpenTransaction] | None = None,
     ) -> bool:
         """Take the topic's offsets as of ``now_ms`` or later; False if tombstones may have come and gone unread.
 
@@ -109,7 +112,7 @@ class TopicProgress:
             self.complete = replace(self.complete, last_ms=now_ms)
         return True
 
-    def complete_with(self, planned: Mapping[int, Position]) -> int | None:
+    def complete_with(self, planned: Mapping[int, FetchPosition]) -> int | None:
         """Time up to which the log is complete when it has the records up to these ends; None: unknown (R36)."""
         for looked_ms, ends in ((self._looked_ms, _ends(self.bounds)), (self._asked_ms, self._asked)):
             if all(at in planned and planned[at].offset >= end for at, end in ends.items()):
@@ -120,5 +123,5 @@ class TopicProgress:
         return all(self.read_to[at] >= end for at, end in ends.items())
 
 
-def _ends(bounds: Mapping[int, Bounds]) -> dict[int, int]:
+def _ends(bounds: Mapping[int, LogPartitionBounds]) -> dict[int, int]:
     return {at: each.end for at, each in bounds.items()}

@@ -19,13 +19,13 @@ from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
 from offsets_pipeline.record.corrupt import NotASegment
 from offsets_pipeline.record.scan import MAX_DAMAGE_BYTES
 from offsets_pipeline.record.segment import Damage, read_segment
-from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from offsets_pipeline.broker.kafka_options import KafkaOptions
     from offsets_pipeline.broker.offset_ranges import FetchedBatches, OffsetRange
+    from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: Columns of records. `damage` is null for a record. Else the row is a stretch that does not decode: its bytes are in
 #: `value`, the record offset of its first batch in `record_offset`.
@@ -47,7 +47,7 @@ class TopicReader:
     topic: str
     kafka: KafkaOptions
     source: str
-    topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS
+    topic_kind: TopicKind
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
         """The rows of these ranges in RECORDS_SCHEMA. Raises the errors of `read_ranges`."""

@@ -10,12 +10,12 @@ from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from offsets_pipeline.broker.fetch import Position
+    from offsets_pipeline.broker.fetch import FetchPosition
     from offsets_pipeline.broker.open_transactions import OpenTransaction
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
     from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
-    from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
     from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
     from offsets_pipeline.store import Store
 
@@ -32,7 +32,7 @@ class TopicWatch:
 
     def __init__(
         self,
-        notes: TopicMetadata,
+        notes: MirroredTopic,
         topic: str,
         settings: Settings,
         clock: Clock,
@@ -113,7 +113,7 @@ class TopicWatch:
             self._notes.note(progress)
         return True
 
-    def begin_batch(self, progress: TopicProgress, ends: Mapping[int, Position]) -> int | None:
+    def begin_batch(self, progress: TopicProgress, ends: Mapping[int, FetchPosition]) -> int | None:
         """Note the new leaders of a batch before its records are appended; ``ends`` are the planned ones.
 
         Else, after a kill, the log would have records that a newer leader wrote, and the noted leader would not have

@@ -11,9 +11,9 @@ from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
 
 from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.fetch import Fetched, Fetcher, Position, Problem, whole_batches
+from offsets_pipeline.broker.fetch import Fetched, Fetcher, FetchPosition, Problem, whole_batches
 from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.broker.log_offsets import bounds
+from offsets_pipeline.broker.log_offsets import log_bounds
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic, NotAuthorized
 from offsets_pipeline.record.segment import read_segment
 from tests.unit.broker.fake_broker import TOPIC, VERSIONS, FakeBroker, fake_broker, fetched
@@ -44,7 +44,7 @@ def fetch(broker: FakeBroker, *answers: Answer, offset: int = 7) -> Fetched:
     before = broker.count(FETCH)
     broker.answers[FETCH] = lambda number: answers[number - before]
     with cluster_of(broker) as cluster, Fetcher(cluster, cluster.topic(TOPIC), 1) as fetcher:
-        found = [fetcher.fetch({0: Position(offset, 3)}) for _ in answers]
+        found = [fetcher.fetch({0: FetchPosition(offset, 3)}) for _ in answers]
     return found[-1][0]
 
 
@@ -193,7 +193,7 @@ def test_a_fetch_that_waits_ends_when_the_fetcher_is_closed(broker: FakeBroker) 
 
         def wait() -> None:
             try:
-                fetcher.fetch({0: Position(0, 3)})
+                fetcher.fetch({0: FetchPosition(0, 3)})
             except BrokerUnreachable as error:
                 errors.append(error)
 
@@ -216,7 +216,7 @@ def test_a_connection_that_breaks_is_replaced_and_a_leader_that_moves_is_waited_
         for each in broker._open:
             each.shutdown(2)  # of sockets: both ways
         with pytest.raises(KafkaFailed, match="does not support ListOffsetsRequest"):
-            bounds(cluster, TOPIC, [0])
+            log_bounds(cluster, [(TOPIC, 0)])
         assert broker.count(METADATA) == 4  # the third names a broker that is not there
 
 

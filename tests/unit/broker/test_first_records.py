@@ -12,13 +12,13 @@ import pytest
 from offsets_pipeline.broker import first_records as module
 from offsets_pipeline.broker.fetch import whole_batches
 from offsets_pipeline.broker.first_records import FirstRecord, first_records
-from offsets_pipeline.broker.log_offsets import EARLIEST
+from offsets_pipeline.broker.log_offsets import LogBounds
 from offsets_pipeline.errors import KafkaFailed, OffsetsError
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.log_batches import encode_log
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 T = ("t", 0)
 
@@ -77,15 +77,15 @@ class FakeCluster:
             found[place] = module._Fetched(records if whole else b"", self.end, is_out_of_range=False)
         return found
 
-    def offsets(self, _: object, times_ms: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-        return {place: self.start if time_ms == EARLIEST else self.end for place, time_ms in times_ms.items()}
+    def bounds(self, _: object, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], LogBounds]:
+        return dict.fromkeys(places, LogBounds(self.start, self.end))
 
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 - a function
     def find(cluster: FakeCluster, offset: int) -> object:
         monkeypatch.setattr(module, "_fetched", cluster.fetched)
-        monkeypatch.setattr(module, "offsets_of_topics", cluster.offsets)
+        monkeypatch.setattr(module, "log_bounds", cluster.bounds)
         return first_records(cluster, {T: offset})[T]  # type: ignore[arg-type]
 
     return find

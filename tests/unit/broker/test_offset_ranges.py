@@ -11,7 +11,7 @@ import pytest
 from kafka.protocol.consumer import FetchRequest
 
 from offsets_pipeline.broker import offset_ranges
-from offsets_pipeline.broker.fetch import Position
+from offsets_pipeline.broker.fetch import FetchPosition
 from offsets_pipeline.broker.offset_ranges import FetchedBatches, OffsetRange, read_ranges, require_same_log
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, LogTruncated
 from offsets_pipeline.record.corrupt import NotASegment
@@ -202,7 +202,7 @@ def test_a_log_that_loses_records_while_it_is_read_is_noticed() -> None:
 def test_a_partition_that_is_gone_has_another_log() -> None:
     with fake_topic({0: batches(2)}) as topic:
         with cluster_of(topic) as cluster, pytest.raises(LogTruncated, match="has no partition 7 now"):
-            require_same_log(cluster, cluster.topic(TOPIC), {0: Position(2, 3), 7: Position(1, 3)})
+            require_same_log(cluster, cluster.topic(TOPIC), {0: FetchPosition(2, 3), 7: FetchPosition(1, 3)})
         with pytest.raises(LogTruncated, match="has no partition 7 now"):
             read(topic, OffsetRange(7, 0, 2))
 
@@ -212,8 +212,8 @@ def test_positions_that_the_new_leader_has_are_of_the_same_log(epoch_ends: dict[
     at = batches(2, 2)
     at.epoch, at.epoch_ends = 5, epoch_ends  # {}: a leader that does not know the epoch
     with fake_topic({0: at}) as topic, cluster_of(topic) as cluster:
-        require_same_log(cluster, cluster.topic(TOPIC), {0: Position(4, 3)})
-        require_same_log(cluster, cluster.topic(TOPIC), {0: Position(99, None)})
+        require_same_log(cluster, cluster.topic(TOPIC), {0: FetchPosition(4, 3)})
+        require_same_log(cluster, cluster.topic(TOPIC), {0: FetchPosition(99, None)})
 
 
 def test_a_log_that_starts_behind_the_range_is_an_error() -> None:

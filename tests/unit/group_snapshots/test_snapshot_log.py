@@ -15,7 +15,7 @@ from offsets_pipeline.broker.groups_client import (
     DescribedClassicMember,
     DescribedConsumerGroup,
     DescribedConsumerMember,
-    ListedGroup,
+    GroupListing,
 )
 from offsets_pipeline.cli import main
 from offsets_pipeline.clock import FixedClock, shown_time
@@ -204,7 +204,7 @@ def test_state_of_a_consumer_group_is_that_of_its_coordinator(group: DescribedCo
 def test_group_that_is_not_listed_is_gone_only_if_its_coordinator_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, Any] = {"listed": offsets(t=1), "unlisted": offsets(t=2), "gone": {}}
     monkeypatch.setattr(
-        group_snapshot, "list_groups", lambda _: {"listed": ListedGroup("listed", "Streams", "streams", "Stable")}
+        group_snapshot, "list_groups", lambda _: {"listed": GroupListing("listed", "Streams", "streams", "Stable")}
     )
     monkeypatch.setattr(group_snapshot, "fetch_group_offsets", lambda _, ids: {each: told[each] for each in ids})
     for name in ("describe_classic_groups", "describe_consumer_groups"):

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
     from offsets_pipeline.ingest.topic.topic_client import TopicDescription
-    from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
     from offsets_pipeline.ingest.topic.topic_plan import Reading
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 
@@ -98,7 +98,7 @@ class Follow:
         self._options = options_of(topic)
         self._ingest = TopicIngest(spark, "store", self._options, Settings(), FixedClock(NOW_MS), topic=TOPIC)
         self._ingest._topic_watch = TopicWatch(
-            cast("TopicMetadata", stored), TOPIC, Settings(), FixedClock(NOW_MS), TopicObserver(), print
+            cast("MirroredTopic", stored), TOPIC, Settings(), FixedClock(NOW_MS), TopicObserver(), print
         )
         self.plan()
 

@@ -9,11 +9,15 @@ from kafka.protocol.admin import DescribeConfigsRequest, DescribeProducersReques
 from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from offsets_pipeline.broker.log_offsets import Bounds
 from offsets_pipeline.broker.open_transactions import OpenTransaction
-from offsets_pipeline.errors import BrokerUnreachable, NotAuthorized
+from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic, NotAuthorized
 from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, RecordKey
-from offsets_pipeline.ingest.topic.topic_client import DELETE_RETENTION_MS, TopicClient, TopicDescription
+from offsets_pipeline.ingest.topic.topic_client import (
+    DELETE_RETENTION_MS,
+    LogPartitionBounds,
+    TopicClient,
+    TopicDescription,
+)
 from tests.unit.broker.fake_broker import TOPIC
 from tests.unit.broker.fake_topic import (
     NOT_AUTHORIZED,
@@ -55,22 +59,30 @@ def test_bounds_and_ends_of_leader_epochs_are_those_of_the_leaders() -> None:
         1: FakePartition([], epoch_ends={}),
     }
     with fake_topic(partitions) as topic, client_of(topic) as client:
-        assert client.bounds(2) == {0: Bounds(4, 7, 10), 1: Bounds(0, 0, 0)}
+        assert client.bounds(2) == {0: LogPartitionBounds(4, 7, 10), 1: LogPartitionBounds(0, 0, 0)}
         assert client.epoch_ends({0: 1, 1: 1}) == {0: 5}  # partition 1 does not know the epoch
+
+
+def test_log_partitions_of_an_earlier_topic_with_more_partitions_have_no_epochs() -> None:
+    with fake_topic({0: FakePartition([batch(0)], epoch_ends={1: 1})}) as topic, client_of(topic) as client:
+        assert client.epoch_ends({0: 1, 1: 1}) == {0: 1}
+        topic.is_missing = True
+        with pytest.raises(NoSuchTopic):
+            client.epoch_ends({0: 1})
 
 
 def test_first_records_are_a_few_of_each_partition() -> None:
     partitions = {0: FakePartition([batch(3, 2), batch(9, 100)], start=3), 1: FakePartition([batch(0)])}
     with fake_topic(partitions) as topic, client_of(topic) as client:
         found = client.first_records(client.bounds(2))
-        assert client.first_records({0: Bounds(5, 5, 5)}) == []  # a log without records
+        assert client.first_records({0: LogPartitionBounds(5, 5, 5)}) == []  # a log without records
     first = [3, 4, *range(9, 9 + LOOK_RECORDS - 2)]
     assert found == [*(RecordKey(0, each, b"key") for each in first), RecordKey(1, 0, b"key")]
 
 
 def test_first_records_leave_out_a_damaged_batch() -> None:
     with fake_topic({0: FakePartition([damaged(batch(0, 3)), batch(3)])}) as topic, client_of(topic) as client:
-        assert client.first_records({0: Bounds(0, 4, 4)}) == [RecordKey(0, 3, b"key")]
+        assert client.first_records({0: LogPartitionBounds(0, 4, 4)}) == [RecordKey(0, 3, b"key")]
 
 
 def test_the_oldest_open_transaction_of_each_partition_holds_back_the_stable_offset() -> None:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.broker.log_offsets import Bounds
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.errors import StoreMismatch
-from offsets_pipeline.ingest.topic.topic_client import TopicDescription
+from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
 from offsets_pipeline.ingest.topic.topic_plan import (
     CompleteReads,
     KnownLog,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TOPIC = TopicDescription("cluster", "id", 2)
-BOUNDS = {0: Bounds(0, 30, 30), 1: Bounds(5, 40, 42)}
+BOUNDS = {0: LogPartitionBounds(0, 30, 30), 1: LogPartitionBounds(5, 40, 42)}
 DAY_MS = 86_400_000
 NOW_MS = 10 * DAY_MS
 FOLLOWED = KnownLog(2, 0, {0: {0: 20}}, {0: 25, 1: 12}, {0: 3, 1: 4}, CompleteReads(DAY_MS, NOW_MS - DAY_MS))
@@ -34,7 +33,7 @@ FOLLOWED = KnownLog(2, 0, {0: {0: 20}}, {0: 25, 1: 12}, {0: 3, 1: 4}, CompleteRe
 def plan(
     known: KnownLog,
     topic_id: str | None = "id",
-    bounds: dict[int, Bounds] = BOUNDS,
+    bounds: dict[int, LogPartitionBounds] = BOUNDS,
     epoch_ends: Mapping[int, int] = MappingProxyType({}),
 ) -> Reading:
     return plan_reading(known, topic_id, TOPIC, bounds, epoch_ends, DAY_MS, NOW_MS)
@@ -85,14 +84,18 @@ def test_topic_with_another_number_of_partitions_is_read_again() -> None:  # R1
         (KnownLog(2, 0, {0: {0: 20}}), BOUNDS, "has no progress in this log"),
         (
             FOLLOWED,
-            {0: Bounds(26, 30, 30), 1: BOUNDS[1]},
+            {0: LogPartitionBounds(26, 30, 30), 1: BOUNDS[1]},
             "log partition 0 now starts at 26, but",
         ),
-        (FOLLOWED, {0: Bounds(0, 24, 24), 1: BOUNDS[1]}, "log partition 0 now ends at 24, but was read up to 25"),
+        (
+            FOLLOWED,
+            {0: LogPartitionBounds(0, 24, 24), 1: BOUNDS[1]},
+            "log partition 0 now ends at 24, but was read up to 25",
+        ),
     ],
 )
 def test_log_that_may_lack_records_is_read_again_from_its_beginning(
-    known: KnownLog, bounds: dict[int, Bounds], why: str
+    known: KnownLog, bounds: dict[int, LogPartitionBounds], why: str
 ) -> None:
     found = plan(known, bounds=bounds)
     assert why in str(found.anew)
@@ -116,7 +119,10 @@ BEGUN = Unfinished(TOPIC, Reading(1, {0: 0, 1: 5}, CompleteReads(NOW_MS - DAY_MS
 
 
 def resumed(
-    known: KnownLog, unfinished: Unfinished = BEGUN, bounds: dict[int, Bounds] = BOUNDS, now_ms: int = NOW_MS
+    known: KnownLog,
+    unfinished: Unfinished = BEGUN,
+    bounds: dict[int, LogPartitionBounds] = BOUNDS,
+    now_ms: int = NOW_MS,
 ) -> Reading:
     return plan_reading(known, "id", TOPIC, bounds, {}, DAY_MS, now_ms, unfinished)
 
@@ -134,14 +140,20 @@ def test_an_interrupted_reading_from_the_beginning_goes_on_in_the_same_process()
     [
         (FOLLOWED, BEGUN, BOUNDS, NOW_MS + 1, 1),  # tombstones may have come and gone meanwhile
         (FOLLOWED, replace(BEGUN, topic=TopicDescription("cluster", "before", 2)), BOUNDS, NOW_MS, 0),
-        (FOLLOWED, BEGUN, {0: Bounds(1, 30, 30), 1: BOUNDS[1]}, NOW_MS, 0),  # its start moved over unread records
+        (
+            FOLLOWED,
+            BEGUN,
+            {0: LogPartitionBounds(1, 30, 30), 1: BOUNDS[1]},
+            NOW_MS,
+            0,
+        ),  # its start moved over unread records
         (replace(FOLLOWED, ends={1: {0: 31}}), BEGUN, BOUNDS, NOW_MS, 2),  # what landed is not of this topic
         (replace(FOLLOWED, ends={2: {0: 3}}), BEGUN, BOUNDS, NOW_MS, 3),  # another process reads it anew, too
         (replace(FOLLOWED, log_incarnation=1), BEGUN, BOUNDS, NOW_MS, 1),  # another process was faster
     ],
 )
 def test_other_readings_are_planned_as_usual(
-    known: KnownLog, unfinished: Unfinished, bounds: dict[int, Bounds], now_ms: int, log_incarnation: int
+    known: KnownLog, unfinished: Unfinished, bounds: dict[int, LogPartitionBounds], now_ms: int, log_incarnation: int
 ) -> None:
     found = resumed(known, unfinished, bounds, now_ms)
     assert found == plan_reading(known, "id", TOPIC, bounds, {}, DAY_MS, now_ms)

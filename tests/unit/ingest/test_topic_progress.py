@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from offsets_pipeline.broker.fetch import Position
-from offsets_pipeline.broker.log_offsets import Bounds
+from offsets_pipeline.broker.fetch import FetchPosition
 from offsets_pipeline.broker.open_transactions import OpenTransaction
+from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 
@@ -16,13 +16,13 @@ def progress(anew: str | None = None, end: int = 10) -> TopicProgress:
     return TopicProgress(reading, bounds(end), {0: 3, 1: None}, BEGAN_MS, LONGEST_MS)
 
 
-def bounds(end: int, stable: int | None = None) -> dict[int, Bounds]:
-    return {0: Bounds(0, end if stable is None else stable, end), 1: Bounds(5, 5, 5)}
+def bounds(end: int, stable: int | None = None) -> dict[int, LogPartitionBounds]:
+    return {0: LogPartitionBounds(0, end if stable is None else stable, end), 1: LogPartitionBounds(5, 5, 5)}
 
 
-def read_to(**at: int) -> dict[int, Position]:
+def read_to(**at: int) -> dict[int, FetchPosition]:
     """Ends of the query's batch: read_to(_0=5)."""
-    return {int(name.removeprefix("_")): Position(offset, 3) for name, offset in at.items()}
+    return {int(name.removeprefix("_")): FetchPosition(offset, 3) for name, offset in at.items()}
 
 
 def test_nothing_is_complete_before_all_up_to_the_high_watermark_is_read() -> None:
@@ -82,8 +82,8 @@ def test_records_of_an_open_transaction_are_to_be_read_too() -> None:
 def test_leader_epoch_is_that_of_the_leader_that_had_the_records() -> None:
     reading = progress()
     assert reading.leader_epochs == {0: 3, 1: None}
-    reading.advance({0: Position(8, 4)})
-    reading.advance({0: Position(3, 9), 1: Position(5, 6)})
+    reading.advance({0: FetchPosition(8, 4)})
+    reading.advance({0: FetchPosition(3, 9), 1: FetchPosition(5, 6)})
     assert reading.leader_epochs == {0: 4, 1: 6}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from offsets_pipeline.broker.first_records import FirstRecord
-from offsets_pipeline.broker.topics_offsets import LogBounds
+from offsets_pipeline.broker.log_offsets import LogBounds
 from offsets_pipeline.errors import KafkaFailed
 from offsets_pipeline.lag import broker_source
 from offsets_pipeline.lag.broker_source import BrokerPositions
@@ -52,7 +52,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
             for place, offset in positions.items()
         }
 
-    for name, fake in (("bounds_of_topics", bounds), ("offsets_of_topics", offsets), ("first_records", records)):
+    for name, fake in (("bounds_of_topics", bounds), ("list_offsets", offsets), ("first_records", records)):
         monkeypatch.setattr(broker_source, name, fake)
     return requests
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.store import Store
 
 
-class TopicMetadata:
+class MirroredTopic:
     """Metadata of one topic in one store.
 
     Every method that writes raises WriteConflict if other writers committed first too often.
