@@ -12,7 +12,7 @@ from offsets_pipeline.input_text import INT64_MAX
 _SHOWN_CHARACTERS = 200
 
 
-class Rule(Protocol):
+class ValueRule(Protocol):
     """The allowed values of a setting."""
 
     allowed: str
@@ -31,7 +31,7 @@ class WholeNumber:
         self.allowed = f"a whole number from {lowest} to {highest}"
 
     def accepts(self, value: object) -> bool:
-        """See Rule."""
+        """See ValueRule."""
         # Python's True is an int; TOML's true is not a number.
         return isinstance(value, int) and not isinstance(value, bool) and value in self._range
 
@@ -42,7 +42,7 @@ class TrueOrFalse:
     allowed = "true or false"
 
     def accepts(self, value: object) -> bool:
-        """See Rule."""
+        """See ValueRule."""
         return isinstance(value, bool)
 
 
@@ -54,7 +54,7 @@ class OneOf:
         self.allowed = " or ".join(f'"{choice}"' for choice in choices)
 
     def accepts(self, value: object) -> bool:
-        """See Rule."""
+        """See ValueRule."""
         return isinstance(value, str) and value in self._choices
 
 
@@ -66,7 +66,7 @@ class Text:
         self.allowed = allowed
 
     def accepts(self, value: object) -> bool:
-        """See Rule."""
+        """See ValueRule."""
         return isinstance(value, str) and self._pattern.fullmatch(value) is not None
 
 
@@ -76,7 +76,7 @@ class AnyText:
     allowed = "text"
 
     def accepts(self, value: object) -> bool:
-        """See Rule."""
+        """See ValueRule."""
         return isinstance(value, str)
 
 
@@ -86,7 +86,7 @@ class Pattern:
     allowed = "a regular expression"
 
     def accepts(self, value: object) -> bool:
-        """See Rule."""
+        """See ValueRule."""
         try:
             return isinstance(value, str) and re.compile(value) is not None
         except re.error:
@@ -96,7 +96,7 @@ class Pattern:
 _Value = TypeVar("_Value")
 
 
-def setting(default: _Value, rule: Rule) -> _Value:
+def setting(default: _Value, rule: ValueRule) -> _Value:
     """A dataclass field with its default and its rule."""
     return field(default=default, metadata={"rule": rule})
 
@@ -108,7 +108,7 @@ class Section:
 
     def __post_init__(self) -> None:
         for each in fields(cast("Any", self)):
-            rule: Rule = each.metadata["rule"]
+            rule: ValueRule = each.metadata["rule"]
             value = getattr(self, each.name)
             if not rule.accepts(value):
                 raise ConfigError(f"{each.name}: {as_toml(value)} is not allowed; it takes {rule.allowed}")

@@ -11,7 +11,7 @@ from offsets_pipeline.broker.first_records import first_records
 from offsets_pipeline.broker.topics_offsets import LogBounds, bounds_of_topics, offsets_of_topics, rounds_of
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.foreign_errors import first_line
-from offsets_pipeline.lag.position_sources import UNKNOWN_END, Bounds, Places, SampledPositions
+from offsets_pipeline.lag.position_sources import UNKNOWN_END, Places, PositionBounds, SampledPositions
 from offsets_pipeline.lag.time_lag import Method, TimeLag, exact_lag
 from offsets_pipeline.topic_positions.position_samples import PositionSamples, sample_rows
 
@@ -57,7 +57,7 @@ class BrokerPositions:
         """The time of the question: a broker knows all times up to now."""
         return self.at_ms
 
-    def bounds(self, places: Places) -> Bounds:
+    def bounds(self, places: Places) -> PositionBounds:
         """Log start and log end. The log start of a past time is that of the last sample, if there was one."""
         found = self._samples.between(places)
         sampled = self._samples.starts(found)
@@ -80,7 +80,7 @@ class BrokerPositions:
                 start[row], end[row], highest[row] = sampled[row], int(found.end[row] + 0.5), known.end
             else:
                 reasons[row] = "the broker does not tell the log end of that time"
-        return Bounds(start, end, highest, reasons)
+        return PositionBounds(start, end, highest, reasons)
 
     def time_lags(self, places: Places, offsets: Int64s) -> list[TimeLag]:
         """Lag in seconds by the record's own timestamp; by samples if the log no longer has the record."""

@@ -30,7 +30,7 @@ class Places(NamedTuple):
     times_ms: Int64s
 
 
-class Bounds(NamedTuple):
+class PositionBounds(NamedTuple):
     """Log starts and log ends of partitions at times; UNKNOWN_END with a reason where they are not known.
 
     ``highest`` is the log end that the source knows of a later time: a commit below it is not above the log end.
@@ -55,7 +55,7 @@ class PositionSource(Protocol):
         """Positions are known up to this time; None if the source has none."""
         ...
 
-    def bounds(self, places: Places) -> Bounds:
+    def bounds(self, places: Places) -> PositionBounds:
         """Log start and log end of each row."""
         ...
 
@@ -83,14 +83,16 @@ class SampledPositions:
         newest_ms = self._samples.newest_ms
         return None if newest_ms is None else min(newest_ms, self.at_ms)
 
-    def bounds(self, places: Places) -> Bounds:
+    def bounds(self, places: Places) -> PositionBounds:
         """Log start of the last sample, and the log end between the samples around the time."""
         found = self.between(places)
         is_known = ~np.isnan(found.end)
         end = np.where(is_known, np.floor(np.nan_to_num(found.end) + 0.5), UNKNOWN_END).astype(np.int64)
         ends = self._samples.columns.log_end_offset
         highest = np.where(found.after >= 0, ends[found.after], end) if len(ends) else end
-        return Bounds(np.where(is_known, self.starts(found), UNKNOWN_END), end, highest, self._reasons(places, found))
+        return PositionBounds(
+            np.where(is_known, self.starts(found), UNKNOWN_END), end, highest, self._reasons(places, found)
+        )
 
     def time_lags(self, places: Places, offsets: Int64s) -> list[TimeLag]:
         """Lag in seconds by interpolation."""
