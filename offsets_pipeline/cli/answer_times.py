@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.output import show_status
+from offsets_pipeline.cli.output import show_status, write_json, write_rows
 from offsets_pipeline.query.answer_time import (
     HELD_BACK,
     MIRROR_BEHIND,
@@ -62,6 +62,24 @@ def time_fields(times: Iterable[tuple[str, AnswerTime]]) -> dict[str, Any]:
             {**vars(row), "cluster": cluster} if several else row for cluster, each in of_clusters for row in each.stale
         ],
     }
+
+
+def write_listing(
+    name: str,
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    times: Sequence[tuple[str, AnswerTime]],
+    format_: str,
+) -> None:
+    """Write rows with columns, or one JSON document with all fields of the rows as the list ``name``, and their time.
+
+    ``times`` has the cluster of each answer, as for `time_fields`. With several clusters there is a column `cluster`.
+    """
+    if format_ == "json":
+        write_json({name: rows, **time_fields(times)})
+        return
+    shown = [*columns, *(["cluster"] if len({cluster for cluster, _ in times}) > 1 else [])]
+    write_rows(shown, [[each[column] for column in shown] for each in rows], format_)
 
 
 #: Name of what a row of JSON lacks.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from itertools import groupby
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
 
 _DEBUG_ENV = "OFFSETS_DEBUG"
-_NO_NEEDS: Mapping[str, str] = MappingProxyType({})
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 
 _Options = TypeVar("_Options", bound="Options")
@@ -73,7 +71,16 @@ class Options:
     """Options that commands share. A class attribute declares an option; that of an object has its value.
 
     The order of the attributes is that of the help. Those of base classes come first.
+
+    Attributes:
+        exclusive: Groups of option names (`--format`). A command line may have one option of each group.
+        required: Groups of option names. A command line needs an option of each group.
+        needs: Option names with the option that each one needs, and after a colon why.
     """
+
+    exclusive: ClassVar[Sequence[Sequence[str]]] = ()
+    required: ClassVar[Sequence[Sequence[str]]] = ()
+    needs: ClassVar[Sequence[tuple[str, str]]] = ()
 
     def __init__(self, **values: object) -> None:
         vars(self).update(values)
@@ -93,6 +100,14 @@ class Options:
         for name, each in cls._declared():
             found += [each.parameter(name)] if isinstance(each, _Declared) else each.parameters()
         return found
+
+    @classmethod
+    def with_groups(cls) -> Iterator[type[Options]]:
+        """Yield this class, and the groups among its options."""
+        yield cls
+        for _, each in cls._declared():
+            if not isinstance(each, _Declared):
+                yield from each.with_groups()
 
     @classmethod
     def _declared(cls) -> Iterator[tuple[str, _Declared | type[Options]]]:
@@ -115,25 +130,18 @@ class CommandOptions(Options):
         raise NotImplementedError
 
 
-class Section:
+class HelpSection:
     """A section of `offsets --help`, with its commands in the order of their definition."""
 
     def __init__(self, title: str) -> None:
         self.title = title
         self.commands: list[Command] = []
 
-    def command(
-        self,
-        name: str,
-        *examples: str,
-        exclusive: Sequence[Sequence[str]] = (),
-        required: Sequence[Sequence[str]] = (),
-        needs: Mapping[str, str] = _NO_NEEDS,
-    ) -> Callable[[type[_CommandOptions]], type[_CommandOptions]]:
+    def command(self, name: str, *examples: str) -> Callable[[type[_CommandOptions]], type[_CommandOptions]]:
         """Define a command by the class of its options; the arguments are those of `Command`."""
 
         def define(options: type[_CommandOptions]) -> type[_CommandOptions]:
-            self.commands.append(Command(name, self.title, options, examples, exclusive, required, needs))
+            self.commands.append(Command(name, self.title, options, examples))
             return options
 
         return define
@@ -147,28 +155,13 @@ class Command(click.Command):
         section: the title of its section in `offsets --help`.
         options: its options and its work.
         examples: command lines for the end of the command's help.
-        exclusive: groups of option names (`--format`); a command line may hold one option of each group.
-        required: groups of option names; a command line needs an option of each group.
-        needs: by option name, the option that it needs, and after a colon why.
     """
 
-    def __init__(
-        self,
-        name: str,
-        section: str,
-        options: type[CommandOptions],
-        examples: Sequence[str],
-        exclusive: Sequence[Sequence[str]],
-        required: Sequence[Sequence[str]],
-        needs: Mapping[str, str],
-    ) -> None:
+    def __init__(self, name: str, section: str, options: type[CommandOptions], examples: Sequence[str]) -> None:
         super().__init__(name, params=options.parameters(), help=options.__doc__, callback=self._run)
         self.section = section
         self.options = options
         self.examples = examples
-        self._exclusive = exclusive
-        self._required = required
-        self._needs = needs
 
     def _run(self, **values: object) -> int:
         options = self.options.of(values)
@@ -189,17 +182,22 @@ class Command(click.Command):
             if ctx.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
             for option in parameter.opts
         }
-        for group in self._exclusive:
+        for options in self.options.with_groups():
+            self._check(options, given, ctx)
+        return rest
+
+    def _check(self, options: type[Options], given: set[str], ctx: click.Context) -> None:
+        """Raise click.UsageError if the options ``given`` do not go together."""
+        for group in options.exclusive:
             both = [option for option in group if option in given]
             if len(both) > 1:
                 raise click.UsageError(f"{both[1]} is not allowed with {both[0]}", ctx)
-        for group in self._required:
+        for group in options.required:
             if not given.intersection(group):
                 raise click.UsageError(f"one of {', '.join(group)} is required", ctx)
-        for option, needed in self._needs.items():
+        for option, needed in options.needs:
             if option in given and needed.partition(":")[0] not in given:
                 raise click.UsageError(f"{option} needs {needed}", ctx)
-        return rest
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, a line each, so that they can be copied."""

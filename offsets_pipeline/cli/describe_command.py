@@ -6,36 +6,42 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import answer_time_of, time_fields
+from offsets_pipeline.cli.answer_times import answer_time_of, write_listing
 from offsets_pipeline.cli.live_cluster import LiveCluster
-from offsets_pipeline.cli.live_positions import position_source
 from offsets_pipeline.cli.opened import open_readers
-from offsets_pipeline.cli.output import write_documents, write_json, write_lines, write_rows
-from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.cli.output import write_documents, write_lines, write_rows
 from offsets_pipeline.errors import NoSuchGroup
-from offsets_pipeline.lag.lag_of_groups import lag_of_groups
-from offsets_pipeline.lag.lag_rows import topics_of
 from offsets_pipeline.query.group_listing import consumed_partitions, describe_matching, list_groups, matching
 from offsets_pipeline.semantics.group_types import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from offsets_pipeline.cli.section_questions import Describe
     from offsets_pipeline.config import Settings
     from offsets_pipeline.lag.lag_rows import LagRow
     from offsets_pipeline.query.answer_time import AnswerTime
-    from offsets_pipeline.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
+    from offsets_pipeline.query.describe import GroupAnswer, OffsetAnswer
     from offsets_pipeline.query.state_reader import StateReader
 
-    Row = list[Any]
+    Row = tuple[Any, ...]
 
+#: Columns of each table. Those of the sets are in tables with --verbose alone, and in CSV.
 _OFFSETS = (
-    *("group", "topic", "partition", "current_offset", "log_end_offset", "lag"),
-    *("consumer_id", "host", "client_id"),
+    *("group", "topic", "partition", "leader_epoch", "current_offset", "log_end_offset", "lag"),
+    *("consumer_id", "host", "client_id", "metadata", "pending", "type", "state", "members", "cluster"),
 )
-_MEMBERS = ("group", "consumer_id", "host", "client_id", "#partitions")
-_STATES = ("group", "coordinator (id)", "assignment_strategy", "state", "#members")
+_OFFSETS_VERBOSE = {"leader_epoch", "metadata", "pending", "type", "state", "members"}
+_MEMBERS = (
+    *("group", "consumer_id", "group_instance_id", "host", "client_id", "#partitions"),
+    *("current_epoch", "current_assignment", "target_epoch", "target_assignment", "subscribed_topics", "cluster"),
+)
+_MEMBERS_VERBOSE = {"current_epoch", "current_assignment", "target_epoch", "target_assignment"}
+_STATES = (
+    *("group", "coordinator (id)", "assignment_strategy", "state"),
+    *("group_epoch", "target_assignment_epoch", "#members", "cluster"),
+)
+_STATES_VERBOSE = {"group_epoch", "target_assignment_epoch"}
 
 
 @dataclass
@@ -82,8 +88,7 @@ def _answer(store: str, reader: StateReader, settings: Settings, options: Descri
     time = answer_time_of(reader, store, settings)
     if not live.is_given:
         return StoreAnswer(store, reader.cluster, groups, time)
-    source = position_source(reader, live, None, settings, topics_of(groups), time, SystemClock().now_ms())
-    lags = {row[:3]: row for row in lag_of_groups(reader, groups, time, source)}
+    lags = {row[:3]: row for row in live.lag(reader, groups, time)}
     groups = {name: _with_lag(name, group, lags) for name, group in groups.items()}
     return StoreAnswer(store, reader.cluster, groups, time, live.coordinators(reader.properties.topic_name), lags)
 
@@ -106,15 +111,12 @@ def _list(readers: Mapping[str, StateReader], settings: Settings, options: Descr
         found = list_groups(reader)
         chosen = set(matching((each.group for each in found), options.groups) if options.groups else ())
         listed += [each for each in found if each.group in chosen or not options.groups]
-    if options.format_ == "json":
-        shown = ("group", "type", "state", "cluster")
-        groups = [{name: getattr(each, name) for name in shown} for each in listed]
-        write_json({"groups": groups, **time_fields(times)})
-    elif options.format_ == "table" and not (options.state or options.verbose):
+    if options.format_ == "table" and not (options.state or options.verbose):
         write_lines(each.group for each in listed)
-    else:
-        names = ["group", *(["type"] if options.verbose else []), "state", *(["cluster"] if len(readers) > 1 else [])]
-        write_rows(names, [[getattr(each, name) for name in names] for each in listed], options.format_)
+        return 0
+    columns = ["group", *(["type"] if options.verbose else []), "state"]
+    rows = [{name: getattr(each, name) for name in ("group", "type", "state", "cluster")} for each in listed]
+    write_listing("groups", columns, rows, times, options.format_)
     return 0
 
 
@@ -140,75 +142,58 @@ def show_groups(
     answers: Sequence[StoreAnswer], format_: str, *, members: bool, state: bool = False, verbose: bool = False
 ) -> None:
     """Show offsets, members or states of groups of stores, as a table or as CSV."""
-    is_csv = format_ == "csv"
-    is_long = verbose or is_csv
+    columns: tuple[str, ...]
     if members:
-        columns, rows = _members(answers, is_csv=is_csv, is_long=is_long)
+        columns, of_verbose, rows = _MEMBERS, _MEMBERS_VERBOSE, list(_members(answers))
+    elif state:
+        columns, of_verbose, rows = _STATES, _STATES_VERBOSE, list(_states(answers))
     else:
-        columns, rows = (_states if state else _offsets)(answers, is_long=is_long)
-    if len(answers) == 1:
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    write_rows(columns, rows, format_)
+        columns, of_verbose, rows = _OFFSETS, _OFFSETS_VERBOSE, list(_offsets(answers))
+    hidden = {"cluster"} if len(answers) == 1 else set()
+    if format_ == "table" and not verbose:
+        hidden |= of_verbose
+    if format_ == "table" and members and all(row[columns.index("group_instance_id")] is None for row in rows):
+        hidden.add("group_instance_id")
+    shown = [number for number, name in enumerate(columns) if name not in hidden]
+    write_rows([columns[each] for each in shown], [[row[each] for each in shown] for row in rows], format_)
 
 
-def _offsets(answers: Sequence[StoreAnswer], *, is_long: bool) -> tuple[list[str], list[Row]]:
+def _offsets(answers: Sequence[StoreAnswer]) -> Iterator[Row]:
     """A row for each partition that a group has an offset of or consumes; for a group without one row."""
-    columns = [*_OFFSETS[:3], *(["leader_epoch"] if is_long else []), *_OFFSETS[3:]]
-    columns += ["metadata", "pending", "type", "state", "members"] if is_long else []
-    rows: list[Row] = []
     for answer in answers:
         for name, group in answer.groups.items():
-            of_group = [group.type, group.state, len(group.members)]
+            of_group = group.type, group.state, len(group.members), answer.cluster
             found = consumed_partitions(group)
             for topic, partition, offset, member in found:
-                row: Row = [name, topic, partition]
-                if is_long:
-                    row.append(None if offset is None else offset.leader_epoch)
                 lag = answer.lags.get((name, topic, partition))
-                row += [None if offset is None else offset.offset]
-                row += [None, None] if lag is None else [lag.log_end_offset, lag.lag]
-                row += _consumer(member)
-                if is_long:
-                    row += [None] * 2 if offset is None else [offset.metadata, _yes(offset.pending)]
-                    row += of_group
-                rows.append([*row, answer.cluster])
+                yield (
+                    *(name, topic, partition),
+                    *((None, None) if offset is None else (offset.leader_epoch, offset.offset)),
+                    *((None, None) if lag is None else (lag.log_end_offset, lag.lag)),
+                    *((None,) * 3 if member is None else (member.member_id, member.host, member.client_id)),
+                    *((None, None) if offset is None else (offset.metadata, "yes" if offset.pending else None)),
+                    *of_group,
+                )
             if not found:
-                rows.append([name, *[None] * 8, *([None] * 3 + of_group if is_long else []), answer.cluster])
-    return [*columns, "cluster"], rows
+                yield (name, *(None,) * 11, *of_group)
 
 
-def _yes(value: bool) -> str | None:  # noqa: FBT001
-    return "yes" if value else None
+def _members(answers: Sequence[StoreAnswer]) -> Iterator[Row]:
+    for answer in answers:
+        for name, group in answer.groups.items():
+            for member in group.members:
+                yield (
+                    *(name, member.member_id, member.instance_id, member.host, member.client_id),
+                    *(len(member.assignment), member.member_epoch, _assignment(member.assignment)),
+                    *(group.assignment_epoch, _assignment(member.target_assignment)),
+                    *(" ".join(member.subscribed_topics or ()), answer.cluster),
+                )
 
 
-def _consumer(member: MemberAnswer | None) -> Row:
-    return [None] * 3 if member is None else [member.member_id, member.host, member.client_id]
-
-
-def _members(answers: Sequence[StoreAnswer], *, is_csv: bool, is_long: bool) -> tuple[list[str], list[Row]]:
-    everyone = [
-        (answer, name, group, member)
-        for answer in answers
-        for name, group in answer.groups.items()
-        for member in group.members
-    ]
-    has_instances = is_csv or any(member.instance_id is not None for *_, member in everyone)
-    columns = [*_MEMBERS[:2], *(["group_instance_id"] if has_instances else []), *_MEMBERS[2:]]
-    columns += ["current_epoch", "current_assignment", "target_epoch", "target_assignment"] if is_long else []
-    columns.append("subscribed_topics")
-    rows: list[Row] = []
-    for answer, name, group, member in everyone:
-        row: Row = [name, member.member_id, *([member.instance_id] if has_instances else [])]
-        row += [member.host, member.client_id, len(member.assignment)]
-        if is_long:
-            row += [member.member_epoch, _assignment(member.assignment), group.assignment_epoch]
-            row += [None if member.target_assignment is None else _assignment(member.target_assignment)]
-        rows.append([*row, " ".join(member.subscribed_topics or ()), answer.cluster])
-    return [*columns, "cluster"], rows
-
-
-def _assignment(places: Sequence[str]) -> str:
+def _assignment(places: Sequence[str] | None) -> str | None:
     """As Kafka's tool: orders:0,1;payments:3."""
+    if places is None:
+        return None
     partitions: dict[str, list[int]] = defaultdict(list)
     for place in places:
         topic, _, partition = place.rpartition("-")
@@ -216,12 +201,10 @@ def _assignment(places: Sequence[str]) -> str:
     return ";".join(f"{topic}:{','.join(map(str, sorted(each)))}" for topic, each in sorted(partitions.items()))
 
 
-def _states(answers: Sequence[StoreAnswer], *, is_long: bool) -> tuple[list[str], list[Row]]:
-    columns = [*_STATES[:4], *(["group_epoch", "target_assignment_epoch"] if is_long else []), _STATES[4], "cluster"]
-    rows: list[Row] = []
+def _states(answers: Sequence[StoreAnswer]) -> Iterator[Row]:
     for answer in answers:
         for name, group in answer.groups.items():
-            row: Row = [name, answer.coordinators.get(group.log_partition), group.assignor, group.state]
-            row += [group.group_epoch, group.assignment_epoch] if is_long else []
-            rows.append([*row, len(group.members), answer.cluster])
-    return columns, rows
+            yield (
+                *(name, answer.coordinators.get(group.log_partition), group.assignor, group.state),
+                *(group.group_epoch, group.assignment_epoch, len(group.members), answer.cluster),
+            )

@@ -10,24 +10,21 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import answer_time_of, time_fields
+from offsets_pipeline.cli.answer_times import answer_time_of, time_fields, write_listing
 from offsets_pipeline.cli.live_cluster import LiveCluster
-from offsets_pipeline.cli.live_positions import position_source
 from offsets_pipeline.cli.opened import open_readers
-from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import SystemClock, shown_time
-from offsets_pipeline.lag.lag_of_groups import lag_of_groups
-from offsets_pipeline.lag.lag_rows import group_lags, topics_of
+from offsets_pipeline.lag.lag_rows import group_lags
 from offsets_pipeline.periodic import Periodic
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.group_listing import GroupFigures, list_groups, matching
 from offsets_pipeline.topic_positions.sample_table import table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from offsets_pipeline.cli.section_questions import Groups, ListedGroups, Top
+    from offsets_pipeline.cli.section_questions import ListedGroups, ListGroups, Top
     from offsets_pipeline.config import Settings
     from offsets_pipeline.query.answer_time import AnswerTime
     from offsets_pipeline.query.state_reader import StateReader
@@ -45,15 +42,11 @@ _SORT_KEYS: Mapping[str, Callable[[GroupFigures], Any]] = {
 }
 
 
-def groups(options: Groups, settings: Settings) -> int:
+def groups(options: ListGroups, settings: Settings) -> int:
     """List groups; returns the exit status."""
     with LiveCluster(options.live, settings) as live:
         listed, times = _listed(options, settings, live)
-    if options.format_ == "json":
-        write_json({"groups": listed, **time_fields(times)})
-    else:
-        names = _names(options.stores)
-        write_rows(names, [[getattr(each, name) for name in names] for each in listed], options.format_)
+    write_listing("groups", _COLUMNS, list(map(vars, listed)), times, options.format_)
     return 0
 
 
@@ -61,7 +54,6 @@ def top(options: Top, settings: Settings) -> int:
     """List the first groups again and again; returns the exit status."""
     stopped = threading.Event()
     stopping = Stopping(stopped.set)
-    names = _names(options.stores)
     numbers = count(1)
     with LiveCluster(options.live, settings) as live:
         listings = Periodic(
@@ -77,15 +69,11 @@ def top(options: Top, settings: Settings) -> int:
             shown = listed[: options.limit or (max(1, size.lines - _HEAD_LINES) if is_terminal else None)]
             as_of = time_fields(times)["as_of"] or "-"
             sys.stdout.write(f"{_CLEAR if is_terminal else ''}{len(listed)} groups, as of {as_of}\n")
-            write_rows(names, [[getattr(each, name) for name in names] for each in shown], "table")
+            write_listing("groups", _COLUMNS, list(map(vars, shown)), times, "table")
             sys.stdout.flush()
             if next(numbers) == options.rounds:
                 return 0
     return stopping.status(has_an_end=options.rounds is not None)
-
-
-def _names(stores: Sequence[str]) -> list[str]:
-    return [*_COLUMNS, *(["cluster"] if len(stores) > 1 else [])]
 
 
 def _listed(
@@ -97,7 +85,7 @@ def _listed(
     for store, reader in open_readers(options.stores, settings).items():
         time = answer_time_of(reader, store, settings)
         times.append((reader.cluster, time))
-        listed = _with_lag(reader, list_groups(reader, options.topics or None), time, settings, live)
+        listed = _with_lag(reader, list_groups(reader, options.topics or None), time, live)
         if options.patterns:
             named = set(matching((each.group for each in listed), options.patterns))
             listed = [each for each in listed if each.group in named]
@@ -118,14 +106,13 @@ def _is_chosen(group: GroupFigures, options: ListedGroups, idle_since: str | Non
 
 
 def _with_lag(
-    reader: StateReader, listed: list[GroupFigures], time: AnswerTime, settings: Settings, live: LiveCluster
+    reader: StateReader, listed: list[GroupFigures], time: AnswerTime, live: LiveCluster
 ) -> list[GroupFigures]:
     """The groups with their lag, if positions of their topics are known."""
     if not live.is_given and not table_of(reader.location).exists():
         return listed
     groups = describe_groups(reader)
-    source = position_source(reader, live, None, settings, topics_of(groups), time, SystemClock().now_ms())
-    lags = {each.group: each for each in group_lags(groups, lag_of_groups(reader, groups, time, source))}
+    lags = {each.group: each for each in group_lags(groups, live.lag(reader, groups, time))}
     return [
         replace(each, lag=lags[each.group].lag, lag_as_of=lags[each.group].as_of)
         if each.group in lags and each.offsets

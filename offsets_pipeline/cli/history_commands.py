@@ -22,7 +22,7 @@ from offsets_pipeline.warnings import warn
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.cli.section_questions import AsOf, History, Why
+    from offsets_pipeline.cli.section_past import AsOf, History, Why
     from offsets_pipeline.config import Settings
     from offsets_pipeline.history.log_history import LogHistory
     from offsets_pipeline.query.as_of import AsOfAnswer

@@ -10,14 +10,11 @@ import pyarrow as pa
 
 from offsets_pipeline.cli.answer_times import STALE, answer_time_of, log_answer_time_of
 from offsets_pipeline.cli.live_cluster import LiveCluster
-from offsets_pipeline.cli.live_positions import position_source
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_rows
-from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.history.log_history import LogHistory
-from offsets_pipeline.lag.lag_of_groups import lag_of_groups
-from offsets_pipeline.lag.lag_rows import GroupLag, LagRow, group_lags, topics_of
+from offsets_pipeline.lag.lag_rows import GroupLag, LagRow, group_lags
 from offsets_pipeline.query.as_of import offsets_as_of
 from offsets_pipeline.query.group_listing import describe_matching, is_pattern, matching
 
@@ -80,12 +77,8 @@ def _of_store(
     settings: Settings,
 ) -> Sequence[tuple[Any, ...]]:
     """The rows of one store."""
-    asked = options.positions_from
-    with LiveCluster(asked, settings) as live:
-        source = position_source(
-            reader, live, asked.positions, settings, topics_of(groups), time, SystemClock().now_ms(), options.at_ms
-        )
-        rows = lag_of_groups(reader, groups, time, source, settings.lag.window_commits, options.at_ms)
+    with LiveCluster(options.positions_from, settings) as live:
+        rows = live.lag(reader, groups, time, window_commits=settings.lag.window_commits, at_ms=options.at_ms)
     return group_lags(groups, rows) if options.summary else rows
 
 

@@ -1,28 +1,55 @@
-"""A live cluster that a command asks in addition to the store: ends of topics, coordinators of groups."""
+"""What a command asks in addition to the store: a live cluster, or a file with positions of topics."""
 
 from __future__ import annotations
 
+import shlex
 from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
+from offsets_pipeline.cli.options import PositionsFrom
+from offsets_pipeline.clock import SystemClock, shown_time
+from offsets_pipeline.lag.lag_of_groups import lag_of_groups
+from offsets_pipeline.lag.lag_rows import topics_of
+from offsets_pipeline.lag.position_sources import SampledPositions
+from offsets_pipeline.topic_positions.position_samples import PositionSamples
+from offsets_pipeline.topic_positions.sample_table import read_samples, samples_of, table_of
+from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
     from offsets_pipeline.broker.cluster import Cluster
-    from offsets_pipeline.cli.options import LiveBrokers, PositionsFrom
+    from offsets_pipeline.cli.options import LiveBrokers
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.lag.lag_rows import LagRow
+    from offsets_pipeline.lag.position_sources import PositionSource
+    from offsets_pipeline.query.answer_time import AnswerTime
+    from offsets_pipeline.query.describe import GroupAnswer
+    from offsets_pipeline.query.state_reader import StateReader
+
+_STALE_INTERVALS = 3
 
 
-def kafka_options(bootstrap_server: str, client_options: Iterable[str], settings: Settings) -> KafkaOptions:
-    """Return how clients reach these brokers: by the settings, and by `--option`. Raises ConfigError."""
-    return KafkaOptions(bootstrap_server, {**settings.kafka.options, **parse_options(client_options)})
+def kafka_options(
+    bootstrap_server: str, client_options: Iterable[str], settings: Settings, command_config: Path | None = None
+) -> KafkaOptions:
+    """Return how clients reach these brokers: by the settings or a file of properties, and by `--option`.
+
+    Raises ConfigError.
+    """
+    given = settings.kafka.options
+    if command_config is not None:
+        from offsets_pipeline.topic_positions.broker_positions import read_client_properties
+
+        given = read_client_properties(command_config)
+    return KafkaOptions(bootstrap_server, {**given, **parse_options(client_options)})
 
 
 class LiveCluster:
-    """The cluster of `--bootstrap-server`. Connects at the first question; without the option nothing is known."""
+    """The cluster of `--bootstrap-server`, or the file of `--positions`. Connects at the first question."""
 
     def __init__(self, asked: LiveBrokers | PositionsFrom, settings: Settings) -> None:
         self._asked = asked
@@ -48,6 +75,57 @@ class LiveCluster:
         server = str(self._asked.bootstrap_server)
         kafka = kafka_options(server, self._asked.client_options, self._settings)
         return self._opened.enter_context(Cluster(kafka))
+
+    def lag(
+        self,
+        reader: StateReader,
+        groups: Mapping[str, GroupAnswer],
+        time: AnswerTime,
+        *,
+        window_commits: int | None = None,
+        at_ms: int | None = None,
+    ) -> list[LagRow]:
+        """Return the lag of groups of a store, as `lag_of_groups` does, by `positions`."""
+        positions = self.positions(reader, groups, time, SystemClock().now_ms(), at_ms)
+        return lag_of_groups(reader, groups, time, positions, window_commits, at_ms)
+
+    def positions(
+        self,
+        reader: StateReader,
+        groups: Mapping[str, GroupAnswer],
+        time: AnswerTime,
+        now_ms: int,
+        at_ms: int | None = None,
+        *,
+        warn: Callable[[str], object] = warn,
+    ) -> PositionSource:
+        """Return the positions of the groups' topics, now or at a past time: from the file, the cluster or the samples.
+
+        ``time`` is the data time of the groups. ``warn`` is called if the samples of the store are old or missing.
+        """
+        topics, asked_ms = topics_of(groups), now_ms if at_ms is None else at_ms
+        if isinstance(self._asked, PositionsFrom) and self._asked.positions is not None:
+            from offsets_pipeline.topic_positions.sample_files import read_sample_file
+
+            data_ms = min(time.data_ms.values(), default=asked_ms)
+            of_file = read_sample_file(self._asked.positions, now_ms, topics, data_ms)
+            return SampledPositions(PositionSamples(of_file), asked_ms)
+        table = table_of(reader.location)
+        if self.is_given:
+            # a broker's client takes long to import
+            from offsets_pipeline.lag.broker_source import BrokerPositions
+
+            return BrokerPositions(self.cluster, topics, samples_of(table, topics), now_ms, at_ms)
+        sampled = SampledPositions(read_samples(table, topics), asked_ms)
+        until_ms, interval_ms = sampled.until_ms, max(self._settings.lag.sample_interval_ms, 1_000)
+        if until_ms is None and topics:
+            warn(
+                f"{reader.location} has no positions of these topics; add --bootstrap-server or --positions, or run "
+                f"`offsets sample-topic-offsets --store {shlex.quote(reader.location)}`"
+            )
+        elif until_ms is not None and asked_ms - until_ms > _STALE_INTERVALS * interval_ms:
+            warn(f"the newest positions in {reader.location} are of {shown_time(until_ms)}; lag is as of then")
+        return sampled
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ import click
 
 from offsets_pipeline.cli.command import CommandOptions, Options, flag, grouped, option, several
 from offsets_pipeline.cli.output import FORMATS
-from offsets_pipeline.cli.values import ADDRESS, FILE, HOURS, INTERVAL, NO_DURATION, OPTION, PATH, SERVERS
+from offsets_pipeline.cli.values import ADDRESS, FILE, HOURS, INTERVAL, NO_DURATION, OPTION, PATH, SERVERS, TIME
 from offsets_pipeline.input_text import INT32_MAX
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _STORE = "Folder of the store, or schema:NAME."
-_CONFIG = option("--config", metavar="FILE", type=FILE, help="Settings file (default: conf/offsets.toml).")
+_CONFIG = option("--config", type=FILE, help="Settings file (default: conf/offsets.toml).")
 
 
 def _one_store(ctx: click.Context, option: click.Parameter, stores: tuple[str, ...]) -> str:
@@ -88,6 +88,21 @@ def servers_option(help_: str, name: str = "--bootstrap-server", *, required: bo
     return option(name, type=SERVERS, required=required, help=help_)
 
 
+def group_option(help_: str = "The group.") -> Any:  # noqa: ANN401 - a str
+    """The option `--group` of a command about one group."""
+    return option("--group", required=True, metavar="G", help=help_)
+
+
+def groups_option(help_: str = "This group.", *, required: bool = False) -> Any:  # noqa: ANN401 - a tuple of str
+    """The option `--group` of a command about several groups."""
+    return several("--group", required=required, metavar="G", help=help_)
+
+
+def time_option(name: str, help_: str, *, required: bool = False) -> Any:  # noqa: ANN401 - an int or None
+    """An option that takes a time, in milliseconds since 1970."""
+    return option(name, required=required, type=TIME, help=f"{help_}: ISO 8601, or milliseconds since 1970.")
+
+
 SEMANTICS_OF_NEW_STORE = semantics_option(
     "Coordinator that a new store reproduces: modern of Kafka 4.x, classic of brokers up to 3.9 (default: settings)."
 )
@@ -105,8 +120,12 @@ CLIENT_OPTIONS = several(
     help="Option of Kafka's clients, such as security.protocol=SASL_SSL. A value env:NAME or file:PATH names a secret.",
 )
 CLIENT_OPTIONS_AS_FOLLOW = several("--option", type=OPTION, help="Option of Kafka's clients, as in `offsets follow`.")
-GROUP_WITHOUT_MEMBERS = option("--group", required=True, metavar="G", help="Group; it must have no members.")
+COMMAND_CONFIG = option(
+    "--command-config", type=FILE, help="Properties of the Kafka client (default: setting [kafka])."
+)
+GROUP_WITHOUT_MEMBERS = group_option("Group; it must have no members.")
 EXECUTE = flag("--execute", help="Commit the offsets.")
+MEMBERS = flag("--members", help="Show members in place of offsets (table and csv).")
 
 
 class LiveBrokers(Options):
@@ -118,6 +137,8 @@ class LiveBrokers(Options):
 
 class PositionsFrom(Options):
     """Where positions of topics come from: a cluster, a file, or by default the samples of the store."""
+
+    exclusive = (("--bootstrap-server", "--positions"),)
 
     bootstrap_server: str | None = servers_option("Brokers that have the topics.")
     positions: str | None = option(
@@ -149,17 +170,13 @@ def listen_option(default: str) -> Any:  # noqa: ANN401 - a host and a port
 class ServiceAccess(Options):
     """Who may send requests to a service: the token, and TLS."""
 
-    token_file: Path | None = option(
-        "--token-file", type=FILE, metavar="FILE", help="Require the bearer token in this file."
-    )
+    token_file: Path | None = option("--token-file", type=FILE, help="Require the bearer token in this file.")
     tls_certificate: Path | None = option(
-        "--tls-certificate", type=FILE, metavar="FILE", help="Serve HTTPS with this certificate, in PEM."
+        "--tls-certificate", type=FILE, help="Serve HTTPS with this certificate, in PEM."
     )
-    tls_key: Path | None = option(
-        "--tls-key", type=FILE, metavar="FILE", help="The certificate's key, in PEM without a password."
-    )
+    tls_key: Path | None = option("--tls-key", type=FILE, help="The certificate's key, in PEM without a password.")
     tls_client_ca: Path | None = option(
-        "--tls-client-ca", type=FILE, metavar="FILE", help="Require client certificates of this authority, in PEM."
+        "--tls-client-ca", type=FILE, help="Require client certificates of this authority, in PEM."
     )
 
 

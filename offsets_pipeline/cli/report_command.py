@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.answer_times import mirror_interval_ms, warnings_of
 from offsets_pipeline.cli.live_cluster import LiveCluster
-from offsets_pipeline.cli.live_positions import position_source
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.errors import TargetNotWritable
-from offsets_pipeline.lag.lag_rows import topics_of
 from offsets_pipeline.report.collect import ReportOptions, collect_report, state_at, state_now
 
 if TYPE_CHECKING:
@@ -34,12 +32,8 @@ def collected(
         coverage.retention_minutes or settings.coordinator.offsets_retention_minutes,
         settings.lag.window_commits,
     )
-    asked = coverage.positions_from
-    with LiveCluster(asked, settings) as live:
-        positions = position_source(
-            *(reader, live, asked.positions, settings, topics_of(state.groups), state.time, now_ms, at_ms),
-            tell=warnings.append,
-        )
+    with LiveCluster(coverage.positions_from, settings) as live:
+        positions = live.positions(reader, state.groups, state.time, now_ms, at_ms, warn=warnings.append)
         return collect_report(reader, store, covered, state, positions, warnings)
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.cli.answer_times import answer_time_of
+from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_coordinator
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, time_before_ms
@@ -29,7 +28,7 @@ from offsets_pipeline.offset_reset.plan import (
 from offsets_pipeline.offset_reset.plan_file import plan_csv, read_plan
 from offsets_pipeline.printable import printable
 from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.topic_positions.broker_positions import ask_broker, read_client_properties
+from offsets_pipeline.topic_positions.broker_positions import ask_broker
 from offsets_pipeline.topic_positions.positions import read_positions
 from offsets_pipeline.warnings import warn
 
@@ -100,7 +99,7 @@ def _scenario(options: ResetOffsets, group_ids: Sequence[str], clock: Clock) -> 
     if options.by_duration is not None:
         return _to_time(time_before_ms(clock.now_ms(), options.by_duration))
     if options.from_file is not None:
-        return FromFile(read_plan(Path(options.from_file), group_ids))
+        return FromFile(read_plan(options.from_file, group_ids))
     raise AssertionError("one scenario is required")
 
 
@@ -119,7 +118,7 @@ def _positions(
     options: ResetOffsets, settings: Settings, scenario: Scenario, standings: Mapping[str, GroupOffsets]
 ) -> Positions | None:
     if options.positions is not None:
-        return read_positions(Path(options.positions))
+        return read_positions(options.positions)
     if options.bootstrap_server is None:
         return None
     if isinstance(scenario, FromFile):
@@ -128,13 +127,8 @@ def _positions(
         topics = {topic for topic, _ in options.topics}
     else:
         topics = {where.topic for standing in standings.values() for where in standing.offsets}
-    config = options.command_config
-    given = settings.kafka.options if config is None else read_client_properties(Path(config))
-    return ask_broker(
-        KafkaOptions(options.bootstrap_server, given),
-        topics,
-        scenario.time_ms if isinstance(scenario, ToTime) else None,
-    )
+    kafka = kafka_options(options.bootstrap_server, (), settings, options.command_config)
+    return ask_broker(kafka, topics, scenario.time_ms if isinstance(scenario, ToTime) else None)
 
 
 def _commit(coordinator: Coordinator, planned: Sequence[PlannedOffset]) -> dict[str, OffsetsError]:

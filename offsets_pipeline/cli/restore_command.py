@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.broker.cluster import Cluster
 from offsets_pipeline.broker.group_offsets_client import fetch_group_offsets, refused_offsets
 from offsets_pipeline.broker.groups_client import list_groups
-from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
 from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
@@ -25,7 +23,7 @@ from offsets_pipeline.offset_reset.restore_plan import PastOffset, plan_restore,
 from offsets_pipeline.offset_reset.translation import TranslatedOffsets, moments_by_records, moments_by_samples
 from offsets_pipeline.query.as_of import offsets_as_of
 from offsets_pipeline.semantics.partition_state import TopicPartition
-from offsets_pipeline.topic_positions.broker_positions import positions_of, read_client_properties
+from offsets_pipeline.topic_positions.broker_positions import positions_of
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 from offsets_pipeline.warnings import warn
 
@@ -53,11 +51,8 @@ def restore(options: Restore, settings: Settings) -> int:
         warn(f"no consumer group of {reader.location} had an offset as of {shown_time(at_ms)}")
         return 0
     _warn_of_gaps(reader, past, at_ms)
-    given = settings.kafka.options
-    if options.command_config is not None:
-        given = read_client_properties(Path(options.command_config))
     with ExitStack() as opened:
-        kafka = KafkaOptions(options.bootstrap_server, {**given, **parse_options(options.client_options)})
+        kafka = kafka_options(options.bootstrap_server, options.client_options, settings, options.command_config)
         live = opened.enter_context(Cluster(kafka))
         source = None
         if options.source_bootstrap_server is not None:

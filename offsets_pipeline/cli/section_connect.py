@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from offsets_pipeline.cli.command import Section, grouped, option
+from offsets_pipeline.cli.command import HelpSection, grouped, option
 from offsets_pipeline.cli.options import OneStore, ServiceAccess, SeveralStores, format_option, listen_option
 from offsets_pipeline.cli.values import FILE, PATH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from starlette.types import ASGIApp
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.connect.offset_management import OffsetManagement
 
-connectors = Section("Connect")
+connectors = HelpSection("Connect")
 
 
 class OfConnector(OneStore):
     """The options of the commands about one connector."""
 
     connector: str = option("--connector", required=True, metavar="C", help="The connector.")
+
+    @contextmanager
+    def opened(self) -> Iterator[OffsetManagement]:
+        """Open the owned store, to manage its connectors. Raises as `ConnectLog.open`."""
+        from offsets_pipeline.connect.connect_log import ConnectLog
+        from offsets_pipeline.connect.offset_management import OffsetManagement
+
+        with ConnectLog.open(self.store) as log:
+            yield OffsetManagement(log)
 
 
 @connectors.command(
@@ -44,25 +56,19 @@ class ListConnectors(SeveralStores):
 
     def run(self, settings: Settings) -> int:
         """Show the connectors. Raises StoreMismatch for a store without a topic of Connect."""
-        from offsets_pipeline.cli.answer_times import answer_time_of, time_fields
+        from offsets_pipeline.cli.answer_times import answer_time_of, write_listing
         from offsets_pipeline.cli.opened import open_beside, open_readers
-        from offsets_pipeline.cli.output import write_json, write_rows
         from offsets_pipeline.query.connectors import ConnectorInfo, list_connectors
         from offsets_pipeline.semantics.topic_kind import TopicKind
 
-        opened = open_readers(self.stores, settings)
-        names = [*ConnectorInfo.__dataclass_fields__, *(["cluster"] if len(opened) > 1 else [])]
         listed: list[dict[str, Any]] = []
         times = []
-        for store, own in opened.items():
+        for store, own in open_readers(self.stores, settings).items():
             own.properties.require_topic_kind(own.location, *(kind for kind in TopicKind if kind.is_connect))
             readers = [own, *open_beside(store, own, settings)]
             listed += [{**vars(each), "cluster": own.cluster} for each in list_connectors(readers)]
             times += [(own.cluster, answer_time_of(reader, reader.location, settings)) for reader in readers]
-        if self.format_ == "json":
-            write_json({"connectors": listed, **time_fields(times)})
-        else:
-            write_rows(names, [[each[name] for name in names] for each in listed], self.format_)
+        write_listing("connectors", list(ConnectorInfo.__dataclass_fields__), listed, times, self.format_)
         return 0
 
 
@@ -124,7 +130,6 @@ class Configure(OfConnector):
 
     file: Path | None = option(
         "--settings",
-        metavar="FILE",
         type=FILE,
         help="JSON object of settings, as PUT /connectors/C/config takes it. - is stdin. Without it, show the "
         "settings.",
@@ -133,13 +138,10 @@ class Configure(OfConnector):
     def run(self, _: Settings) -> int:
         """Configure the connector. Raises NoSuchConnector, BadConnectRequest, NoSuchPath."""
         from offsets_pipeline.cli.output import write_json
-        from offsets_pipeline.connect.connect_log import ConnectLog
-        from offsets_pipeline.connect.offset_management import OffsetManagement
         from offsets_pipeline.connect.request_bodies import settings_of
 
         configuration = None if self.file is None else settings_of(*_read(self.file))
-        with ConnectLog.open(self.store) as log:
-            management = OffsetManagement(log)
+        with self.opened() as management:
             if configuration is None:
                 write_json(management.info(self.connector)["config"])
             else:
@@ -156,11 +158,8 @@ class _SetState(OfConnector):
 
     def run(self, _: Settings) -> int:
         """Set the state. Raises NoSuchConnector."""
-        from offsets_pipeline.connect.connect_log import ConnectLog
-        from offsets_pipeline.connect.offset_management import OffsetManagement
-
-        with ConnectLog.open(self.store) as log:
-            OffsetManagement(log).set_target_state(self.connector, self.state)
+        with self.opened() as management:
+            management.set_target_state(self.connector, self.state)
         sys.stdout.write(f"connector {self.connector} is {self.state} in {self.store}\n")
         return 0
 
@@ -196,20 +195,17 @@ class Alter(OfConnector):
     file: Path = option(
         "--offsets",
         required=True,
-        metavar="FILE",
         type=FILE,
         help="JSON as Connect's REST interface takes it: offsets, pairs of partition and offset. - is stdin.",
     )
 
     def run(self, _: Settings) -> int:
         """Alter the offsets. Raises NoSuchConnector, BadConnectRequest, NoSuchPath."""
-        from offsets_pipeline.connect.connect_log import ConnectLog
-        from offsets_pipeline.connect.offset_management import OffsetManagement
         from offsets_pipeline.connect.request_bodies import offsets_of
 
         offsets = offsets_of(*_read(self.file))
-        with ConnectLog.open(self.store) as log:
-            message = OffsetManagement(log).alter(self.connector, offsets)
+        with self.opened() as management:
+            message = management.alter(self.connector, offsets)
         sys.stdout.write(f"{message}\n")
         return 0
 
@@ -220,11 +216,8 @@ class Reset(OfConnector):
 
     def run(self, _: Settings) -> int:
         """Delete the offsets. Raises NoSuchConnector, BadConnectRequest."""
-        from offsets_pipeline.connect.connect_log import ConnectLog
-        from offsets_pipeline.connect.offset_management import OffsetManagement
-
-        with ConnectLog.open(self.store) as log:
-            message = OffsetManagement(log).reset(self.connector)
+        with self.opened() as management:
+            message = management.reset(self.connector)
         sys.stdout.write(f"{message}\n")
         return 0
 

@@ -7,30 +7,35 @@ from typing import TYPE_CHECKING
 
 import click
 
-from offsets_pipeline.cli.command import Section, argument, flag, option, several
+from offsets_pipeline.cli.command import HelpSection, argument, flag, option, several
 from offsets_pipeline.cli.options import (
     CLIENT_OPTIONS_AS_FOLLOW,
+    COMMAND_CONFIG,
     EXECUTE,
     GROUP_WITHOUT_MEMBERS,
     OneStore,
     every_option,
     format_option,
+    group_option,
+    groups_option,
     partitions_option,
     retention_option,
     servers_option,
+    time_option,
 )
-from offsets_pipeline.cli.values import COMMIT, DURATION, HOURS, OPTION, PATH, PLACE, SERVERS, TIME, TOPIC
+from offsets_pipeline.cli.values import COMMIT, DURATION, FILE, HOURS, OPTION, PLACE, TIME, TOPIC
 from offsets_pipeline.input_text import INT32_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from offsets_pipeline.config import Settings
     from offsets_pipeline.coordinator.coordinator import Coordinator
 
 _RETENTION_MAX_MS = 2**62  # the commit's time and this fit into 64 bits
 
-coordinator = Section("Coordinator")
+coordinator = HelpSection("Coordinator")
 
 
 @coordinator.command(
@@ -74,7 +79,7 @@ class Create(OneStore):
     "offsets commit --store owned --group billing orders:0=42 orders:1=17",
     'offsets commit --store owned --group billing orders:0=40 --metadata "replay from 40"',
 )
-class Commit(OneStore):
+class CommitOffsets(OneStore):
     """Commit offsets of a group to an owned store."""
 
     offsets: tuple[tuple[tuple[str, int], int], ...] = argument(
@@ -125,16 +130,6 @@ _SCENARIOS = (
     "offsets reset-offsets --store owned --group billing --all-topics --shift-by -10 --execute",
     "offsets reset-offsets --store store --group billing --topic orders:0,1 --to-datetime 2026-11-20T12:00:00 "
     "--bootstrap-server localhost:9092 --export",
-    exclusive=[
-        ("--group", "--all-groups"),
-        ("--topic", "--all-topics"),
-        _SCENARIOS,
-        ("--bootstrap-server", "--positions"),
-        ("--execute", "--dry-run"),
-        ("--format", "--export"),
-    ],
-    required=[_SCENARIOS],
-    needs={"--command-config": "--bootstrap-server"},
 )
 class ResetOffsets(OneStore):
     """Plan a reset of groups' offsets, and commit it with --execute.
@@ -142,7 +137,18 @@ class ResetOffsets(OneStore):
     Has the options of kafka-consumer-groups --reset-offsets. For a mirrored store it only plans.
     """
 
-    groups: tuple[str, ...] = several("--group", metavar="G", help="This group.")
+    exclusive = (
+        ("--group", "--all-groups"),
+        ("--topic", "--all-topics"),
+        _SCENARIOS,
+        ("--bootstrap-server", "--positions"),
+        ("--execute", "--dry-run"),
+        ("--format", "--export"),
+    )
+    required = (_SCENARIOS,)
+    needs = (("--command-config", "--bootstrap-server"),)
+
+    groups: tuple[str, ...] = groups_option()
     all_groups: bool = flag("--all-groups", help="Every consumer group.")
     topics: tuple[tuple[str, tuple[int, ...] | None], ...] = several(
         "--topic", type=TOPIC, help="All partitions of a topic, or some."
@@ -163,20 +169,17 @@ class ResetOffsets(OneStore):
     by_duration: str | None = option(
         "--by-duration", type=DURATION, help="To the first record of the last D: ISO 8601, such as PT1H30M."
     )
-    from_file: str | None = option(
-        "--from-file", type=PATH, metavar="FILE", help="To the offsets that --export wrote, here or in Kafka."
+    from_file: Path | None = option(
+        "--from-file", type=FILE, help="To the offsets that --export wrote, here or in Kafka."
     )
     bootstrap_server: str | None = servers_option("Broker that has the topics.")
-    positions: str | None = option(
+    positions: Path | None = option(
         "--positions",
-        type=PATH,
-        metavar="FILE",
+        type=FILE,
         help="CSV in place of a broker. Header: topic,partition,earliest,latest, then times; a time's column has the "
         "offset of the first record at or after it.",
     )
-    command_config: str | None = option(
-        "--command-config", type=PATH, metavar="FILE", help="Properties of the Kafka client (default: setting [kafka])."
-    )
+    command_config: Path | None = COMMAND_CONFIG
     execute: bool = EXECUTE
     dry_run: bool = flag("--dry-run", help="Only show the plan (default).")
     format_: str = format_option("Format of the plan; csv is the format of --export.")
@@ -209,7 +212,6 @@ class ResetOffsets(OneStore):
     "offsets restore --store store --as-of 2026-11-20T12:00:00Z --bootstrap-server localhost:9092 --execute",
     "offsets restore --store store --as-of 2026-11-20T12:00:00Z --bootstrap-server other:9092 "
     "--source-bootstrap-server localhost:9092",
-    exclusive=[("--source-bootstrap-server", "--same-offsets")],
 )
 class Restore(OneStore):
     """Plan to commit offsets of the past to a live cluster, and commit them with --execute.
@@ -217,16 +219,15 @@ class Restore(OneStore):
     Restores groups without members only. Topics are matched by name, and offsets limited to the logs' starts and ends.
     """
 
-    as_of_ms: int = option("--as-of", required=True, type=TIME, help="Time: ISO 8601, or milliseconds since 1970.")
+    exclusive = (("--source-bootstrap-server", "--same-offsets"),)
+
+    as_of_ms: int = time_option("--as-of", "Time", required=True)
     bootstrap_server: str = servers_option("Brokers of the cluster to commit to.", required=True)
-    groups: tuple[str, ...] = option(
-        "--group", multiple=True, metavar="G", help="This group (default: every consumer group). May be repeated."
-    )
-    source_bootstrap_server: str | None = option(
-        "--source-bootstrap-server",
-        type=SERVERS,
-        help="Brokers of the store's cluster, if the topics are mirrored to another one: offsets are translated by the "
+    groups: tuple[str, ...] = groups_option("This group (default: every consumer group).")
+    source_bootstrap_server: str | None = servers_option(
+        "Brokers of the store's cluster, if the topics are mirrored to another one: offsets are translated by the "
         "timestamps of their records.",
+        "--source-bootstrap-server",
     )
     client_options: tuple[str, ...] = CLIENT_OPTIONS_AS_FOLLOW
     source_options: tuple[str, ...] = option(
@@ -235,9 +236,7 @@ class Restore(OneStore):
     same_offsets: bool = flag(
         "--same-offsets", help="Another cluster has the same records at the same offsets: do not translate."
     )
-    command_config: str | None = option(
-        "--command-config", type=PATH, metavar="FILE", help="Properties of the Kafka client."
-    )
+    command_config: Path | None = COMMAND_CONFIG
     execute: bool = EXECUTE
     format_: str = format_option("Format of the plan.")
 
@@ -263,7 +262,7 @@ class DeleteOffsets(OneStore):
         type=PLACE,
         help="Partitions, or topics with all of their partitions.",
     )
-    group: str = option("--group", required=True, metavar="G", help="Group that committed the offsets.")
+    group: str = group_option("Group that committed the offsets.")
 
     def run(self, settings: Settings) -> int:
         """Delete the offsets. As with Kafka's tool, a partition without an offset is no error."""
@@ -283,7 +282,7 @@ class DeleteOffsets(OneStore):
 class DeleteGroup(OneStore):
     """Delete groups with their offsets from an owned store."""
 
-    groups: tuple[str, ...] = several("--group", required=True, metavar="G", help="This group.")
+    groups: tuple[str, ...] = groups_option(required=True)
 
     def run(self, settings: Settings) -> int:
         """Delete the groups. Raises the error of the first that cannot be deleted, after the others are deleted."""
@@ -303,11 +302,12 @@ class DeleteGroup(OneStore):
     "offsets expire-offsets --store owned",
     "offsets expire-offsets --store owned --every PT10M",
     "offsets expire-offsets --store store --dry-run --within 168",
-    exclusive=[("--dry-run", "--every")],
-    needs=dict.fromkeys(("--at", "--within", "--retention-minutes"), "--dry-run: only a forecast takes it"),
 )
 class ExpireOffsets(OneStore):
     """Expire offsets of an owned store, or forecast what expires in any store."""
+
+    exclusive = (("--dry-run", "--every"),)
+    needs = tuple((name, "--dry-run: only a forecast takes it") for name in ("--at", "--within", "--retention-minutes"))
 
     dry_run: bool = flag("--dry-run", help="Only forecast what expires, when, and by which rule; for any store.")
     every_ms: int | None = every_option(default="offsets_retention_check_interval_ms")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.command import Section, argument, flag, grouped, option
+from offsets_pipeline.cli.command import HelpSection, argument, flag, grouped, option
 from offsets_pipeline.cli.options import (
     BROKERS,
     CLIENT_OPTIONS,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
-sources = Section("Sources")
+sources = HelpSection("Sources")
 
 
 @sources.command(
@@ -98,9 +98,7 @@ class OfTopic(OneStore):
     client_options: tuple[str, ...] = CLIENT_OPTIONS
     available_now: bool = flag("--available-now", help="End when all records up to now are read.")
     if_held: str | None = IF_HELD
-    metrics_file: Path | None = option(
-        "--metrics-file", type=FILE, metavar="FILE", help="Write metrics for Prometheus to this file."
-    )
+    metrics_file: Path | None = option("--metrics-file", type=FILE, help="Write metrics for Prometheus to this file.")
     metrics_port: tuple[str, int] | None = option(
         "--metrics-port", type=ADDRESS, help="Serve metrics for Prometheus at this port."
     )
@@ -150,14 +148,15 @@ class Follow(OfTopic):
     "offsets snapshot --bootstrap-server broker:9093 --store groups --interval 300 --option security.protocol=SASL_SSL "
     "--option sasl.jaas.config=file:/run/secrets/jaas",
     "offsets snapshot --bootstrap-server localhost:9092 --store groups --once",
-    exclusive=[("--interval", "--available-now")],
 )
-class Snapshot(OneStore):
+class SnapshotGroups(OneStore):
     """Append the changes of a cluster's groups to a snapshot store, at intervals.
 
     Asks the Admin API for all groups, their members and offsets: for clusters whose __consumer_offsets cannot be read.
     Adds positions of topics, too, as sample-topic-offsets. Runs until SIGTERM or Ctrl-C.
     """
+
+    exclusive = (("--interval", "--available-now"),)
 
     bootstrap_server: str = BROKERS
     interval_ms: int = option(
@@ -183,8 +182,6 @@ class Snapshot(OneStore):
     "import-zookeeper",
     "offsets import-zookeeper --store owned --zookeeper zookeeper.example.com:2181/kafka",
     "offsets import-zookeeper --store owned --dump consumers.txt",
-    exclusive=[("--zookeeper", "--dump")],
-    required=[("--zookeeper", "--dump")],
 )
 class ImportZookeeper(OneStore):
     """Copy the offsets of Kafka's first consumers from ZooKeeper into an owned store.
@@ -193,13 +190,16 @@ class ImportZookeeper(OneStore):
     was committed to the store since. Running consumers are shown, not stored as members.
     """
 
+    exclusive = (("--zookeeper", "--dump"),)
+    required = (("--zookeeper", "--dump"),)
+
     zookeeper: str | None = option(
         "--zookeeper",
         type=ZOOKEEPER,
         help="Servers of ZooKeeper, separated by commas. The section [zookeeper] of the settings has digest and TLS.",
     )
-    dump: str | None = option(
-        "--dump", type=PATH, metavar="FILE", help="Text dump in place of ZooKeeper: a line PATH VALUE for each node."
+    dump: Path | None = option(
+        "--dump", type=FILE, help="Text dump in place of ZooKeeper: a line PATH VALUE for each node."
     )
     offsets_partitions: int | None = PARTITIONS_OF_NEW_STORE
     format_: str = format_option()
@@ -256,14 +256,15 @@ class ImportCheckpoint(OneStore):
     "offsets sample-topic-offsets --store store --bootstrap-server localhost:9092",
     "offsets sample-topic-offsets --store store --bootstrap-server localhost:9092 --every 30",
     "offsets sample-topic-offsets --store store --positions positions.csv",
-    exclusive=[("--bootstrap-server", "--positions"), ("--positions", "--every")],
-    required=[("--bootstrap-server", "--positions")],
 )
 class SampleTopicOffsets(OneStore):
     """Sample log start and log end of topics for lag in seconds. Starts no Spark.
 
     `offsets follow` does this, too, every sample_interval_ms of the settings.
     """
+
+    exclusive = (("--positions", "--every"),)
+    required = (("--bootstrap-server", "--positions"),)
 
     positions_from: PositionsFrom = grouped(PositionsFrom)
     topics: str | None = option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.command import Section, flag, several
+from offsets_pipeline.cli.command import HelpSection, flag, several
 from offsets_pipeline.cli.options import IF_HELD, OneStore, semantics_option
 from offsets_pipeline.cli.values import PARTITION
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
-state = Section("State")
+state = HelpSection("State")
 
 
 @state.command("fold", "offsets fold --store store", "offsets fold --store store --available-now")
@@ -38,10 +38,11 @@ class Fold(OneStore):
     "offsets reload --store store",
     "offsets reload --store store --partition 0 --partition 3",
     "offsets reload --store store --coordinator-semantics classic",
-    exclusive=[("--partition", "--coordinator-semantics")],
 )
 class Reload(OneStore):
     """Rebuild the state tables from the log. A stream may run at the same time."""
+
+    exclusive = (("--partition", "--coordinator-semantics"),)
 
     partitions: tuple[int, ...] = several("--partition", type=PARTITION, metavar="N", help="Only this log partition.")
     semantics: CoordinatorSemantics | None = semantics_option(

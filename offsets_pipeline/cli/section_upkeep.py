@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.command import Section, argument, flag, option
+from offsets_pipeline.cli.command import HelpSection, argument, flag, option
 from offsets_pipeline.cli.options import OneStore, every_option
 from offsets_pipeline.cli.values import CLUSTER, HOURS, PATH
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.log.clean import Cleaned
     from offsets_pipeline.maintenance import Upkeep
 
-upkeep = Section("Upkeep")
+upkeep = HelpSection("Upkeep")
 
 
 @upkeep.command("maintain", "offsets maintain --store store", "offsets maintain --store store --every PT1H")
@@ -48,13 +48,14 @@ class Maintain(OneStore):
     "clean-log",
     "offsets clean-log --store store --dry-run",
     "offsets clean-log --store store --older-than 168 --every PT24H",
-    exclusive=[("--dry-run", "--every")],
 )
 class CleanLog(OneStore):
     """Remove records that no replay needs from the old part of the log.
 
     State and answers stay the same. Removed records do not come back with the next ingest.
     """
+
+    exclusive = (("--dry-run", "--every"),)
 
     older_than_hours: int = option(
         "--older-than",

@@ -19,11 +19,11 @@ from offsets_pipeline.topic_positions.position_sampler import PositionSampler
 from offsets_pipeline.topic_positions.sample_table import table_of
 
 if TYPE_CHECKING:
-    from offsets_pipeline.cli.section_sources import Snapshot
+    from offsets_pipeline.cli.section_sources import SnapshotGroups
     from offsets_pipeline.config import Settings
 
 
-def snapshot(options: Snapshot, settings: Settings) -> int:
+def snapshot(options: SnapshotGroups, settings: Settings) -> int:
     """Append the changes of a cluster's groups, and positions of its topics; returns the exit status.
 
     Raises any error of the first connection. After a later retriable error, such as a broker that is away, the next

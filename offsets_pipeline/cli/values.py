@@ -34,20 +34,16 @@ _SCHEMA = re.compile(r"\w+(\.\w+)*")
 _PORT_MAX = 65_535
 
 
-class Written(click.ParamType[Any]):
-    """A value that a function reads; it raises ValueError or OffsetsError with the reason for a text that is wrong.
+class TextType(click.ParamType[Any]):
+    """The type of a value that a function reads from text.
 
-    ``metavar`` is what the help shows in place of the value.
+    ``metavar`` stands for the value in the help. ``read`` raises ValueError or OffsetsError with the reason for a wrong
+    text.
     """
 
-    def __init__(self, name: str, metavar: str, read: Callable[[str], object]) -> None:
-        self.name = name
-        self._metavar = metavar
+    def __init__(self, metavar: str, read: Callable[[str], object]) -> None:
+        self.name = metavar  # click's help shows the name in capitals
         self._read = read
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's own
-        """Return what the help shows in place of the value."""
-        return self._metavar
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
         """Read the text. Raises click.BadParameter."""
@@ -176,24 +172,24 @@ def read_positions(text: str) -> dict[int, int]:
     return positions
 
 
-CLUSTER = Written("cluster", "NAME", read_cluster)
-COMMIT = Written("commit", "TOPIC:PARTITION=OFFSET", read_commit)
-POSITIONS = Written("positions", "LOGPARTITION:OFFSET,...", read_positions)
-PLACE = Written("place", "TOPIC[:PARTITION]", read_place)
-TOPIC = Written("topic", "T[:P,P...]", read_topic)
-TOPIC_NAME = Written("topic", "T", validated_topic)
-HOURS = Written("hours", "HOURS", read_hours)
-ADDRESS = Written("address", "[HOST:]PORT", read_address)
-TIME = Written("time", "T", parse_time_ms)
-DURATION = Written("duration", "D", read_duration)
-RESET = Written("reset", "POLICY", parse_reset)
-SERVERS = Written("servers", "HOST:PORT", read_servers)
-PATTERN = Written("pattern", "PATTERN", read_pattern)
-SCHEMA = Written("schema", "NAME", read_schema)
-ZOOKEEPER = Written("zookeeper", "HOST:PORT[/CHROOT]", read_zookeeper)
+CLUSTER = TextType("NAME", read_cluster)
+COMMIT = TextType("TOPIC:PARTITION=OFFSET", read_commit)
+POSITIONS = TextType("LOGPARTITION:OFFSET,...", read_positions)
+PLACE = TextType("TOPIC[:PARTITION]", read_place)
+TOPIC = TextType("T[:P,P...]", read_topic)
+TOPIC_NAME = TextType("T", validated_topic)
+HOURS = TextType("HOURS", read_hours)
+ADDRESS = TextType("[HOST:]PORT", read_address)
+TIME = TextType("T", parse_time_ms)
+DURATION = TextType("D", read_duration)
+RESET = TextType("POLICY", parse_reset)
+SERVERS = TextType("HOST:PORT", read_servers)
+PATTERN = TextType("PATTERN", read_pattern)
+SCHEMA = TextType("NAME", read_schema)
+ZOOKEEPER = TextType("HOST:PORT[/CHROOT]", read_zookeeper)
 
 
-class _Interval(Written):
+class _Interval(TextType):
     """`--every`: AS_SET stands for the option without a value."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
@@ -201,10 +197,10 @@ class _Interval(Written):
         return AS_SET if value == NO_DURATION else super().convert(value, param, ctx)
 
 
-INTERVAL = _Interval("duration", "DURATION", read_interval)
+INTERVAL = _Interval("DURATION", read_interval)
 
 
-class _Option(Written):
+class _Option(TextType):
     """`--option`: warns of a secret, which each user of the machine can see in the list of processes."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
@@ -219,9 +215,11 @@ class _Option(Written):
         return read
 
 
-OPTION = _Option("option", "NAME=VALUE", read_option)
+OPTION = _Option("NAME=VALUE", read_option)
 #: Number of a partition.
 PARTITION = click.IntRange(0, INT32_MAX)
 #: A path or URI. The command checks it, for its errors say what to do; shells complete it.
 PATH = click.Path(readable=False)
+#: A file of this machine.
 FILE = click.Path(readable=False, path_type=Path)
+FILE.name = "file"  # click's help shows the name in capitals

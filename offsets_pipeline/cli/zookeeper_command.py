@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.opened import open_to_import
@@ -29,9 +28,9 @@ _WARNINGS = 20
 
 def import_zookeeper(options: ImportZookeeper, settings: Settings) -> int:
     """Import, and show the result of each group; returns the exit status."""
-    if options.zookeeper is None:
-        return _import(options, settings, read_dump(Path(str(options.dump))))
-    with ZooKeeperClient(replace(settings.zookeeper, connect=options.zookeeper)) as client:
+    if options.dump is not None:
+        return _import(options, settings, read_dump(options.dump))
+    with ZooKeeperClient(replace(settings.zookeeper, connect=str(options.zookeeper))) as client:
         return _import(options, settings, read_groups(client, group_ids(client, must_exist=True)))
 
 

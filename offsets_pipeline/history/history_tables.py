@@ -1,9 +1,8 @@
-"""The views of history as Arrow tables, read when asked for. No Spark."""
+"""The views of history as Arrow tables. No Spark."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,58 +29,6 @@ _NO_OUTCOMES = np.zeros(0, dtype=np.int64), pa.array([], pa.string())
 _PENDING_ROWS = 50_000  # rows of a view that wait before they are yielded
 
 
-@dataclass(frozen=True)
-class HistoryTable:
-    """One view of history. It reads the log when `batches` or `read` is called."""
-
-    name: str
-    history: LogHistory
-    retention: Retention
-    group_ids: tuple[str, ...] | None
-    partitions: tuple[int, ...] | None = None
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The view's columns."""
-        return HISTORY_VIEWS[self.name].arrow_schema()
-
-    def batches(self) -> pa.RecordBatchReader:
-        """The view's rows, in no particular order. Raises DamagedTable, UnsupportedTable while rows are read."""
-        if self.name == LOG_RECORDS.name:
-            tables = _records(self.history, self.group_ids, self.partitions)
-        else:
-            tables = (found[self.name] for found in _replayed(self))
-        rows = (batch for table in tables for batch in table.to_batches())
-        return pa.RecordBatchReader.from_batches(self.schema, rows)
-
-    def read(self) -> pa.Table:
-        """All rows, in the order of log partition, log incarnation and record offset."""
-        return _in_order(self.batches().read_all())
-
-
-def history_tables(
-    store: str | StoreSnapshot,
-    *,
-    retention: Retention | None = None,
-    group_ids: Collection[str] | None = None,
-    partitions: Collection[int] | None = None,
-) -> dict[str, HistoryTable]:
-    """Return the views log_records, offset_history, group_history and deleted_offsets by name; none is read yet.
-
-    Args:
-        store: the store's folder, or a snapshot of it.
-        retention: the coordinator's settings of retention, if they are known: they decide some causes of deletions.
-        group_ids: these groups only. Then only their log partitions are read.
-        partitions: these log partitions only.
-
-    Raises NoSuchStore, NotAStore, StoreMismatch, DamagedTable, UnsupportedTable as `LogHistory`.
-    """
-    history = store if isinstance(store, LogHistory) else LogHistory(store)
-    groups = None if group_ids is None else tuple(dict.fromkeys(group_ids))
-    of = history, retention or Retention(), groups, None if partitions is None else tuple(partitions)
-    return {name: HistoryTable(name, *of) for name in HISTORY_VIEWS}
-
-
 def read_views(
     store: str | StoreSnapshot,
     views: Collection[str],
@@ -90,24 +37,28 @@ def read_views(
     group_ids: Collection[str] | None = None,
     partitions: Collection[int] | None = None,
 ) -> dict[str, pa.Table]:
-    """Return the rows of several views by name, in order, from one replay of the log. Raises as `history_tables`."""
-    tables = history_tables(store, retention=retention, group_ids=group_ids, partitions=partitions)
-    found = {name: [tables[name].schema.empty_table()] for name in views if name != LOG_RECORDS.name}
-    of_log = tables[LOG_RECORDS.name]
-    for replayed in _replayed(of_log) if found else ():
-        for name, parts in found.items():
-            parts.append(replayed[name])
-    rows = {name: _in_order(pa.concat_tables(parts)) for name, parts in found.items()}
-    return rows | ({of_log.name: of_log.read()} if of_log.name in views else {})
+    """Return the rows of views of history by name, in the order of log partition, log incarnation and record offset.
 
+    Args:
+        store: the store's folder, or a snapshot of it.
+        views: log_records, offset_history, group_history or deleted_offsets. The last three are read in one replay.
+        retention: the coordinator's settings of retention, if they are known: they decide some causes of deletions.
+        group_ids: these groups only. Then only their log partitions are read.
+        partitions: these log partitions only.
 
-def _replayed(table: HistoryTable) -> Iterator[dict[str, pa.Table]]:
-    return histories(table.history, table.retention, table.group_ids, partitions=table.partitions)
-
-
-def _in_order(rows: pa.Table) -> pa.Table:
-    order = ("log_partition", "log_incarnation", "record_offset")
-    return rows.sort_by([(name, "ascending") for name in order])
+    Raises NoSuchStore, NotAStore, StoreMismatch, DamagedTable, UnsupportedTable as `LogHistory`.
+    """
+    history = store if isinstance(store, LogHistory) else LogHistory(store)
+    found = {name: [HISTORY_VIEWS[name].arrow_schema().empty_table()] for name in views}
+    if LOG_RECORDS.name in found:
+        found[LOG_RECORDS.name] += _records(history, group_ids, partitions)
+    replayed_views = found.keys() - {LOG_RECORDS.name}
+    if replayed_views:
+        for replayed in histories(history, retention or Retention(), group_ids, partitions=partitions):
+            for name in replayed_views:
+                found[name].append(replayed[name])
+    order = [(name, "ascending") for name in ("log_partition", "log_incarnation", "record_offset")]
+    return {name: pa.concat_tables(tables).sort_by(order) for name, tables in found.items()}
 
 
 def histories(

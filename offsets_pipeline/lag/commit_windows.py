@@ -34,7 +34,7 @@ _NO_COMMITS = np.zeros(0, dtype=np.int64)
 Identity = tuple[str, str, int]
 
 
-class Commit(NamedTuple):
+class WindowCommit(NamedTuple):
     """A commit in the log: the offset, and the time of the commit in ms."""
 
     offset: int
@@ -53,7 +53,7 @@ class WindowColumns(NamedTuple):
     committed_ms: Int64s
 
     @classmethod
-    def of(cls, commits: Mapping[Identity, Sequence[Commit]]) -> WindowColumns:
+    def of(cls, commits: Mapping[Identity, Sequence[WindowCommit]]) -> WindowColumns:
         """The windows with these commits."""
         sizes = [len(each) for each in commits.values()]
         columns = np.array([each for of_one in commits.values() for each in of_one], dtype=np.int64).reshape(-1, 2)
@@ -71,9 +71,9 @@ class WindowColumns(NamedTuple):
             np.concatenate([_NO_COMMITS, *(each.committed_ms for each in parts)]),
         )
 
-    def by_identity(self) -> dict[Identity, list[Commit]]:
+    def by_identity(self) -> dict[Identity, list[WindowCommit]]:
         """The commits of each identity."""
-        commits = list(map(Commit, self.offset.tolist(), self.committed_ms.tolist()))
+        commits = list(map(WindowCommit, self.offset.tolist(), self.committed_ms.tolist()))
         bounds = pairwise(self.first.tolist())
         return {each: commits[start:end] for each, (start, end) in zip(self.identities, bounds, strict=True)}
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.topic_positions.positions import Positions
 
     #: Returns the offset in the live cluster at which the records begin that follow a committed offset of the store.
-    Finder = Callable[[TopicPartition, int], "Found"]
+    Finder = Callable[[TopicPartition, int], "FoundOffset"]
 
 _GONE = "Dead"
 
@@ -39,7 +39,7 @@ class PastOffset(NamedTuple):
     metadata: str = ""
 
 
-class Found(NamedTuple):
+class FoundOffset(NamedTuple):
     """The offset in the live cluster, None if there is none; ``detail`` says how it was found, or why not."""
 
     offset: int | None
@@ -47,10 +47,10 @@ class Found(NamedTuple):
     detail: str
 
 
-def same_offset(where: TopicPartition, offset: int) -> Found:
+def same_offset(where: TopicPartition, offset: int) -> FoundOffset:
     """Find the same offset: the live cluster is that of the store."""
     del where
-    return Found(offset, FoundBy.COMMITTED, "the committed offset")
+    return FoundOffset(offset, FoundBy.COMMITTED, "the committed offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +123,19 @@ def plan_restore(
     return plan
 
 
-def _within(where: TopicPartition, positions: Positions, find: Finder, past_offset: int) -> Found:
+def _within(where: TopicPartition, positions: Positions, find: Finder, past_offset: int) -> FoundOffset:
     """Find an offset, limited to the log of its partition."""
     try:
         position = positions.of(where)
     except UnknownTopicOrPartition as missing:
-        return Found(None, None, str(missing))
+        return FoundOffset(None, None, str(missing))
     found = find(where, past_offset)
     if found.offset is None:
         return found
     if found.offset < position.earliest:
         detail = f"{found.offset} is below the log start: its records were deleted"
-        return Found(position.earliest, FoundBy.LOG_START, detail)
+        return FoundOffset(position.earliest, FoundBy.LOG_START, detail)
     if found.offset > position.latest:
         detail = f"{found.offset} is above the log end: the log lost records, or it is another log"
-        return Found(position.latest, FoundBy.LOG_END, detail)
+        return FoundOffset(position.latest, FoundBy.LOG_END, detail)
     return found

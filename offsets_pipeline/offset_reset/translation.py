@@ -15,7 +15,7 @@ from offsets_pipeline.broker.log_offsets import LATEST, list_offsets, rounds_of
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.foreign_errors import first_line
-from offsets_pipeline.offset_reset.restore_plan import Found, FoundBy
+from offsets_pipeline.offset_reset.restore_plan import FoundBy, FoundOffset
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -46,23 +46,23 @@ class TranslatedOffsets:
             self._offsets |= {(place, some[place]): offset for place, offset in found.items()}
         self._ends = list_offsets(live, dict.fromkeys({place for place, _ in wanted}, LATEST))
 
-    def find(self, where: TopicPartition, offset: int) -> Found:
+    def find(self, where: TopicPartition, offset: int) -> FoundOffset:
         """Return the translated offset."""
         place = (where.topic, where.partition)
         moment = self._moments[place, offset]
         if isinstance(moment, str):
-            return Found(None, None, moment)
+            return FoundOffset(None, None, moment)
         time_ms, method, detail = moment
         found = self._offsets[place, time_ms]
         if found is None:
             end = self._ends[place]
             if isinstance(end, int):
-                return Found(end, FoundBy.LOG_END, f"{detail}; no record is that late")
+                return FoundOffset(end, FoundBy.LOG_END, f"{detail}; no record is that late")
             found = end
         if found is None or isinstance(found, OffsetsError):
             reason = "no answer" if found is None else first_line(found)
-            return Found(None, None, f"cannot find the first record since {shown_time(time_ms)}: {reason}")
-        return Found(found, method, detail)
+            return FoundOffset(None, None, f"cannot find the first record since {shown_time(time_ms)}: {reason}")
+        return FoundOffset(found, method, detail)
 
 
 def moments_by_records(source: Cluster, points: Collection[Point]) -> dict[Point, Moment | str]:

@@ -21,7 +21,7 @@ from offsets_pipeline.report.model import (
     Expiring,
     ExpiringGroup,
     GroupRow,
-    Groups,
+    GroupsByLag,
     Point,
     Report,
     StaleGroup,
@@ -128,7 +128,7 @@ def collect_report(
         states=dict(Counter(group.state for group in groups.values()).most_common()),
         offsets=sum(len(group.offsets) for group in groups.values()),
         warnings=list(warnings),
-        groups=Groups(
+        groups=GroupsByLag(
             total=len(groups),
             missing=None if any(lag is not None for lag in lags.values()) else NO_POSITIONS,
             rows=group_rows({name: groups[name] for name in shown}, state, windows, positions, options),

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.history.history_schemas import OFFSET_HISTORY
-from offsets_pipeline.history.history_tables import history_tables
+from offsets_pipeline.history.history_tables import read_views
 from offsets_pipeline.history.partition_owners import UNKNOWN
-from offsets_pipeline.lag.commit_windows import Commit
+from offsets_pipeline.lag.commit_windows import WindowCommit
 from offsets_pipeline.lag.position_sources import Places
 from offsets_pipeline.report.charts import MAX_SERIES
 from offsets_pipeline.report.model import CommitRates, LagOverTime, Point, Rewind, Rewinds, TimeSeries
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from offsets_pipeline.lag.commit_windows import Identity
     from offsets_pipeline.lag.position_sources import PositionSource
 
-    Windows = Mapping[Identity, Sequence[Commit]]
+    Windows = Mapping[Identity, Sequence[WindowCommit]]
     #: The member that made a commit.
-    Makers = Mapping[tuple[Identity, Commit], str]
+    Makers = Mapping[tuple[Identity, WindowCommit], str]
 
 _NO_MAKERS: Makers = MappingProxyType({})
 _US_PER_MS = 1_000
@@ -46,18 +46,18 @@ def read_commits(location: str, groups: Collection[str], until_ms: int | None = 
 
     ``until_ms``: up to this time. Raises as `LogHistory`.
     """
-    rows = history_tables(location, group_ids=groups)[OFFSET_HISTORY.name].read()
+    rows = read_views(location, [OFFSET_HISTORY.name], group_ids=groups)[OFFSET_HISTORY.name]
     rows = rows.filter(pc.invert(pc.or_(rows["superseded"], rows["misplaced"])))
     committed_ms = pc.divide(rows["commit_timestamp"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), _US_PER_MS)
     if until_ms is not None:
         is_before = pc.less_equal(committed_ms, until_ms)
         rows, committed_ms = rows.filter(is_before), committed_ms.filter(is_before)
-    windows: dict[Identity, deque[Commit]] = {}
-    makers: dict[tuple[Identity, Commit], str] = {}
+    windows: dict[Identity, deque[WindowCommit]] = {}
+    makers: dict[tuple[Identity, WindowCommit], str] = {}
     names = ("group_id", "topic", "partition", "committed_offset", "is_rewind", "committed_by")
     columns = (*(rows[name].to_pylist() for name in names), committed_ms.to_pylist())
     for group, topic, partition, offset, is_rewind, member, at_ms in zip(*columns, strict=True):
-        identity, commit = (group, topic, partition), Commit(offset, at_ms)
+        identity, commit = (group, topic, partition), WindowCommit(offset, at_ms)
         windows.setdefault(identity, deque(maxlen=MAX_COMMITS)).append(commit)
         if is_rewind and member != UNKNOWN:
             makers[identity, commit] = member

@@ -83,7 +83,7 @@ class ExpiringGroup:
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """Rows of a table: the first ones, of ``total``."""
 
     total: int = 0
@@ -92,14 +92,14 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Groups(Section):
+class GroupsByLag(ReportSection):
     """Groups by lag, then by the time of their last commit."""
 
     rows: list[GroupRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class LagOverTime(Section):
+class LagOverTime(ReportSection):
     """Lag of the groups with the largest lag."""
 
     missing: str | None = NO_POSITIONS
@@ -107,7 +107,7 @@ class LagOverTime(Section):
 
 
 @dataclass(frozen=True)
-class CommitRates(Section):
+class CommitRates(ReportSection):
     """Committed offsets a minute, of the groups that commit most."""
 
     missing: str | None = "The history of the commits is not known."
@@ -115,7 +115,7 @@ class CommitRates(Section):
 
 
 @dataclass(frozen=True)
-class Rewinds(Section):
+class Rewinds(ReportSection):
     """The latest rewinds."""
 
     missing: str | None = "The history of the commits is not known."
@@ -123,7 +123,7 @@ class Rewinds(Section):
 
 
 @dataclass(frozen=True)
-class StaleGroups(Section):
+class StaleGroups(ReportSection):
     """Groups without a commit for ``after_ms``, the longest first."""
 
     after_ms: int = 0
@@ -131,7 +131,7 @@ class StaleGroups(Section):
 
 
 @dataclass(frozen=True)
-class Expiring(Section):
+class Expiring(ReportSection):
     """Offsets that expire within ``within_ms``, the soonest first, and their number by time."""
 
     within_ms: int = 0
@@ -158,7 +158,7 @@ class Report:
     """Number of groups by state."""
     offsets: int = 0
     warnings: list[str] = field(default_factory=list)
-    groups: Groups = field(default_factory=Groups)
+    groups: GroupsByLag = field(default_factory=GroupsByLag)
     lag_over_time: LagOverTime = field(default_factory=LagOverTime)
     commit_rates: CommitRates = field(default_factory=CommitRates)
     rewinds: Rewinds = field(default_factory=Rewinds)

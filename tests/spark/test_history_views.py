@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
-from offsets_pipeline.history.history_tables import history_tables
+from offsets_pipeline.history.history_tables import read_views
 from offsets_pipeline.query import views
 from offsets_pipeline.query.parse_tree import Filters
 from offsets_pipeline.query.views import register_views
@@ -26,10 +26,9 @@ def test_views_of_a_session_have_the_rows_of_the_tables(spark: SparkSession, fol
     store = folded("4.2.0-txn-open")
     session = spark.newSession()
     register_views(session, str(store), query=" ".join(HISTORY_VIEWS))
-    tables = history_tables(str(store))
+    tables = read_views(str(store), HISTORY_VIEWS)
     assert tables.keys() == HISTORY_VIEWS.keys()
-    for name, table in tables.items():
-        expected = table.read()
+    for name, expected in tables.items():
         assert expected.num_rows
         found = session.table(name).drop("cluster").toArrow().cast(expected.schema)
         assert _sorted(found.to_pylist()) == _sorted(expected.to_pylist()), name
@@ -39,14 +38,14 @@ def test_conditions_of_a_query_limit_what_the_tasks_read(spark: SparkSession, fo
     """It needs Spark, as above. The views are looked at without the conditions: other groups are not there."""
     store, group = folded("4.2.0-txn-open"), "x-del"
     home = partition_for(group, capture_partitions("4.2.0-txn-open"))
-    tables = history_tables(str(store), group_ids=[group])
+    tables = read_views(str(store), HISTORY_VIEWS, group_ids=[group])
     session = spark.newSession()
     named = (
         f"SELECT * FROM deleted_offsets JOIN log_records USING (group_id) WHERE deleted_offsets.group_id = '{group}'"
     )
     register_views(session, str(store), query=f"{named} AND log_records.group_id IN ('{group}')")
     for name in ("deleted_offsets", "log_records"):
-        expected = tables[name].read()
+        expected = tables[name]
         assert expected.num_rows
         found = session.table(name).drop("cluster").toArrow().cast(expected.schema)
         assert _sorted(found.to_pylist()) == _sorted(expected.to_pylist()), name

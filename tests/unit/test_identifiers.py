@@ -15,7 +15,7 @@ from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.delta.schemas import CONSUMER_GROUPS
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
 from offsets_pipeline.export.segment_export import export_segments
-from offsets_pipeline.history.history_tables import history_tables
+from offsets_pipeline.history.history_tables import read_views
 from offsets_pipeline.query.as_of import offsets_as_of
 from offsets_pipeline.query.connectors import describe_connector, list_connectors
 from offsets_pipeline.query.describe import GroupAnswer, describe_groups
@@ -131,9 +131,8 @@ def test_3000_identifiers_of_all_planes_are_those_of_the_specification_everywher
     for group_ids in (None, asked):
         past = offsets_as_of(str(tmp_path / "store"), time_ms=2**53, group_ids=group_ids)
         assert answers_of(past.groups) == {name: specified[name] for name in group_ids or groups}
-    seen = [
-        history_tables(str(tmp_path / "store"))[name].read().to_pylist() for name in ("offset_history", "group_history")
-    ]
+    views = read_views(str(tmp_path / "store"), ["offset_history", "group_history"])
+    seen = [rows.to_pylist() for rows in views.values()]
     assert {(row["group_id"], row["topic"], row["metadata"]) for row in seen[0]} == set(
         zip(groups, topics, metadata, strict=True)
     )

@@ -10,7 +10,7 @@ from offsets_pipeline.clock import shown_time
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.history.deletion_causes import Retention
 from offsets_pipeline.history.group_timeline import group_timeline, why
-from offsets_pipeline.history.history_tables import history_tables
+from offsets_pipeline.history.history_tables import read_views
 from offsets_pipeline.history.log_history import LogHistory
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from tests.logs import LogPartition
@@ -84,7 +84,7 @@ TRUE_CAUSES: dict[str, dict[str, set[str]]] = {
 
 def causes(store: str, retention: Retention | None = None) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for row in history_tables(store, retention=retention)["deleted_offsets"].read().to_pylist():
+    for row in read_views(store, ["deleted_offsets"], retention=retention)["deleted_offsets"].to_pylist():
         found.setdefault(row["group_id"], set()).add(row["cause"])
     return found
 

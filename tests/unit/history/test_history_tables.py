@@ -16,7 +16,7 @@ from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.history.deletion_causes import Retention
 from offsets_pipeline.history.group_timeline import why
 from offsets_pipeline.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, HISTORY_VIEWS, OFFSET_HISTORY
-from offsets_pipeline.history.history_tables import history_tables
+from offsets_pipeline.history.history_tables import read_views
 from offsets_pipeline.history.log_history import LogHistory
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value
@@ -105,13 +105,18 @@ def identity_in(at: int, row: LogRow) -> Identity | None:
     return at, key.group_id, key.fields["topic"], key.fields["partition"]
 
 
+def offset_history(store: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = read_views(store, [OFFSET_HISTORY.name])[OFFSET_HISTORY.name].to_pylist()
+    return rows
+
+
 def identity_of(row: dict[str, Any]) -> Identity:
     return row["log_partition"], row["group_id"], row["topic"], row["partition"]
 
 
 def check(store: str, partitions: dict[int, list[LogRow]], n: int, semantics: CoordinatorSemantics) -> None:
     seen = Seen(partitions, n, semantics)
-    tables = {name: table.read() for name, table in history_tables(store).items()}
+    tables = read_views(store, [each.name for each in GROUP_VIEWS])
     commits = [
         (identity_of(row), row["record_offset"], row["previous_offset"])
         for row in tables["offset_history"].to_pylist()
@@ -129,13 +134,13 @@ def check(store: str, partitions: dict[int, list[LogRow]], n: int, semantics: Co
     # a group that was converted kept its offsets; one that was removed and came back may have had them again
     assert seen.gone - seen.came_back <= gone <= seen.gone
     for group_id in {row[0][1] for row in commits}:
-        one = history_tables(store, group_ids=[group_id])
+        one = read_views(store, [each.name for each in GROUP_VIEWS], group_ids=[group_id])
         for view in GROUP_VIEWS:
             whole = tables[view.name]
             whole = whole.filter(pc.equal(whole["group_id"], group_id))
             if not semantics.is_classic:
                 whole = whole.filter(pc.invert(whole["misplaced"]))
-            assert one[view.name].read().to_pylist() == whole.to_pylist(), (group_id, view.name)
+            assert one[view.name].to_pylist() == whole.to_pylist(), (group_id, view.name)
 
 
 @pytest.mark.parametrize("name", [name for name in CAPTURE_NAMES if name in CAPTURES])
@@ -157,7 +162,7 @@ def test_random_logs_show_every_commit_and_deletion(
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_decoded_log_has_each_record_as_it_decodes(tmp_path: Path, name: str) -> None:
-    found = history_tables(capture_store(tmp_path / "store", name))["log_records"].read()
+    found = read_views(capture_store(tmp_path / "store", name), ["log_records"])["log_records"]
     by_place = {(row["log_partition"], row["record_offset"]): row for row in found.to_pylist()}
     partitions = capture_rows(name)
     assert len(by_place) == found.num_rows == sum(map(len, partitions.values()))
@@ -187,13 +192,14 @@ def test_decoded_log_has_each_record_as_it_decodes(tmp_path: Path, name: str) ->
 
 
 def test_members_of_a_classic_group_are_readable(tmp_path: Path) -> None:
-    found = history_tables(capture_store(tmp_path / "store", "4.2.0-classic"), group_ids=["g-stable"])["log_records"]
-    values = [row["value_json"] for row in found.read().to_pylist() if row["record_name"] == "GroupMetadata"]
+    store = capture_store(tmp_path / "store", "4.2.0-classic")
+    found = read_views(store, ["log_records"], group_ids=["g-stable"])["log_records"]
+    values = [row["value_json"] for row in found.to_pylist() if row["record_name"] == "GroupMetadata"]
     assert any('"assigned_partitions": [{"topic": "t2", "partitions": [0, 1]}' in value for value in values)
 
 
 def test_a_member_that_holds_the_partition_could_have_made_the_commit(tmp_path: Path) -> None:
-    rows = history_tables(capture_store(tmp_path / "store", "4.2.0-classic"))["offset_history"].read().to_pylist()
+    rows = offset_history(capture_store(tmp_path / "store", "4.2.0-classic"))
     by_group = {row["group_id"]: row for row in rows}
     assert by_group["g-stable"]["committed_by"] != "unknown"
     assert by_group["g-stable"]["client_host"].startswith("/")
@@ -218,7 +224,7 @@ def test_history_spans_incarnations_and_marks_where_one_begins(tmp_path: Path) -
     row = {"log_partition": 0, "log_incarnation": 1, "start_offset": 1, "end_offset": 3, "updated_at": 0}
     noted = pa.Table.from_pylist([row], LOG_PARTITIONS.arrow_schema())
     write_deltalake(tmp_path / "store" / "log_partitions", noted, mode="append")
-    rows = history_tables(store)["offset_history"].read().to_pylist()
+    rows = offset_history(store)
     columns = ("log_incarnation", "record_offset", "committed_offset", "delta", "is_rewind", "begins_incarnation")
     assert [tuple(row[name] for name in columns) for row in rows] == [
         (0, 0, 10, None, False, False),
@@ -233,7 +239,7 @@ def test_history_shows_offsets_that_lie_further_apart_than_64_bits(tmp_path: Pat
     for offset in offsets:
         log.commit(("g", "t", 0), offset)
     store = random_store(tmp_path / "store", {0: log.rows}, {(0, at): START_MS for at in range(4)}, 1)
-    rows = history_tables(store)["offset_history"].read().to_pylist()
+    rows = offset_history(store)
     columns = ("committed_offset", "previous_offset", "delta", "is_rewind")
     assert [tuple(row[name] for name in columns) for row in rows] == [
         (2**63 - 1, None, None, False),
@@ -254,7 +260,7 @@ def test_a_later_incarnation_without_the_commit_takes_nothing_from_what_an_earli
     row = {"log_partition": 0, "log_incarnation": 1, "start_offset": 1, "end_offset": 2, "updated_at": 0}
     noted = pa.Table.from_pylist([row], LOG_PARTITIONS.arrow_schema())
     write_deltalake(tmp_path / "store" / "log_partitions", noted, mode="append")
-    (deleted,) = history_tables(store)["deleted_offsets"].read().to_pylist()
+    (deleted,) = read_views(store, ["deleted_offsets"])["deleted_offsets"].to_pylist()
     assert (deleted["log_incarnation"], deleted["committed_offset"], deleted["cause"]) == (0, 10, "deleted")
     answer = why(LogHistory(store), Retention(), "g", "t", 0)
     assert (answer.status, answer.committed_offset, answer.cause) == ("deleted", 10, "deleted")
@@ -279,7 +285,7 @@ def test_a_group_of_a_classic_log_is_read_where_the_state_has_it(tmp_path: Path,
     history = LogHistory(store)
     assert partition_for("g", 3) != 2
     assert history.homes(["g"], history.current_log) == sorted({2, partition_for("g", 3)})
-    assert history_tables(store, group_ids=["g"])["offset_history"].read().num_rows == 1
+    assert read_views(store, ["offset_history"], group_ids=["g"])["offset_history"].num_rows == 1
 
 
 def _write(store: str, table: Table, rows: list[dict[str, Any]], partition: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.lag.commit_windows import Commit, WindowColumns
+from offsets_pipeline.lag.commit_windows import WindowColumns, WindowCommit
 from offsets_pipeline.lag.lag_rows import LagRow, lag_rows
 from offsets_pipeline.lag.position_sources import SampledPositions
 from offsets_pipeline.query.describe import GroupAnswer, OffsetAnswer
@@ -25,7 +25,7 @@ SAMPLES_S = range(0, NOW_S + 1, 30)
 INTERVALS_S = (2, 15, 30, 37, 120)  # of commits: more often than samples, as often, more rarely
 
 
-def row_of(commits: list[Commit], data_s: int = NOW_S, samples_s: range = SAMPLES_S) -> LagRow:
+def row_of(commits: list[WindowCommit], data_s: int = NOW_S, samples_s: range = SAMPLES_S) -> LagRow:
     """The row of a group with these commits in partition t-0, in a log with this data time."""
     newest = commits[-1]
     offset = OffsetAnswer("t", 0, newest.offset, None, "", committed_ms=newest.committed_ms)
@@ -41,8 +41,8 @@ def row_of(commits: list[Commit], data_s: int = NOW_S, samples_s: range = SAMPLE
     return row
 
 
-def commits_at(interval_s: int, offset_at: Callable[[int], int], until_s: int = NOW_S) -> list[Commit]:
-    return [Commit(offset_at(at), at * SECOND_MS) for at in range(7, until_s + 1, interval_s)]
+def commits_at(interval_s: int, offset_at: Callable[[int], int], until_s: int = NOW_S) -> list[WindowCommit]:
+    return [WindowCommit(offset_at(at), at * SECOND_MS) for at in range(7, until_s + 1, interval_s)]
 
 
 @pytest.mark.parametrize("interval_s", INTERVALS_S)
@@ -81,7 +81,7 @@ def test_consumer_without_commits_for_longer_than_its_window_has_stopped(interva
 
 def test_commit_after_the_newest_sample_is_not_compared_with_it() -> None:
     """R37: the newest sample is of second 2,370, and at 2,397 the group committed more than its log end."""
-    commits = [Commit(PRODUCED * at - 5, at * SECOND_MS) for at in range(7, NOW_S + 1, 10)]
+    commits = [WindowCommit(PRODUCED * at - 5, at * SECOND_MS) for at in range(7, NOW_S + 1, 10)]
     row = row_of(commits, samples_s=SAMPLES_S[:-1])
     assert (row.current_offset, row.log_end_offset, row.lag) == (23_665, 23_700, 35)  # as of 2,370
     assert (row.as_of, row.data_time, row.sampled_at) == (
@@ -93,7 +93,7 @@ def test_commit_after_the_newest_sample_is_not_compared_with_it() -> None:
 
 
 def test_commit_after_the_newest_sample_without_one_before_has_no_lag() -> None:
-    row = row_of([Commit(23_900, (NOW_S - 3) * SECOND_MS)], samples_s=SAMPLES_S[:-1])
+    row = row_of([WindowCommit(23_900, (NOW_S - 3) * SECOND_MS)], samples_s=SAMPLES_S[:-1])
     assert (row.current_offset, row.lag, row.status) == (None, None, "UNKNOWN")
     assert row.reason == "the commit at 1970-01-01T00:39:30.000Z is not known: the group has committed since"
 
@@ -106,9 +106,9 @@ def test_mirror_that_is_behind_is_compared_with_the_end_between_the_samples_of_t
 
 def test_commit_proves_that_its_records_were_there() -> None:
     """All records of seconds 2,370 to 2,400 came in the first of them, and the samples do not tell that."""
-    row = row_of([Commit(24_000, 2_371 * SECOND_MS)], data_s=2_372)
+    row = row_of([WindowCommit(24_000, 2_371 * SECOND_MS)], data_s=2_372)
     assert (row.log_end_offset, row.lag, row.reason) == (24_000, 0, None)
-    beyond = row_of([Commit(24_001, 2_371 * SECOND_MS)], data_s=2_372)
+    beyond = row_of([WindowCommit(24_001, 2_371 * SECOND_MS)], data_s=2_372)
     assert (beyond.log_end_offset, beyond.lag, beyond.reason) == (
         24_000,
         0,

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from offsets_pipeline.offset_reset.plan import GroupOffsets
-from offsets_pipeline.offset_reset.restore_plan import Found, FoundBy, PastOffset, plan_restore, same_offset
+from offsets_pipeline.offset_reset.restore_plan import FoundBy, FoundOffset, PastOffset, plan_restore, same_offset
 from offsets_pipeline.offset_reset.translation import moments_by_samples
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, rows_of
@@ -68,8 +68,12 @@ def test_topic_that_was_created_again_is_named() -> None:
 
 
 def test_translated_offset_is_limited_to_the_log_too() -> None:
-    def translated(where: TopicPartition, offset: int) -> Found:
-        return Found(offset - 5, FoundBy.TIMESTAMP, "by time") if where == T0 else Found(None, None, "no record")
+    def translated(where: TopicPartition, offset: int) -> FoundOffset:
+        return (
+            FoundOffset(offset - 5, FoundBy.TIMESTAMP, "by time")
+            if where == T0
+            else FoundOffset(None, None, "no record")
+        )
 
     past = {"g": {T0: PastOffset(12), T1: PastOffset(3)}}
     plan = plan_restore(past, {"g": GroupOffsets(None, {})}, POSITIONS, translated)

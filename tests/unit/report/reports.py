@@ -7,7 +7,7 @@ from offsets_pipeline.report.model import (
     Expiring,
     ExpiringGroup,
     GroupRow,
-    Groups,
+    GroupsByLag,
     LagOverTime,
     Point,
     Report,
@@ -68,7 +68,7 @@ def full_report(groups: int = 30) -> Report:
         states={"Stable": 20, "Empty": 9, "Reconciling": 1},
         offsets=123_456,
         warnings=["The report lacks 7 records of store <b>."],
-        groups=Groups(total=1_000, rows=rows),
+        groups=GroupsByLag(total=1_000, rows=rows),
         lag_over_time=LagOverTime(total=8, missing=None, series=lines),
         commit_rates=CommitRates(total=8, missing=None, series=[*lines, TimeSeries("one", [Point(NOW_MS, 3)])]),
         rewinds=Rewinds(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from offsets_pipeline.lag.commit_windows import Commit
+from offsets_pipeline.lag.commit_windows import WindowCommit
 from offsets_pipeline.lag.position_sources import SampledPositions
 from offsets_pipeline.report.commit_history import commit_rates, lag_over_time, rewinds
 from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, rows_of
@@ -25,15 +25,15 @@ Samples = dict[tuple[str, int], list[Sample]]
 
 
 @pytest.fixture
-def windows(chance: random.Random) -> dict[Identity, list[Commit]]:
+def windows(chance: random.Random) -> dict[Identity, list[WindowCommit]]:
     """Eight groups that commit at random times of two days, and sometimes go back."""
-    found: dict[Identity, list[Commit]] = {}
+    found: dict[Identity, list[WindowCommit]] = {}
     for number in range(8):
         for partition in range(number % 3 + 1):
             offset, at_ms, commits = 0, NOW_MS - 48 * HOUR_MS, []
             while at_ms < NOW_MS:
                 offset = max(0, offset + (chance.randrange(100) if chance.random() < 0.9 else -chance.randrange(500)))
-                commits.append(Commit(offset, at_ms))
+                commits.append(WindowCommit(offset, at_ms))
                 at_ms += chance.randrange(1, (number + 1) * 20 * MINUTE_MS)
             found[f"group-{number}", "t", partition] = commits
     return found
@@ -56,7 +56,7 @@ def sampled(samples: Samples) -> SampledPositions:
     return SampledPositions(PositionSamples(rows), NOW_MS)
 
 
-def test_rates_count_each_commit_of_the_span_once(windows: Mapping[Identity, list[Commit]]) -> None:
+def test_rates_count_each_commit_of_the_span_once(windows: Mapping[Identity, list[WindowCommit]]) -> None:
     found = commit_rates(windows, SPAN_MS)
     counts = {
         f"group-{number}": sum(
@@ -77,12 +77,14 @@ def test_rates_count_each_commit_of_the_span_once(windows: Mapping[Identity, lis
 
 
 def test_rates_of_a_short_span_are_of_whole_minutes() -> None:
-    found = commit_rates({("g", "t", 0): [Commit(1, NOW_MS - 30_000), Commit(2, NOW_MS)]}, (NOW_MS - MINUTE_MS, NOW_MS))
+    found = commit_rates(
+        {("g", "t", 0): [WindowCommit(1, NOW_MS - 30_000), WindowCommit(2, NOW_MS)]}, (NOW_MS - MINUTE_MS, NOW_MS)
+    )
     (line,) = found.series
     assert [point.value for point in line.points] == [2]
 
 
-def test_rewinds_are_the_commits_below_the_one_before(windows: Mapping[Identity, list[Commit]]) -> None:
+def test_rewinds_are_the_commits_below_the_one_before(windows: Mapping[Identity, list[WindowCommit]]) -> None:
     expected = []
     for (group, topic, partition), commits in windows.items():
         for number in range(1, len(commits)):
@@ -100,7 +102,7 @@ def test_rewinds_are_the_commits_below_the_one_before(windows: Mapping[Identity,
 
 
 def test_lag_at_each_time_is_the_log_end_between_samples_minus_the_last_commit_before(
-    windows: Mapping[Identity, list[Commit]], samples: Samples
+    windows: Mapping[Identity, list[WindowCommit]], samples: Samples
 ) -> None:
     found = lag_over_time(windows, sampled(samples), [f"group-{number}" for number in range(8)], SPAN_MS)
     assert [line.name for line in found.series] == [f"group-{number}" for number in range(6)]
@@ -121,12 +123,12 @@ def test_lag_at_each_time_is_the_log_end_between_samples_minus_the_last_commit_b
     assert unknown > 50  # before the first sample of the third partition
 
 
-def test_without_positions_the_lag_is_not_known(windows: Mapping[Identity, list[Commit]]) -> None:
+def test_without_positions_the_lag_is_not_known(windows: Mapping[Identity, list[WindowCommit]]) -> None:
     found = lag_over_time(windows, sampled({}), ["group-0"], SPAN_MS)
     assert (found.series, found.missing) == ([], "The lag in this time is not known: no positions of the topics are.")
 
 
 def test_a_quiet_time_is_told_in_words() -> None:
-    old = {("g", "t", 0): [Commit(2, NOW_MS - 90 * HOUR_MS), Commit(1, NOW_MS - 89 * HOUR_MS)]}
+    old = {("g", "t", 0): [WindowCommit(2, NOW_MS - 90 * HOUR_MS), WindowCommit(1, NOW_MS - 89 * HOUR_MS)]}
     assert commit_rates(old, SPAN_MS).missing == "No group committed in this time."
     assert rewinds(old, SPAN_MS, 5).missing == "No group went back in this time."
