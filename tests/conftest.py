@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 # others than tests assert here, and are to say as much
 pytest.register_assert_rewrite(
+    "tests.folded_state",
     "tests.published",
     "tests.replays",
     "tests.spark.stores",
-    "tests.unit.fold.state_tables",
     "tests.unit.state.state_files",
 )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.semantics import partition_state, table_replay
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from offsets_pipeline.semantics.columnar_replay import Replay
     from offsets_pipeline.semantics.log_row import LogRow
     from tests.logs import Identity
 
@@ -94,6 +97,36 @@ def replay(
 ) -> Replayed:
     """The specification's state after these rows."""
     return Replayed.of(partition_state.replay(rows, log_partition, offsets_partitions, semantics))
+
+
+def references(
+    rows: Iterable[LogRow], offsets_partitions: int, semantics: CoordinatorSemantics = MODERN
+) -> dict[int, Replayed]:
+    """The specification's state of each log partition."""
+    by_partition: dict[int, list[LogRow]] = {}
+    for row in sorted(rows, key=lambda row: row.record_offset):
+        by_partition.setdefault(row.log_partition, []).append(row)
+    return {at: replay(of_one, at, offsets_partitions, semantics) for at, of_one in by_partition.items()}
+
+
+def named_topics(states: Iterable[Replayed]) -> dict[str, str]:
+    """Names of topic ids from the records of all log partitions (R35)."""
+    told = sorted(pair for state in states for pair in state.topic_names.items())
+    return dict(reversed(told))  # the lesser of two
+
+
+def effects_of(replayed: Replay) -> dict[str, list[Any]]:
+    """All effects of a replay by columns, by kind, as rows; topics as pairs."""
+    return {
+        kind: in_microseconds(rows).to_pylist() if isinstance(rows, pa.Table) else sorted(rows)
+        for kind, rows in vars(replayed.effects()).items()
+    }
+
+
+def in_microseconds(rows: pa.Table) -> pa.Table:
+    """The rows with times as numbers: a damaged timestamp may lie beyond what `datetime` can hold."""
+    fields = [each.with_type(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in rows.schema]
+    return rows.cast(pa.schema(fields))
 
 
 def replayed_as_columns(

@@ -46,7 +46,8 @@ class StreamUpkeep:
         self._on_upkeep = on_upkeep
         self._cleaned_at_ms: int | None = None
         self._dropped_since_ms: dict[str, dict[str, int]] = {}
-        self._periodic = Periodic(
+        #: The runs, in the thread of `start` or in that of a caller of `results`.
+        self.runs = Periodic(
             self._run,
             settings.fold.upkeep_interval_ms,
             clock.now_ms,
@@ -58,19 +59,14 @@ class StreamUpkeep:
 
     def start(self) -> None:
         """Run every interval in a thread, the first time after one interval, until `close`."""
-        self._periodic.start("upkeep", inheritable_thread_target(self._store.spark))
+        self.runs.start("upkeep", inheritable_thread_target(self._store.spark))
 
     def close(self) -> None:
         """End the run in progress after its present step, and start no other.
 
         Waits ten seconds at most. A run that takes longer goes on until the process ends: a kill does it no harm.
         """
-        self._periodic.close(_CLOSE_SECONDS)
-
-    def run(self) -> None:
-        """Run every interval until `close`, in this thread."""
-        for _ in self._periodic.results():
-            pass
+        self.runs.close(_CLOSE_SECONDS)
 
     def _run(self) -> None:
         now_ms = self._clock.now_ms()
@@ -80,11 +76,11 @@ class StreamUpkeep:
                 *(self._store, self._clock, self._settings),
                 publishes=False,
                 cleans=cleans,
-                is_stopping=self._periodic.is_stopped,
+                is_stopping=self.runs.is_stopped,
                 dropped_since_ms=self._dropped_since_ms,
             )
         except Exception:
-            if self._periodic.is_stopped():  # Spark ends under a cleaning
+            if self.runs.is_stopped():  # Spark ends under a cleaning
                 return
             raise
         if cleans:

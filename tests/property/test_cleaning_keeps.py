@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from offsets_pipeline.semantics.compaction import compact_early
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.survivors import SCHEMA, survivors
+from tests.folded_state import StateInMemory, assert_same
 from tests.logs import input_table
 from tests.property.broker_cleaning import cleaned as cleaned_by_broker
 from tests.random_logs import LEGAL, examples, logs
-from tests.replays import Replayed, replay
-from tests.unit.fold.state_tables import StateTables, assert_same, references
+from tests.replays import Replayed, references, replay
 
 if TYPE_CHECKING:
     from offsets_pipeline.semantics.log_row import LogRow
@@ -103,7 +103,7 @@ def test_fold_of_what_is_kept_is_as_the_reference_says(
     rows: list[LogRow], data: st.DataObject, semantics: CoordinatorSemantics
 ) -> None:
     kept = data.draw(cleanings(rows, semantics))
-    tables = StateTables(1, semantics)
+    tables = StateInMemory(1, semantics)
     split = data.draw(st.integers(0, len(kept)))
     for batch in (kept[:split], kept[split:]):
         if batch:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.folded_state import StateInMemory, assert_same
 from tests.property.broker_cleaning import cleaned, last_removals
 from tests.random_logs import LEGAL, examples, logs
-from tests.replays import DecodedGroup, Replayed, replay
-from tests.unit.fold.state_tables import StateTables, assert_same, references
+from tests.replays import DecodedGroup, Replayed, references, replay
 
 if TYPE_CHECKING:
     from offsets_pipeline.semantics.log_row import LogRow
@@ -89,7 +89,7 @@ def test_cleaned_log_gives_the_same(rows: list[LogRow], data: st.DataObject) -> 
 @given(legal_logs, st.data())
 def test_fold_of_a_cleaned_log_is_as_the_reference_says(rows: list[LogRow], data: st.DataObject) -> None:  # R16
     kept = cleaned(rows, data.draw(st.integers(0, len(rows))))
-    tables = StateTables(1)
+    tables = StateInMemory(1)
     split = data.draw(st.integers(0, len(kept)))
     for batch in (kept[:split], kept[split:]):
         if batch:
@@ -102,7 +102,7 @@ def test_fold_of_a_cleaned_log_is_as_the_reference_says(rows: list[LogRow], data
 def test_cleaning_below_the_folded_position_changes_nothing(rows: list[LogRow], data: st.DataObject) -> None:
     # R15, R16: what was folded before the cleaning stays, and the fold goes on with the head
     split = data.draw(st.integers(0, len(rows)))
-    tables = StateTables(1)
+    tables = StateInMemory(1)
     tables.fold(rows[:split])
     tables.fold(cleaned(rows, split))
     assert_same(tables, references(rows, 1))

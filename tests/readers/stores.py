@@ -14,8 +14,8 @@ from tests.folded_stores import new_store
 from tests.logs import ALIKE, CAPTURE_NAMES, capture_partitions, capture_rows, capture_semantics, in_batches
 from tests.published import KEYS, Specification
 from tests.random_logs import MANY, Shape, random_log
+from tests.replays import named_topics, references
 from tests.spark.stores import CLOCK, appended
-from tests.unit.fold.state_tables import named_topics, references
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,20 +20,19 @@ from offsets_pipeline.ingest.segments.segment_ingest import IngestReport, ingest
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
-from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
-from offsets_pipeline.semantics.group_description import GroupRecordRow, describe_group
+from offsets_pipeline.semantics.group_description import describe_group
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.merge_on_read import CONNECT, STATE_TABLES
+from offsets_pipeline.state.merge_on_read import CONNECT, OFFSETS, RECORDS, STATE_TABLES
 from offsets_pipeline.state.published_rows import in_key_order
 from offsets_pipeline.state.verify import Verification, verify_store
 from offsets_pipeline.store import Store
 from offsets_pipeline.stream.folding import Folding
 from tests.compare import compare
-from tests.logs import CAPTURES, NO_TOPIC_ID
-from tests.unit.fold.state_tables import StateTables, assert_same, references
+from tests.folded_state import FoldedState, assert_same
+from tests.logs import CAPTURES
+from tests.replays import in_microseconds, references
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
 
 CLOCK = FixedClock(1_795_000_000_000)
 _LOG_TYPES = {field.name: field.type for field in to_arrow_schema(LOG.schema(), timezone="UTC")}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -168,8 +165,7 @@ def table(location: Path | str, name: str, at_most: int = 0) -> pa.Table:
         found = in_key_order(rows[name], reader.newest(rows[name], rows[name].columns))
     else:
         found = reader.table(name).rows()
-    fields = [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in found.schema]
-    return found.cast(pa.schema(fields))
+    return in_microseconds(found)
 
 
 def rows_of(location: Path | str, name: str, at_most: int = 0) -> list[dict[str, Any]]:
@@ -228,40 +224,18 @@ def log_of(location: Path | str) -> list[LogRow]:
     return sorted(rows, key=lambda row: (row.log_partition, row.record_offset))
 
 
-def state_of(location: Path | str, at_most: int = 0) -> StateTables:
-    """The state tables of a store, with up to ``at_most`` records folded by the reader."""
+def state_of(location: Path | str, at_most: int = 0) -> FoldedState:
+    """The state of a store, with up to ``at_most`` records folded by the reader."""
     reader = StateReader(str(location), at_most)
-    state = StateTables(reader.current.offsets_partitions, reader.current.semantics)
-    for row in rows_of(location, "offset_facts", at_most):
-        at = row["log_partition"], (row["group_id"], row["topic"], row["partition"])
-        assert at not in state.offsets
-        state.offsets[at] = row
-    for row in rows_of(location, "group_records", at_most):
-        record = row["log_partition"], row["group_id"], row["record_type"], row["record_key"]
-        assert record not in state.group_records
-        state.group_records[record] = GroupRecordRow(
-            row["record_type"], row["record_key"], row["value_offset"], row["value"], row["tombstone_offset"]
-        )
+    current = reader.current
+    state = FoldedState(current.offsets_partitions, current.semantics, progress=dict(current.progress))
+    state.take_rows(*(reader.newest(each, each.columns) for each in (OFFSETS, RECORDS)))
     for row in rows_of(location, "quarantine"):
         if row["record_offset"] is not None:
             assert row["record_offset"] not in state.quarantine.get(row["log_partition"], {})
             state.quarantine.setdefault(row["log_partition"], {})[row["record_offset"]] = row["reason"]
     state.topics |= reader.topic_names()
-    for log_partition, each in reader.current.progress.items():
-        if each.folded_to:
-            state.folded_to[log_partition], state.unknown_records[log_partition] = each.folded_to, each.unknown_records
-            state.pending[log_partition] = [_pending(row) for row in each.pending]
     return state
-
-
-def _pending(row: dict[str, Any]) -> dict[str, Any]:
-    value = decode_value(1, row["value"]).fields  # what the struct does not name
-    topic_id, expire = value.get("topic_id"), value.get("expire_timestamp")
-    return row | {
-        "commit_timestamp": (row["commit_timestamp"] - _EPOCH) // timedelta(microseconds=1),
-        "expire_timestamp": None if expire is None else min(max(expire, EARLIEST_MS), LATEST_MS) * 1000,
-        "topic_id": None if topic_id == NO_TOPIC_ID else topic_id,
-    }
 
 
 def assert_as_reference(location: Path | str, rows: Iterable[LogRow], earlier: Iterable[LogRow] = ()) -> None:

@@ -27,8 +27,8 @@ from offsets_pipeline.semantics.partition_state import PartitionState
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import LogPartition, capture_partitions, capture_rows
 from tests.programs import start
+from tests.replays import references
 from tests.spark.stores import appended, copied, export_of
-from tests.unit.fold.state_tables import references
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,6 +15,7 @@ from offsets_pipeline.coordinator.loading import Partitions
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from tests.compare import compare, compared_offsets
+from tests.folded_state import StateInMemory, assert_same
 from tests.logs import (
     CAPTURE_NAMES,
     CAPTURES,
@@ -25,9 +26,8 @@ from tests.logs import (
     oracle,
     segment_rows,
 )
-from tests.replays import Replayed, replayed_as_columns
+from tests.replays import Replayed, references, replayed_as_columns
 from tests.unit.coordinator.states import table_of
-from tests.unit.fold.state_tables import StateTables, assert_same, references
 
 if TYPE_CHECKING:
     import random
@@ -203,7 +203,7 @@ def test_specification_answers_as_a_classic_coordinator_that_knows_no_consumer_g
     classic = CoordinatorSemantics.CLASSIC
     assert compare(exported({0: partition_state.replay(rows, 0, 1, classic)}), answers) == []
     assert compared_offsets(answers) > 3
-    tables = StateTables(1, classic)
+    tables = StateInMemory(1, classic)
     tables.fold(rows)
     assert_same(tables, references(rows, 1, classic))
 
@@ -217,11 +217,11 @@ def test_columnar_replay_at_once_and_in_steps_gives_the_specified_state(
 ) -> None:  # R10-R16
     """In steps log partitions move on independently; a batch may begin with records of the last one, out of order."""
     parts, expected = capture_rows(name), seen(name)
-    tables = StateTables(capture_partitions(name), capture_semantics(name))
+    tables = StateInMemory(capture_partitions(name), capture_semantics(name))
     tables.fold([row for rows in parts.values() for row in rows])
     assert_same(tables, expected)
     done = dict.fromkeys(parts, 0)
-    tables = StateTables(capture_partitions(name), capture_semantics(name))
+    tables = StateInMemory(capture_partitions(name), capture_semantics(name))
     while any(done[at] < len(rows) for at, rows in parts.items()):
         batch: list[LogRow] = []
         for at, rows in parts.items():

@@ -13,9 +13,9 @@ from offsets_pipeline.semantics.group_types import CONSUMER
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.retention import forecast, holdings_of
+from tests.folded_state import StateInMemory, assert_same
 from tests.logs import LogPartition, group_key
-from tests.replays import replayed_as_columns
-from tests.unit.fold.state_tables import StateTables, assert_same, references
+from tests.replays import references, replayed_as_columns
 
 if TYPE_CHECKING:
     from offsets_pipeline.semantics.partition_state import PartitionState
@@ -29,7 +29,7 @@ RETENTION_MS = 1_000
 def replayed(log: LogPartition, semantics: CoordinatorSemantics = CLASSIC) -> PartitionState:
     """The specification's state, which the columnar replay is found to give, too."""
     for rows in (log.rows, log.rows[::-1]):
-        tables = StateTables(1, semantics)
+        tables = StateInMemory(1, semantics)
         tables.fold(rows)
         assert_same(tables, references(log.rows, 1, semantics))
     return partition_state.replay(log.rows, 0, 1, semantics)
@@ -129,7 +129,7 @@ def test_misplaced_group_answers_like_any_other() -> None:  # R1
     log.commit(OF_G, 1)
     for semantics, answered in ((CLASSIC, {0: 1}), (MODERN, {})):
         assert committed(partition_state.replay(log.rows, log.log_partition, 2, semantics)) == answered
-        tables = StateTables(2, semantics)
+        tables = StateInMemory(2, semantics)
         tables.fold(log.rows)
         assert_same(tables, references(log.rows, 2, semantics))
 

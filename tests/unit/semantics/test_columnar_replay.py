@@ -10,6 +10,7 @@ import pytest
 from offsets_pipeline.semantics import columnar_replay
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
+from tests.folded_state import StateInMemory, assert_same
 from tests.logs import (
     Identity,
     LogPartition,
@@ -19,7 +20,7 @@ from tests.logs import (
     commit_value,
     input_table,
 )
-from tests.unit.fold.state_tables import StateTables, assert_same, effects_of, references
+from tests.replays import effects_of, references
 
 if TYPE_CHECKING:
     from offsets_pipeline.semantics.log_row import LogRow
@@ -34,16 +35,16 @@ def log() -> LogPartition:
     return LogPartition()
 
 
-def folded(*batches: list[LogRow]) -> StateTables:
+def folded(*batches: list[LogRow]) -> StateInMemory:
     """The state tables after these batches, checked against the reference."""
-    tables = StateTables(1)
+    tables = StateInMemory(1)
     for batch in batches:
         tables.fold(batch)
     assert_same(tables, references((row for batch in batches for row in batch), 1))
     return tables
 
 
-def committed(tables: StateTables) -> dict[Identity, int | None]:
+def committed(tables: StateInMemory) -> dict[Identity, int | None]:
     return {identity: row["committed_offset"] for (_, identity), row in tables.offsets.items()}
 
 
@@ -56,7 +57,7 @@ def rows_of(name: str) -> list[LogRow]:
 def test_limits_of_batches_do_not_matter(name: str, limit: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columnar_replay, limit, at)
     monkeypatch.setattr(columnar_replay, "_RESULT_ROWS", 2)
-    tables = StateTables(capture_partitions(name))
+    tables = StateInMemory(capture_partitions(name))
     tables.fold(rows_of(name), chunk_rows=2)
     assert_same(tables, references(rows_of(name), capture_partitions(name)))
 
@@ -79,7 +80,7 @@ def test_tombstone_in_a_later_batch_empties_the_transaction(log: LogPartition) -
     second, log.rows = log.rows, []
     log.end_commit(PRODUCER)
     tables = folded(first, second)
-    assert [(row["topic"], row["partition"]) for row in tables.pending[0]] == [("t", 1)]
+    assert [(row["topic"], row["partition"]) for row in tables.progress[0].pending] == [("t", 1)]
     assert committed(folded(first, second, log.rows)) == {A: 3, B: 2}
 
 
@@ -91,7 +92,7 @@ def test_tombstone_of_a_transaction_applies_at_once(log: LogPartition, end: str)
         log.marker(PRODUCER, end)
     tables = folded(log.rows)
     assert committed(tables) == {A: None}
-    assert tables.pending[0] == []
+    assert tables.progress[0].pending == []
 
 
 def test_group_in_two_log_partitions_has_the_offsets_of_each() -> None:  # R1
@@ -100,7 +101,7 @@ def test_group_in_two_log_partitions_has_the_offsets_of_each() -> None:  # R1
     there.skip(5)
     there.commit(A, 2)
     there.group_tombstone(2, "g")
-    tables = StateTables(2)
+    tables = StateInMemory(2)
     tables.fold(here.rows + there.rows)
     assert_same(tables, references(here.rows + there.rows, 2))
     assert {at: row["committed_offset"] for (at, _), row in tables.offsets.items()} == {0: 1, 1: 2}
@@ -117,13 +118,13 @@ def test_pending_of_a_log_partition_without_new_records_stays() -> None:  # R11
     quiet, busy = LogPartition(0), LogPartition(1)
     quiet.commit(A, 1, PRODUCER)
     busy.commit(A, 2, PRODUCER)
-    tables = StateTables(2)
+    tables = StateInMemory(2)
     tables.fold(quiet.rows + busy.rows)
     busy.rows = []
     busy.end_abort(PRODUCER)
     tables.fold(busy.rows)
-    assert [row["committed_offset"] for row in tables.pending[0]] == [1]
-    assert tables.pending[1] == []
+    assert [row["committed_offset"] for row in tables.progress[0].pending] == [1]
+    assert tables.progress[1].pending == []
 
 
 def test_nothing_new_has_no_effects(log: LogPartition) -> None:  # R15
@@ -141,7 +142,7 @@ def test_producers_of_two_log_partitions_are_apart() -> None:  # R11: a marker c
     here.commit(A, 1, PRODUCER)
     there.commit(A, 2, PRODUCER)
     there.end_commit(PRODUCER)
-    tables = StateTables(2)
+    tables = StateInMemory(2)
     tables.fold(there.rows + here.rows)
     assert_same(tables, references(here.rows + there.rows, 2))
     assert {at for (at, _) in tables.offsets} == {1}
@@ -152,7 +153,7 @@ def test_other_control_record_decides_nothing(log: LogPartition) -> None:  # R11
     log.marker(PRODUCER, "OTHER")
     log.record(None, None, None, "OTHER")
     tables = folded(log.rows)
-    assert [row["committed_offset"] for row in tables.pending[0]] == [1]
+    assert [row["committed_offset"] for row in tables.progress[0].pending] == [1]
     log.end_commit(PRODUCER)
     assert committed(folded(log.rows)) == {A: 1}
 
@@ -223,7 +224,7 @@ def test_topic_names_do_not_depend_on_where_a_batch_ends(log: LogPartition, batc
     log.commit(("g", "z", 0), 1, version=4, topic_id=ids[4])
     log.commit(("g", "y", 0), 1, version=4, topic_id=ids[4])  # no broker writes two names of one id
     log.commit(("g", "z", 0), 2, version=4, topic_id=ids[4])
-    tables = StateTables(1)
+    tables = StateInMemory(1)
     for start in range(0, len(log.rows), batch_rows):
         tables.fold(log.rows[start : start + batch_rows])
     assert tables.topics == {ids[0]: A[1], ids[1]: A[1], ids[2]: B[1], ids[3]: B[1], ids[4]: "y"}

@@ -15,7 +15,7 @@ from offsets_pipeline.semantics.compaction import are_commits, compact_early
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from tests.logs import CAPTURES, LogPartition, capture_rows, input_table
 from tests.random_logs import NARROW, Log, examples, logs, several
-from tests.unit.fold.state_tables import effects_of
+from tests.replays import effects_of
 
 if TYPE_CHECKING:
     import random

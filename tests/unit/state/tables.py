@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from offsets_pipeline.delta.schemas import TABLE_BY_NAME
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
-from offsets_pipeline.semantics.compaction import compact_early
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.state.changes import StateFolders, write_changes
-from offsets_pipeline.state.fold_progress import PartitionProgress
+from offsets_pipeline.state.fold_progress import PartitionProgress, progressed
 from offsets_pipeline.state.known import KnownGroups
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
 from offsets_pipeline.state.published_rows import rows_by_sql
-from offsets_pipeline.state.replay_start import ReplayStart, pending_rows
+from offsets_pipeline.state.replay_start import ReplayStart
+from tests.logs import input_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,23 +61,15 @@ class StoredState:
 
     def fold(self, rows: Iterable[LogRow], *, swap: bool = True) -> None:
         """Fold a batch; without ``swap`` the fold dies before its last step."""
-        columns = [row._asdict() | {"backfill": False, "records": 1} for row in rows]
-        folded_to = {at: each.folded_to for at, each in self.progress.items()}
         incarnations = dict.fromkeys(self.progress, _INCARNATION)
         known = known_groups(self.tables, incarnations, self.semantics)
-        start = ReplayStart(len(self.progress), self.semantics, folded_to, pending_rows(self.progress))
-        table = compact_early(pa.Table.from_pylist(columns, schema=INPUT_SCHEMA), folded_to, self.semantics)
+        start = ReplayStart(len(self.progress), self.semantics).after(self.progress)
+        table = start.compact(input_table(rows))
         folders = StateFolders(self.tables, len(self.progress), self.semantics, incarnations, known)
         changes = write_changes(start.replay([table]), folders)
         append(self.tables, changes)
-        for at, each in changes.partitions.items() if swap else ():
-            self.progress[at] = PartitionProgress(
-                at,
-                incarnation=_INCARNATION,
-                semantics=self.semantics,
-                folded_to=each.folded_to,
-                pending=each.pending,
-            )
+        if swap:
+            self.progress = progressed(self.progress, changes.partitions, 0)
 
     def offsets(self, column: str = "record_offset") -> dict[tuple[int, str, str, int], int]:
         """A column of the rows of visible offsets, by log partition, group, topic and partition."""

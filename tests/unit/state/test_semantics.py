@@ -12,7 +12,7 @@ from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantic
 from offsets_pipeline.state.merge_on_read import OFFSETS
 from tests.logs import LogPartition, input_table
 from tests.random_logs import Shape, random_log
-from tests.unit.fold.state_tables import effects_of, references
+from tests.replays import effects_of, references
 from tests.unit.state.tables import StoredState
 
 if TYPE_CHECKING:

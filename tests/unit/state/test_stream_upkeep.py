@@ -46,7 +46,8 @@ class Running:
         self._end_ms = BEGIN_MS + runs * HOUR_MS
         hourly = replace(settings or Settings(), fold=FoldSettings(upkeep_interval_ms=HOUR_MS))
         upkeep = StreamUpkeep(store, self, hourly, self.on_upkeep, self.warnings.append, self.stopped)
-        upkeep.run()
+        for _ in upkeep.runs.results():
+            pass
 
     def now_ms(self) -> int:
         now_ms = self.clock.now_ms()
