@@ -1,11 +1,11 @@
-"""How commands say as of when they answer: fields of JSON, a status line on a terminal, warnings on stderr."""
+"""The data time of answers: as fields of JSON, a status line on a terminal, and warnings on stderr."""
 
 from __future__ import annotations
 
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.output import show_status, write_json, write_rows
+from offsets_pipeline.cli.output import show_status, with_cluster, write_json, write_rows
 from offsets_pipeline.query.answer_time import (
     HELD_BACK,
     MIRROR_BEHIND,
@@ -78,18 +78,18 @@ def write_listing(
     if format_ == "json":
         write_json({name: rows, **time_fields(times)})
         return
-    shown = [*columns, *(["cluster"] if len({cluster for cluster, _ in times}) > 1 else [])]
+    shown = with_cluster(columns, {cluster for cluster, _ in times})
     write_rows(shown, [[each[column] for column in shown] for each in rows], format_)
 
 
-#: Name of what a row of JSON lacks.
+#: Name of the field that says what a row of JSON lacks.
 STALE = "stale"
-#: Names of what `time_of_row` adds to a row of JSON.
+#: Names of the fields that `time_of_row` returns.
 TIME_COLUMNS = ("as_of", STALE)
 
 
 def time_of_row(time: AnswerTime, log_partition: int) -> tuple[str | None, tuple[Stale, ...]]:
-    """Return what is added to a row of JSON: the time that it is as of, and what its log partition lacks."""
+    """Return two fields of a row of JSON: the time that it is as of, and what its log partition lacks."""
     return time.as_of_partition(log_partition), time.of_partition(log_partition)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from offsets_pipeline.config import load_settings
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.input_text import with_short_words
@@ -38,7 +37,7 @@ class _Declared:
         self._attributes = attributes
 
     def parameter(self, name: str) -> click.Parameter:
-        """Return click's parameter, whose value is found by ``name``."""
+        """Return click's parameter for the attribute ``name``."""
         return self._kind([*self._names, name], **self._attributes)
 
 
@@ -68,7 +67,7 @@ def grouped(options: type[_Options]) -> _Options:
 
 
 class Options:
-    """Options that commands share. A class attribute declares an option; that of an object has its value.
+    """Options that commands share. A class attribute declares an option; the attribute of an object has its value.
 
     The order of the attributes is that of the help. Those of base classes come first.
 
@@ -87,7 +86,7 @@ class Options:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return the options with click's values, by the names of attributes, and with those of its groups."""
+        """Return the options and their groups with click's values, which are by name of attribute."""
         declared = cls._declared()
         return cls(
             **{name: values[name] if isinstance(each, _Declared) else each.of(values) for name, each in declared}
@@ -164,6 +163,8 @@ class Command(click.Command):
         self.examples = examples
 
     def _run(self, **values: object) -> int:
+        from offsets_pipeline.config import load_settings
+
         options = self.options.of(values)
         return options.run(load_settings(options.config))
 
@@ -211,7 +212,7 @@ class CommandGroup(click.Group):
     """The program: commands by section, and errors of a command in one line."""
 
     def leaves(self) -> dict[str, Command]:
-        """The commands by name; that of a command within a group has two words."""
+        """The commands by name; the name of a command within a group has two words."""
         found: dict[str, Command] = {}
         for name, each in self.commands.items():
             if isinstance(each, Command):

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import answer_time_of, write_listing
+from offsets_pipeline.cli.answer_times import answer_time_of, time_fields, write_listing
 from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_documents, write_lines, write_rows
 from offsets_pipeline.errors import NoSuchGroup
-from offsets_pipeline.query.group_listing import consumed_partitions, describe_matching, list_groups, matching
+from offsets_pipeline.query.group_listing import (
+    consumed_partitions,
+    describe_matching,
+    list_groups,
+    matching,
+    without_match,
+)
 from offsets_pipeline.semantics.group_types import SHARE
 
 if TYPE_CHECKING:
@@ -51,7 +58,6 @@ class StoreAnswer:
     With a live cluster, it has the coordinators of log partitions, and the lag by group and partition.
     """
 
-    store: str
     cluster: str
     groups: dict[str, GroupAnswer]
     time: AnswerTime
@@ -67,18 +73,13 @@ def describe(options: Describe, settings: Settings) -> int:
     readers = open_readers(options.stores, settings)
     if options.list_:
         return _list(readers, settings, options)
-    missing = set(options.groups)
-    answers = []
     with LiveCluster(options.live, settings) as live:
-        for store, reader in readers.items():
-            answer = _answer(store, reader, settings, options, live)
-            missing -= {each for each in missing if matching(answer.groups, [each])}
-            answers.append(answer)
+        answers = [_answer(store, reader, settings, options, live) for store, reader in readers.items()]
+    missing = without_match(options.groups, {name for each in answers for name in each.groups})
     if any(each.groups for each in answers) or not missing:
         _show(answers, options)
     if missing:
-        named = [each for each in dict.fromkeys(options.groups) if each in missing]
-        raise NoSuchGroup.of(named, ", ".join(reader.location for reader in readers.values()))
+        raise NoSuchGroup.of(missing, ", ".join(reader.location for reader in readers.values()))
     return 0
 
 
@@ -87,10 +88,10 @@ def _answer(store: str, reader: StateReader, settings: Settings, options: Descri
     groups = describe_matching(reader, None if options.all_groups else options.groups, targets=targets)
     time = answer_time_of(reader, store, settings)
     if not live.is_given:
-        return StoreAnswer(store, reader.cluster, groups, time)
+        return StoreAnswer(reader.cluster, groups, time)
     lags = {row[:3]: row for row in live.lag(reader, groups, time)}
     groups = {name: _with_lag(name, group, lags) for name, group in groups.items()}
-    return StoreAnswer(store, reader.cluster, groups, time, live.coordinators(reader.properties.topic_name), lags)
+    return StoreAnswer(reader.cluster, groups, time, live.coordinators(reader.properties.topic_name), lags)
 
 
 def _with_lag(name: str, group: GroupAnswer, lags: Mapping[tuple[str, str, int], LagRow]) -> GroupAnswer:
@@ -127,8 +128,7 @@ def _show(answers: Sequence[StoreAnswer], options: Describe) -> None:
                 {
                     "groups": each.groups,
                     "cluster": each.cluster,
-                    "as_of": each.time.as_of,
-                    "stale": each.time.stale,
+                    **time_fields([(each.cluster, each.time)]),
                     **({"coordinators": each.coordinators} if each.coordinators else {}),
                 }
                 for each in answers
@@ -154,8 +154,8 @@ def show_groups(
         hidden |= of_verbose
     if format_ == "table" and members and all(row[columns.index("group_instance_id")] is None for row in rows):
         hidden.add("group_instance_id")
-    shown = [number for number, name in enumerate(columns) if name not in hidden]
-    write_rows([columns[each] for each in shown], [[row[each] for each in shown] for row in rows], format_)
+    shown = itemgetter(*(number for number, name in enumerate(columns) if name not in hidden))
+    write_rows(shown(columns), map(shown, rows), format_)
 
 
 def _offsets(answers: Sequence[StoreAnswer]) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
-from offsets_pipeline.cli.repeating import repeated
+from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.cli.values import AS_SET
 from offsets_pipeline.clock import MS_OF_HOUR, SystemClock
 from offsets_pipeline.coordinator.expiry_runs import (

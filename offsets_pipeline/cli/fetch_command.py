@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from offsets_pipeline.cli.answer_times import TIME_COLUMNS, answer_time_of, time_of_row
 from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_readers
-from offsets_pipeline.cli.output import write_rows
+from offsets_pipeline.cli.output import with_cluster, write_rows
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.errors import UnknownTopicOrPartition
 from offsets_pipeline.lag.starting_offset import StartingOffset, Strategy, starting_offset
@@ -42,9 +42,7 @@ def fetch(options: Fetch, settings: Settings) -> int:
         raise UnknownTopicOrPartition(
             f"{', '.join(sources)} has no partition of topic {options.topic!r}; add --partition, or --bootstrap-server"
         )
-    columns = [each.name for each in fields(StartingOffset)]
-    if len(readers) > 1:
-        columns.append("cluster")
+    columns = with_cluster((each.name for each in fields(StartingOffset)), readers)
     if options.format_ == "json":
         columns += TIME_COLUMNS
     write_rows(columns, rows, options.format_)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import log_answer_time_of
+from offsets_pipeline.cli.answer_times import log_answer_time_of, time_fields
 from offsets_pipeline.cli.describe_command import StoreAnswer, show_groups
 from offsets_pipeline.cli.opened import open_logs
-from offsets_pipeline.cli.output import write_documents, write_rows
+from offsets_pipeline.cli.output import with_cluster, write_documents, write_rows
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.history.deletion_causes import Retention
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.history.log_history import LogHistory
     from offsets_pipeline.query.as_of import AsOfAnswer
 
+_LISTS = {"candidates", "deletions"}  # fields of WhyAnswer that CSV lacks
 _EVENT_COLUMNS = [name for name in TimelineEvent.__dataclass_fields__ if name != "time_ms"]
 
 
@@ -36,7 +37,6 @@ def as_of(options: AsOf, settings: Settings) -> int:
     Raises NoSuchGroup for named groups that did not exist in any store, after the others are shown.
     """
     time_ms, positions = options.time_ms, options.positions
-    missing = dict.fromkeys(options.groups)
     shown: list[StoreAnswer] = []
     documents = []
     logs = open_logs(options.stores, settings)
@@ -48,15 +48,16 @@ def as_of(options: AsOf, settings: Settings) -> int:
                 f"the answers of {store} may lack offsets: older records were cleaned or compacted away; "
                 f"{_since(answer)}"
             )
-        missing = {group_id: None for group_id in missing if group_id not in answer.groups}
-        shown.append(StoreAnswer(store, log.cluster, answer.groups, time))
-        documents.append({"groups": answer.groups, "cluster": log.cluster, **vars(time), **_replayed(answer)})
+        shown.append(StoreAnswer(log.cluster, answer.groups, time))
+        times = time_fields([(log.cluster, time)])
+        documents.append({"groups": answer.groups, "cluster": log.cluster, **times, **_replayed(answer)})
+    missing = [each for each in dict.fromkeys(options.groups) if all(each not in of.groups for of in shown)]
     if options.format_ == "json":
         write_documents(documents)
     elif any(each.groups for each in shown) or not missing:
         show_groups(shown, options.format_, members=options.members)
     if missing:
-        raise NoSuchGroup.of(list(missing), f"{_named(logs)} as of then")
+        raise NoSuchGroup.of(missing, f"{_named(logs)} as of then")
     return 0
 
 
@@ -80,12 +81,12 @@ def history(options: History, settings: Settings) -> int:
         if since is not None and options.format_ != "json":
             warn(f"older records of {store} were cleaned or compacted away: the history is complete since {since}")
         events = [[getattr(each, name) for name in _EVENT_COLUMNS] for each in found.events]
-        rows += [[*event, log.cluster] for event in events]
+        rows += [[*event, log.cluster] if len(logs) > 1 else event for event in events]
         documents.append(
             {
                 "group": options.group,
                 "cluster": log.cluster,
-                **vars(time),
+                **time_fields([(log.cluster, time)]),
                 "complete_since": since,
                 "history": [dict(zip(_EVENT_COLUMNS, event, strict=True)) for event in events],
             }
@@ -95,10 +96,8 @@ def history(options: History, settings: Settings) -> int:
         raise NoSuchGroup(f"the log of {_named(logs)} has no record of group {options.group!r} (GROUP_ID_NOT_FOUND)")
     if options.format_ == "json":
         write_documents(documents)
-    elif len(logs) > 1:
-        write_rows([*_EVENT_COLUMNS, "cluster"], rows, options.format_)
     else:
-        write_rows(_EVENT_COLUMNS, [row[:-1] for row in rows], options.format_)
+        write_rows(with_cluster(_EVENT_COLUMNS, logs), rows, options.format_)
     return 0
 
 
@@ -110,12 +109,11 @@ def why(options: Why, settings: Settings) -> int:
         retention = _retention(log, settings, options.retention_minutes)
         answer = why_of(log, retention, options.group, options.topic, options.partition)
         time = log_answer_time_of(log, store, settings)
-        documents.append({**vars(answer), "cluster": log.cluster, **vars(time)})
+        documents.append({**vars(answer), "cluster": log.cluster, **time_fields([(log.cluster, time)])})
     if options.format_ == "json":
         write_documents(documents)
     elif options.format_ == "csv":
-        names = [name for name in WhyAnswer.__dataclass_fields__ if name not in {"deletions", "candidates"}]
-        names += ["cluster"] if len(logs) > 1 else []
+        names = with_cluster((name for name in WhyAnswer.__dataclass_fields__ if name not in _LISTS), logs)
         write_rows(names, [[each[name] for name in names] for each in documents], options.format_)
     else:
         for each in documents:

@@ -11,12 +11,12 @@ import pyarrow as pa
 from offsets_pipeline.cli.answer_times import STALE, answer_time_of, log_answer_time_of
 from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_readers
-from offsets_pipeline.cli.output import write_rows
+from offsets_pipeline.cli.output import with_cluster, write_rows
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.history.log_history import LogHistory
 from offsets_pipeline.lag.lag_rows import GroupLag, LagRow, group_lags
 from offsets_pipeline.query.as_of import offsets_as_of
-from offsets_pipeline.query.group_listing import describe_matching, is_pattern, matching
+from offsets_pipeline.query.group_listing import describe_matching, is_pattern, matching, without_match
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,8 +40,8 @@ def lag(options: Lag, settings: Settings) -> int:
 def _lag(options: Lag, settings: Settings) -> int:
     kind = GroupLag if options.summary else LagRow
     readers = open_readers(options.stores, settings)
-    columns = [*kind._fields, *(["cluster"] if len(readers) > 1 else [])]
-    missing = dict.fromkeys(options.groups)
+    columns = with_cluster(kind._fields, readers)
+    answered: set[str] = set()
     shown: list[tuple[Any, ...]] = []
     for store, reader in readers.items():
         if options.at_ms is None:
@@ -58,14 +58,14 @@ def _lag(options: Lag, settings: Settings) -> int:
             stale = {name: time.of_partition(group.log_partition) for name, group in groups.items()}
             rows = [(*row, stale[row[0]]) for row in rows]
         shown += rows
-        for name in [each for each in missing if matching(groups, [each])]:
-            del missing[name]
+        answered.update(groups)
     if options.format_ == "json":
         columns.append(STALE)
+    missing = without_match(options.groups, answered)
     if shown or not missing:
         write_rows(columns, shown, options.format_)
     if missing:
-        raise NoSuchGroup.of(list(missing), ", ".join(reader.location for reader in readers.values()))
+        raise NoSuchGroup.of(missing, ", ".join(reader.location for reader in readers.values()))
     return 0
 
 

@@ -76,7 +76,7 @@ def open_to_import(
     else:
         if offsets_partitions is not None:
             owned = OwnedStore.create(location, offsets_partitions)
-    # imported offsets go to the log, wherever commits go
+    # imported offsets go to the log, even if commits go to ZooKeeper
     to_log = replace(settings.coordinator, offsets_storage="kafka", dual_commit_enabled=False)
     return open_coordinator(owned, replace(settings, coordinator=to_log), group_ids)
 

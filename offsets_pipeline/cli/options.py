@@ -1,4 +1,4 @@
-"""Options that several commands have, and the groups of them: a change here changes each command that has them."""
+"""Options and groups of options that several commands share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONFIG = option("--config", type=FILE, help="Settings file (default: conf/offse
 
 
 def _one_store(ctx: click.Context, option: click.Parameter, stores: tuple[str, ...]) -> str:
-    """Return the store of a command that is about one: a second one would replace the first without a word."""
+    """Return the store of a command about one store. Without this check the last --store would replace the others."""
     if len(stores) > 1:
         raise click.BadParameter(f"{ctx.info_name} is about one store: give --store once", ctx, option)
     return stores[0] if stores else ""
@@ -48,7 +48,10 @@ def format_option(help_: str = "Output format.") -> Any:  # noqa: ANN401 - a str
 
 
 def every_option(default: str | None = None) -> Any:  # noqa: ANN401 - an int or None
-    """The option `--every`, in milliseconds; without a duration AS_SET, if ``default`` names the interval's setting."""
+    """The option `--every`, in milliseconds.
+
+    With ``default``, the name of the interval's setting, the option needs no duration: the value is then AS_SET.
+    """
     help_ = "Repeat at this interval until SIGTERM or Ctrl-C: seconds, or a duration such as PT1H30M"
     if default is None:
         return option("--every", type=INTERVAL, help=f"{help_}.")

@@ -24,7 +24,7 @@ import click
 from offsets_pipeline.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 
 FORMATS = ("table", "json", "csv")
 _NOTHING = "-"
@@ -53,6 +53,11 @@ def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format_: s
         _write_table(columns, rows)
 
 
+def with_cluster(columns: Iterable[str], stores: Sized) -> list[str]:
+    """Return the columns, and for rows of several stores the column `cluster`."""
+    return [*columns, *(["cluster"] if len(stores) > 1 else [])]
+
+
 def write_json(value: object) -> None:
     """Write one JSON document to stdout, on a terminal indented."""
     print(_ESCAPED_IN_JSON.sub(_escaped, _encoder(_plain).encode(value)))
@@ -69,7 +74,7 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def _json_line(columns: Sequence[str]) -> Callable[[Sequence[Any]], str]:
-    """Return what makes a line of JSON of one row: rows may come one by one while a command runs."""
+    """Return a function from a row to its line of JSON, for rows that come one by one while a command runs."""
     encode = _encoder(_plain).encode
     if is_terminal():
         return lambda row: f"{encode(dict(zip(columns, row, strict=True)))}\n"
@@ -86,7 +91,7 @@ def _json_line(columns: Sequence[str]) -> Callable[[Sequence[Any]], str]:
 
 
 def _json_of_all(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """Lines of JSON of rows that are all there, encoded column by column: twice as fast as `_json_line`."""
+    """Yield the lines of JSON of a complete list of rows, encoded by column: twice as fast as `_json_line`."""
     if is_terminal():
         yield from map(_json_line(columns), rows)
         return

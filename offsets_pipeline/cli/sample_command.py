@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_reader
-from offsets_pipeline.cli.repeating import repeated
+from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.store_folder import properties_of

@@ -30,7 +30,7 @@ class Maintain(OneStore):
         from offsets_pipeline.cli.opened import open_store
         from offsets_pipeline.cli.output import write_rows
         from offsets_pipeline.cli.progress_bar import progress_bar, tasks
-        from offsets_pipeline.cli.repeating import repeated
+        from offsets_pipeline.cli.stopping import repeated
         from offsets_pipeline.clock import SystemClock
 
         store, clock = open_store(self.store, settings), SystemClock()
@@ -71,7 +71,7 @@ class CleanLog(OneStore):
         from offsets_pipeline.cli.opened import open_store
         from offsets_pipeline.cli.output import write_rows
         from offsets_pipeline.cli.progress_bar import progress_bar, tasks
-        from offsets_pipeline.cli.repeating import repeated
+        from offsets_pipeline.cli.stopping import repeated
         from offsets_pipeline.clock import MS_OF_HOUR, SystemClock
         from offsets_pipeline.log.clean import clean_log
 

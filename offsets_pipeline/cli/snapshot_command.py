@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.broker.cluster import Cluster
 from offsets_pipeline.cli.live_cluster import kafka_options
-from offsets_pipeline.cli.repeating import repeated
+from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.group_snapshots.group_snapshot import take_snapshot
 from offsets_pipeline.group_snapshots.snapshot_log import SnapshotLog

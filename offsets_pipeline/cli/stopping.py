@@ -1,17 +1,25 @@
-"""Stop a long-running command gracefully, on SIGTERM or Ctrl-C."""
+"""Commands that run until SIGTERM or Ctrl-C: they stop gracefully, and repeat their work at intervals."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from offsets_pipeline.foreign_errors import in_one_line, may_pass
+from offsets_pipeline.periodic import Periodic
+from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
+    from offsets_pipeline.clock import Clock
+
+_Result = TypeVar("_Result")
 _ENDED_BY_SIGNAL = 128  # to which a shell adds the signal's number
 
 
@@ -21,7 +29,7 @@ class Stopping:
     A signal handler runs in the main thread and cannot call ``stop`` itself: the main thread may be in a call to the
     JVM, or hold the lock of the event that ``stop`` sets.
 
-    ``spark`` is a session that ``stop`` needs, as that of `spare_jvm`.
+    ``spark`` is a session that ``stop`` needs: its JVM survives the signal (`spare_jvm`).
     """
 
     def __init__(self, stop: Callable[[], object], spark: SparkSession | None = None) -> None:
@@ -47,6 +55,38 @@ class Stopping:
     def status(self, *, has_an_end: bool) -> int:
         """Exit status: 128 plus the signal's number if a signal stopped a command that ``has_an_end``, else 0."""
         return _ENDED_BY_SIGNAL + self._number if has_an_end and self._number is not None else 0
+
+
+def repeated(
+    run: Callable[[], _Result],
+    every_ms: int | None,
+    clock: Clock,
+    stopped: threading.Event | None = None,
+    spark: Callable[[], SparkSession] | None = None,
+    say: Callable[[str], object] = warn,
+) -> Iterator[_Result]:
+    """Yield the result of one run, or with ``every_ms`` of each run until SIGTERM or SIGINT sets ``stopped``.
+
+    ``spark`` returns a session that the runs need: its JVM survives the signal. With an interval, a retriable error is
+    a warning by ``say``, once until a run succeeds, and the next run tries again. Raises any other error.
+    """
+    if every_ms is None:
+        yield run()
+        return
+    stopped = stopped or threading.Event()
+    Stopping(stopped.set, None if spark is None else spark())
+    runs = Periodic(
+        run,
+        every_ms,
+        clock.now_ms,
+        warn=say,
+        describe=lambda error: f"{in_one_line(error)}; the next run tries again",
+        may_pass=may_pass,
+        stopped=stopped,
+    )
+    for result in runs.results():
+        yield result
+        sys.stdout.flush()
 
 
 def is_submitted() -> bool:

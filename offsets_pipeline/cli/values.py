@@ -10,7 +10,6 @@ import click
 
 from offsets_pipeline.broker.kafka_options import are_bootstrap_servers, literal_secret, parse_options
 from offsets_pipeline.clock import duration_ms, parse_time_ms
-from offsets_pipeline.config.sections import HOURS_MAX, ZooKeeperSettings
 from offsets_pipeline.errors import InvalidTime, OffsetsError
 from offsets_pipeline.input_text import INT32_MAX, shown, whole_number
 from offsets_pipeline.lag.starting_offset import parse_reset
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 #: The value of `--every` without a duration: the interval is a setting.
 AS_SET = 0
-#: What click takes `--every` without a duration for.
+#: click's value for `--every` without a duration.
 NO_DURATION = "as set"
 
 _COMMIT = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+)=(?P<offset>\d+)")
@@ -55,27 +54,29 @@ class TextType(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
+def _matched(pattern: re.Pattern[str], text: str, reason: str) -> re.Match[str]:
+    """Return the match of the whole text. Raises ValueError with the reason if there is none."""
+    found = pattern.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{shown(text)} {reason}")
+    return found
+
+
 def read_commit(text: str) -> tuple[tuple[str, int], int]:
     """TOPIC:PARTITION=OFFSET. Raises ValueError."""
-    found = _COMMIT.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{shown(text)} is not of the form TOPIC:PARTITION=OFFSET")
+    found = _matched(_COMMIT, text, "is not of the form TOPIC:PARTITION=OFFSET")
     return (found["topic"], _partition(found["partition"])), whole_number(found["offset"])
 
 
 def read_place(text: str) -> tuple[str, int | None]:
     """TOPIC:PARTITION, or TOPIC for all of its partitions. Raises ValueError."""
-    found = _PLACE.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{shown(text)} is not of the form TOPIC or TOPIC:PARTITION")
+    found = _matched(_PLACE, text, "is not of the form TOPIC or TOPIC:PARTITION")
     return found["topic"], None if found["partition"] is None else _partition(found["partition"])
 
 
 def read_topic(text: str) -> tuple[str, tuple[int, ...] | None]:
     """TOPIC:PARTITION,PARTITION..., or TOPIC for all of its partitions. Raises ValueError."""
-    found = _TOPIC.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{shown(text)} is not of the form TOPIC or TOPIC:PARTITION,PARTITION...")
+    found = _matched(_TOPIC, text, "is not of the form TOPIC or TOPIC:PARTITION,PARTITION...")
     partitions = found["partitions"]
     return found["topic"], None if partitions is None else tuple(map(_partition, partitions.split(",")))
 
@@ -86,6 +87,8 @@ def _partition(text: str) -> int:
 
 def read_hours(text: str) -> int:
     """A whole number of hours. Raises ValueError."""
+    from offsets_pipeline.config.sections import HOURS_MAX  # help starts a fifth sooner without the settings
+
     try:
         return whole_number(text, HOURS_MAX)
     except ValueError:
@@ -133,14 +136,14 @@ def read_pattern(text: str) -> str:
 
 def read_zookeeper(text: str) -> str:
     """HOST:PORT, or several separated by commas, and maybe a chroot. Raises ConfigError."""
+    from offsets_pipeline.config.sections import ZooKeeperSettings
+
     return ZooKeeperSettings(connect=text).connect
 
 
 def read_schema(text: str) -> str:
     """The name of a schema. Raises ValueError."""
-    if not _SCHEMA.fullmatch(text):
-        raise ValueError(f"{shown(text)} is not a valid name of a schema: use letters, digits, _ and dots")
-    return text
+    return _matched(_SCHEMA, text, "is not a valid name of a schema: use letters, digits, _ and dots")[0]
 
 
 def read_address(text: str) -> tuple[str, int]:
@@ -156,9 +159,7 @@ def read_address(text: str) -> tuple[str, int]:
 
 def read_cluster(text: str) -> str:
     """The name of a cluster. Raises ValueError."""
-    if not _CLUSTER.fullmatch(text):
-        raise ValueError(f"{shown(text)} is not a cluster name: use 1 to 100 letters, digits, dots, _ and -")
-    return text
+    return _matched(_CLUSTER, text, "is not a cluster name: use 1 to 100 letters, digits, dots, _ and -")[0]
 
 
 def read_positions(text: str) -> dict[int, int]:

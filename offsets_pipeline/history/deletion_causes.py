@@ -162,9 +162,10 @@ class Causes:
             return f"{because}, and a run by a retention of {retention_ms // MS_PER_MINUTE} min deletes just these"
         if self._retention.is_known:
             return (
-                f"{because}, {minutes} minutes before: it was due since {retention_ms // MS_PER_MINUTE} minutes after"
+                f"{because}, {minutes} minutes before the deletion; with a retention of "
+                f"{retention_ms // MS_PER_MINUTE} min it was due"
             )
-        return f"{because}, {minutes} minutes before; --retention-minutes may rule this out"
+        return f"{because}, {minutes} minutes before the deletion; --retention-minutes may rule this out"
 
     # --- retention
 

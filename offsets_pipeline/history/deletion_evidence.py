@@ -39,8 +39,8 @@ class GroupDeletion:
     ``deleted`` has the record offset of each identity's tombstone, ``sources`` the column `source` of these records.
     ``removed_at`` is the record offset of the group's own tombstone, which may hide offsets that it leaves behind
     (R14). ``others`` are the other groups with tombstones in the same write, and whether one of these removes them.
-    ``topics_kept`` are topics of ``deleted``; another group kept an offset of each. Topics that are ``undecided``
-    wait for more records (`TopicHolders`); None: it does not know the deletion yet.
+    ``topics_kept`` are topics of ``deleted``; another group kept an offset of each. ``undecided`` are the topics about
+    which `TopicHolders` needs more records; None until it gets the deletion.
     """
 
     group_id: str

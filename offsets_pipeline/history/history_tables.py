@@ -72,7 +72,7 @@ def histories(
 ) -> Iterator[dict[str, pa.Table]]:
     """Yield rows of offset_history, group_history and deleted_offsets, some at a time, by the view's name.
 
-    ``partitions``: these log partitions only. ``repeats``: show what a later log incarnation has again, too.
+    ``partitions``: these log partitions only. ``repeats``: include events that an earlier log incarnation has, too.
     ``completeness`` gets an entry for each log incarnation and log partition that was read.
     """
     options = HistoryOptions.of(history, retention, group_ids)

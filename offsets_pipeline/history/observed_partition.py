@@ -50,7 +50,7 @@ class ObservedPartition(PartitionState):
     """The state of one log partition of one log incarnation, and what its records changed.
 
     ``commits`` and ``changes`` are rows of OFFSET_HISTORY and GROUP_HISTORY, with times in ms and without log partition
-    and log incarnation. The caller takes them, ``deletions`` and ``lost`` away.
+    and log incarnation. The caller empties these lists, ``deletions`` and ``lost``.
     """
 
     def __init__(

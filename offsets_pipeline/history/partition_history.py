@@ -40,7 +40,7 @@ _IDENTITY = {
     GROUP_HISTORY.name: ("group_id", "record_offset", "record_type"),
     DELETED_OFFSETS.name: ("group_id", "topic", "partition", "record_offset"),
 }
-#: What an earlier incarnation of the log showed already, of one log partition.
+#: Events of one log partition that an incarnation of the log has shown.
 Shown = set[tuple[Any, ...]]
 
 
@@ -77,12 +77,12 @@ class HistoryOptions:
 
 
 class PartitionHistory:
-    """Takes the rows of a log partition, and gives the rows of the views out."""
+    """Replays a log partition in one incarnation of the log, and returns rows of the views."""
 
     def __init__(
         self, options: HistoryOptions, log_partition: int, log_incarnation: int, shown: Shown | None = None
     ) -> None:
-        """``shown`` gets what this incarnation shows; what it holds is not shown again. None: show all."""
+        """``shown`` has the events of earlier incarnations, which are left out, and gets new ones. None: show all."""
         self._log_incarnation = log_incarnation
         self._causes = options.causes
         self._group_ids = group_ids = options.group_ids

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -70,12 +69,6 @@ class WindowColumns(NamedTuple):
             np.concatenate([_NO_COMMITS, *(each.offset for each in parts)]),
             np.concatenate([_NO_COMMITS, *(each.committed_ms for each in parts)]),
         )
-
-    def by_identity(self) -> dict[Identity, list[WindowCommit]]:
-        """The commits of each identity."""
-        commits = list(map(WindowCommit, self.offset.tolist(), self.committed_ms.tolist()))
-        bounds = pairwise(self.first.tolist())
-        return {each: commits[start:end] for each, (start, end) in zip(self.identities, bounds, strict=True)}
 
 
 class CommitWindows:
@@ -165,7 +158,7 @@ class CommitWindows:
 
 
 def _identity_codes(commits: CommitColumns, key_code: Int64s) -> Int64s:
-    """A small integer for each identity, from one for each key: only different keys have to be looked at."""
+    """Number the identities, from numbers of the keys: decodes one commit for each key."""
     if not len(key_code):
         return key_code
     first = np.zeros(int(key_code.max()) + 1, dtype=np.int64)
@@ -188,7 +181,7 @@ def _visibility(table: pa.Table) -> tuple[Bools, Int64s]:
 
 
 def _superseded(code: Int64s, visible_at: Int64s) -> Bools:
-    """Whether a later commit of the same code was visible before each commit was, or with it: nothing answered it.
+    """Whether each commit was never answered: a later one of the same code became visible before it, or with it.
 
     Equal codes are neighbours, in the order of the log (R10, R11).
     """

@@ -82,9 +82,10 @@ class CommitsOfGroups:
         return WindowColumns.together([by_partition.pop(partition).windows() for partition in sorted(by_partition)])
 
     def recent(self) -> WindowColumns:
-        """The commit of each offset that counted then.
+        """The last visible commit of each offset.
 
-        Reads only records that were appended from ten minutes before on, so offsets without a commit since are missing.
+        Reads only records that were appended from ten minutes before that time on. Offsets without a commit in them are
+        missing.
         """
         windows = CommitWindows(1, self._group_ids, self._offsets_partitions)
         since_ms = (self._reader.opened_ms if self._at_ms is None else self._at_ms) - _RECENT_MS
@@ -107,7 +108,7 @@ class CommitsOfGroups:
         return self._rows(f"(control_type IS NOT NULL OR {ranges})")
 
     def _rows(self, condition: str, appended_at: str = "") -> pa.Table:
-        """The rows that meet a condition, in order; ``appended_at`` is what the statistics of their files reach."""
+        """The rows that meet a condition, in order. Skips files whose rows were all appended before ``appended_at``."""
         only = {"log_incarnation": [self._reader.current_log.number]}
         if self._homes is not None:
             only["log_partition"] = self._homes

@@ -33,7 +33,7 @@ class Places(NamedTuple):
 class BoundsAtTimes(NamedTuple):
     """Log starts and log ends of partitions at times; UNKNOWN_END with a reason where they are not known.
 
-    ``highest`` is the log end that the source knows of a later time: a commit below it is not above the log end.
+    ``highest`` is a log end of that time or of a later one. A commit up to it is not above the log end.
     """
 
     log_start_offset: Int64s

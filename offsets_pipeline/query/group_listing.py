@@ -15,7 +15,7 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from offsets_pipeline.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
     from offsets_pipeline.query.state_reader import StateReader
@@ -63,6 +63,11 @@ def matching(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     translated = (translate(each.replace("[", "[[]")) for each in patterns if is_pattern(each))
     found = re.compile("|".join(translated) or "(?!)")
     return [name for name in names if name in exact or found.fullmatch(name)]
+
+
+def without_match(patterns: Sequence[str], groups: Collection[str]) -> list[str]:
+    """Return the names and patterns that match none of the groups, in order, each once."""
+    return [each for each in dict.fromkeys(patterns) if not matching(groups, [each])]
 
 
 def describe_matching(

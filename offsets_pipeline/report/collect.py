@@ -17,7 +17,6 @@ from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.retention_forecast import retention_inputs, retention_inputs_as_of
 from offsets_pipeline.report.commit_history import commit_rates, lag_over_time, read_commits, rewinds
 from offsets_pipeline.report.model import (
-    NO_POSITIONS,
     Expiring,
     ExpiringGroup,
     GroupRow,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.store_snapshot import StoreSnapshot
 
 _COLUMNS = 24  # of the chart of expiries
+_NO_POSITIONS = "The lag is not known: no positions of the topics are."
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def collect_report(
         warnings=list(warnings),
         groups=GroupsByLag(
             total=len(groups),
-            missing=None if any(lag is not None for lag in lags.values()) else NO_POSITIONS,
+            missing=None if any(lag is not None for lag in lags.values()) else _NO_POSITIONS,
             rows=group_rows({name: groups[name] for name in shown}, state, windows, positions, options),
         ),
         lag_over_time=lag_over_time(windows, positions, (name for name in shown if groups[name].offsets), span_ms),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-NO_POSITIONS = "The lag is not known: no positions of the topics are."
-
 
 class Point(NamedTuple):
     """A value at a time; None: not known at that time, which interrupts a line."""
@@ -88,7 +86,7 @@ class ReportSection:
 
     total: int = 0
     missing: str | None = None
-    """Why there is nothing to show, if the store lacks the data."""
+    """Why there is nothing to show."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,6 @@ class GroupsByLag(ReportSection):
 class LagOverTime(ReportSection):
     """Lag of the groups with the largest lag."""
 
-    missing: str | None = NO_POSITIONS
     series: list[TimeSeries] = field(default_factory=list)
 
 
@@ -110,7 +107,6 @@ class LagOverTime(ReportSection):
 class CommitRates(ReportSection):
     """Committed offsets a minute, of the groups that commit most."""
 
-    missing: str | None = "The history of the commits is not known."
     series: list[TimeSeries] = field(default_factory=list)
 
 
@@ -118,7 +114,6 @@ class CommitRates(ReportSection):
 class Rewinds(ReportSection):
     """The latest rewinds."""
 
-    missing: str | None = "The history of the commits is not known."
     rows: list[Rewind] = field(default_factory=list)
 
 

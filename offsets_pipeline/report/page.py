@@ -25,7 +25,7 @@ from offsets_pipeline.report.style import SCRIPT, STYLE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from offsets_pipeline.report.model import GroupRow, Report, TimeSeries
+    from offsets_pipeline.report.model import CommitRates, GroupRow, LagOverTime, Report, TimeSeries
 
 _MS_PER_SECOND = 1000
 _BARS = 15
@@ -160,20 +160,14 @@ def _lag_of(row: GroupRow) -> str:
 
 def _lag_over_time(report: Report) -> str:
     found = report.lag_over_time
-    if found.missing is not None:
-        return _section("lag", "Lag over time", f"<p>{escape(found.missing)}</p>\n")
     highest = {line.name: line for line in found.series[:MAX_SERIES]}
     marks = [
         Point(each.at_ms, value)
         for each in report.rewinds.rows
         if each.group in highest and (value := _value_at(highest[each.group], each.at_ms)) is not None
     ]
-    marked = " A triangle marks a rewind." if marks else ""
-    styles = _styles(found.series)
-    span_ms = (report.from_ms, report.until_ms)
-    chart = line_chart("lag-lines", "Lag over time", _described(found.series), found.series, span_ms, styles, marks)
-    caption = f"Lag of the groups with the largest lag, in offsets.{marked}"
-    return _section("lag", "Lag over time", _figure(chart, caption, found.series, styles) + _data("lag", found.series))
+    caption = f"Lag of the groups with the largest lag, in offsets.{' A triangle marks a rewind.' if marks else ''}"
+    return _lines("lag", "lag-lines", "Lag over time", caption, found, report, _styles(found.series), marks)
 
 
 def _value_at(series: TimeSeries, at_ms: int) -> float | None:
@@ -182,21 +176,34 @@ def _value_at(series: TimeSeries, at_ms: int) -> float | None:
 
 def _commit_rates(report: Report) -> str:
     found = report.commit_rates
-    if found.missing is not None:
-        return _section("rates", "Commit rates", f"<p>{escape(found.missing)}</p>\n")
-    styles = _styles(found.series, report.lag_over_time.series)
-    span_ms = (report.from_ms, report.until_ms)
-    chart = line_chart("rate-lines", "Commit rates", _described(found.series), found.series, span_ms, styles)
     caption = "Offsets committed a minute, by the groups that commit most."
-    return _section(
-        "rates", "Commit rates", _figure(chart, caption, found.series, styles) + _data("rates", found.series)
-    )
+    styles = _styles(found.series, report.lag_over_time.series)
+    return _lines("rates", "rate-lines", "Commit rates", caption, found, report, styles)
+
+
+def _lines(
+    name: str,
+    chart_name: str,
+    title: str,
+    caption: str,
+    found: LagOverTime | CommitRates,
+    report: Report,
+    styles: Sequence[int],
+    marks: Sequence[Point] = (),
+) -> str:
+    """Return a section with a line for each group, or with the reason why there is none."""
+    series = found.series
+    if not series:
+        return _section(name, title, f"<p>{escape(found.missing or '')}</p>\n")
+    span_ms = (report.from_ms, report.until_ms)
+    chart = line_chart(chart_name, title, _described(series), series, span_ms, styles, marks)
+    return _section(name, title, _figure(chart, caption, series, styles) + _data(name, series))
 
 
 def _rewinds(report: Report) -> str:
     found = report.rewinds
     if not found.rows:
-        return _section("rewinds", "Rewinds", f"<p>{escape(found.missing or 'No group went back.')}</p>\n")
+        return _section("rewinds", "Rewinds", f"<p>{escape(found.missing or '')}</p>\n")
     rows = [
         [
             _time(row.at_ms),
@@ -217,7 +224,7 @@ def _stale(report: Report) -> str:
     found = report.stale
     after = shown_duration(found.after_ms)
     if not found.rows:
-        text = found.missing or f"Each group with offsets has committed within {after}."
+        text = f"Each group with offsets has committed within {after}."
         return _section("stale", "Stale groups", f"<p>{escape(text)}</p>\n")
     rows = [
         [
@@ -238,7 +245,7 @@ def _expiring(report: Report) -> str:
     found = report.expiring
     within = shown_duration(found.within_ms)
     if not found.rows:
-        text = found.missing or f"No offset expires within {within}."
+        text = f"No offset expires within {within}."
         return _section("expiring", "What expires soon", f"<p>{escape(text)}</p>\n")
     chart = column_chart(
         "expiry-columns",

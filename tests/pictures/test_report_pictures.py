@@ -10,7 +10,7 @@ from offsets_pipeline.report.live_report import LiveReport
 from offsets_pipeline.report.page import page
 from offsets_pipeline.rest.server import Access, RestServer
 from tests.browser import Browser, find_browser
-from tests.unit.report.reports import empty_report, full_report
+from tests.unit.report.reports import EMPTY_REPORT, full_report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def test_faults_of_a_layout_are_found(browser: Browser) -> None:
 
 
 def test_report_from_disk_has_a_silent_console(browser: Browser, tmp_path: Path) -> None:
-    for name, report in (("full", full_report()), ("empty", empty_report())):
+    for name, report in (("full", full_report()), ("empty", EMPTY_REPORT)):
         (tmp_path / f"{name}.html").write_text(page(report), encoding="utf-8")
         assert browser.picture((tmp_path / f"{name}.html").as_uri(), tmp_path / f"{name}.png") == []
     assert (tmp_path / "full.png").read_bytes() != (tmp_path / "empty.png").read_bytes()
@@ -53,7 +53,7 @@ def test_report_from_disk_has_a_silent_console(browser: Browser, tmp_path: Path)
 
 def test_live_page_replaces_its_contents_and_has_a_silent_console(browser: Browser, tmp_path: Path) -> None:
     """A process: the page asks for its contents again while the browser shows it."""
-    reports = [empty_report(), full_report()]
+    reports = [EMPTY_REPORT, full_report()]
     live = LiveReport(lambda: reports.pop(0) if len(reports) > 1 else reports[0], 50)
     with RestServer("127.0.0.1", 0, Access(), lambda _: live.app, 4_096) as server:
         dom, console = browser.dom(server.url, wait_ms=2_000)

@@ -10,7 +10,7 @@ import pytest
 
 from offsets_pipeline.cli.command import Options
 from offsets_pipeline.cli.options import every_option
-from offsets_pipeline.cli.repeating import repeated
+from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.cli.values import AS_SET
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.errors import CannotClean, CommitUnknown, WriteConflict

@@ -86,6 +86,9 @@ SAID = {
             "--to-latest|--export|--format|json": "--export is not allowed with --format",
         }.items()
     },
+    "report|--store|{store}|--html|{store}|--positions|p|--bootstrap-server|b:1": (
+        "--positions is not allowed with --bootstrap-server"
+    ),
     "expire-offsets|--store|{store}|--dry-run|--every": "--every is not allowed with --dry-run",
     "expire-offsets|--store|{store}|--dry-run|--within|-1": "invalid value for '--within': '-1' is not allowed; it",
     "expire-offsets|--store|{store}|--dry-run|--retention-minutes|x": (

@@ -67,6 +67,7 @@ def test_table_and_csv_are_those_of_describe(store: str, capsys: pytest.CaptureF
 
 def test_history_of_a_group_is_in_the_order_of_the_log(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = json_of(capsys, "history", "--store", store, "--group", "g-reset")
+    assert list(found) == ["group", "cluster", "as_of", "stale", "complete_since", "history"]
     assert (found["group"], found["complete_since"]) == ("g-reset", None)
     events = [event["event"] for event in found["history"]]
     assert events[:3] == ["group created", "group joined", "commit"]

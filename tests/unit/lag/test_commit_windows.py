@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,7 +28,12 @@ def windows(
     step = -(-len(rows) // batches)
     for start in range(0, len(rows), step):
         found.add(input_table(rows[start : start + step]))
-    return {identity: [each.offset for each in commits] for identity, commits in found.windows().by_identity().items()}
+    columns = found.windows()
+    bounds = pairwise(columns.first.tolist())
+    return {
+        identity: columns.offset[start:end].tolist()
+        for identity, (start, end) in zip(columns.identities, bounds, strict=True)
+    }
 
 
 def test_window_has_the_last_commits_in_the_order_of_the_log() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from offsets_pipeline.lag.position_sources import SampledPositions
+from offsets_pipeline.report.commit_history import commit_rates, lag_over_time, rewinds
 from offsets_pipeline.report.model import (
     CommitRates,
     Expiring,
@@ -17,6 +19,7 @@ from offsets_pipeline.report.model import (
     StaleGroups,
     TimeSeries,
 )
+from offsets_pipeline.topic_positions.position_samples import PositionSamples, sample_rows
 
 NOW_MS = 1_795_000_000_000
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -100,6 +103,13 @@ def full_report(groups: int = 30) -> Report:
     )
 
 
-def empty_report() -> Report:
-    """A report of a store without groups."""
-    return Report("store", "owned", NOW_MS, None, NOW_MS - HOUR_MS, NOW_MS)
+_HOUR = (NOW_MS - HOUR_MS, NOW_MS)
+_NO_SAMPLES = SampledPositions(PositionSamples(sample_rows({}, NOW_MS, "")), NOW_MS)
+#: A report of a store without groups.
+EMPTY_REPORT = Report(
+    *("store", "owned", NOW_MS, None, *_HOUR),
+    groups=GroupsByLag(missing="The lag is not known."),
+    lag_over_time=lag_over_time({}, _NO_SAMPLES, [], _HOUR),
+    commit_rates=commit_rates({}, _HOUR),
+    rewinds=rewinds({}, _HOUR, 50),
+)

@@ -17,7 +17,7 @@ from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.report.live_report import LiveReport
 from offsets_pipeline.report.page import fragment, page
 from offsets_pipeline.rest.server import Access, RestServer
-from tests.unit.report.reports import NOW_MS, empty_report, full_report
+from tests.unit.report.reports import EMPTY_REPORT, NOW_MS, full_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -70,7 +70,7 @@ def test_many_readers_cost_one_reading_of_the_store() -> None:
 
     def collect() -> Report:
         readings.append(1)
-        return empty_report()
+        return EMPTY_REPORT
 
     def read(_: int) -> int:
         begun.wait(30)
@@ -85,7 +85,7 @@ def test_a_report_older_than_the_interval_is_read_again() -> None:
     made: list[Report] = []
 
     def collect() -> Report:
-        made.append(replace(empty_report(), store=f"store {len(made)}"))
+        made.append(replace(EMPTY_REPORT, store=f"store {len(made)}"))
         return made[-1]
 
     with served(collect, every_ms=0) as address:
@@ -99,7 +99,7 @@ def test_a_store_that_cannot_be_read_for_a_while_is_told_in_one_line() -> None:
     def collect() -> Report:
         if broken[0]:
             raise DamagedTable("version 3 of /data/log is damaged")
-        return empty_report()
+        return EMPTY_REPORT
 
     with served(collect, every_ms=0) as address:
         for path in ("/", "/fragment", "/report.json"):
@@ -109,7 +109,7 @@ def test_a_store_that_cannot_be_read_for_a_while_is_told_in_one_line() -> None:
 
 
 def test_other_paths_methods_and_hosts_are_refused() -> None:
-    with served(empty_report) as address:
+    with served(lambda: EMPTY_REPORT) as address:
         assert get(address, "/../etc/passwd")[0] == 400
         assert get(address, "/favicon.ico")[0] == 404
         assert get(address, method="POST")[0] == 405
@@ -118,7 +118,7 @@ def test_other_paths_methods_and_hosts_are_refused() -> None:
 
 def test_a_token_is_required_where_one_is_set(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN, encoding="ascii")
-    with served(empty_report, access=Access(token_file=tmp_path / "token")) as address:
+    with served(lambda: EMPTY_REPORT, access=Access(token_file=tmp_path / "token")) as address:
         assert get(address)[0] == 401
         assert get(address, headers={"Authorization": f"Bearer {TOKEN}x"})[0] == 401
         assert get(address, headers={"Authorization": f"Bearer {TOKEN}"})[0] == 200

@@ -10,7 +10,7 @@ import pytest
 
 from offsets_pipeline.report.model import CommitRates, Report
 from offsets_pipeline.report.page import fragment, page
-from tests.unit.report.reports import NAMES, empty_report, full_report
+from tests.unit.report.reports import EMPTY_REPORT, NAMES, full_report
 
 _VOID = {"meta", "link", "input"}
 _ALLOWED = {
@@ -95,7 +95,7 @@ class Outline(HTMLParser):
         self.texts.append(data)
 
 
-REPORTS = {"full": full_report(), "empty": empty_report(), "one group": full_report(1)}
+REPORTS = {"full": full_report(), "empty": EMPTY_REPORT, "one group": full_report(1)}
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -159,8 +159,14 @@ def test_rows_left_out_are_counted() -> None:
 
 
 def test_empty_store_is_told_in_words() -> None:
-    texts = " ".join(Outline(page(empty_report())).texts)
-    for said in ("The lag is not known", "The history of the commits is not known", "No offset expires within"):
+    texts = " ".join(Outline(page(EMPTY_REPORT)).texts)
+    for said in (
+        "The lag is not known",
+        "The lag in this time is not known",
+        "No group committed",
+        "No group went back",
+        "No offset expires within",
+    ):
         assert said in texts
 
 
