@@ -78,12 +78,8 @@ def fold_log(
 
 @dataclass(frozen=True)
 class NextFold:
-    """A fold of the records of the next append to the log, where they are: in a task or in the driver; picklable.
+    """A fold of the records of the next append to the log, where they are: in a task or in the driver; picklable."""
 
-    It continues the state at ``places``: the folded record offset and the state's incarnation of each log partition.
-    """
-
-    places: Mapping[int, tuple[int, int]]
     start: ReplayStart | TopicStart
     folders: StateFolders
 
@@ -95,7 +91,7 @@ class NextFold:
 
     def continues(self, progress: FoldProgress) -> bool:
         """Whether no other fold has changed the state since this one was made."""
-        return self.places == _places(progress.partitions)
+        return self.start.folded_to == progress.folded_to and self.folders.incarnations == progress.incarnations
 
 
 def next_fold(store: Store, settings: Settings, clock: Clock, log_incarnation: int) -> NextFold | None:
@@ -106,11 +102,7 @@ def next_fold(store: Store, settings: Settings, clock: Clock, log_incarnation: i
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     fold = _Fold(store, settings, clock, progress)
     is_next = progress.log_version == store.version(LOG.name) and progress.log_incarnation == log_incarnation
-    return fold.next() if is_next and not fold.is_behind else None
-
-
-def _places(partitions: Mapping[int, PartitionProgress]) -> dict[int, tuple[int, int]]:
-    return {at: (each.folded_to, each.incarnation) for at, each in partitions.items()}
+    return NextFold(*fold.goes_on()) if is_next and not fold.is_behind else None
 
 
 def reload_partitions(
@@ -219,11 +211,9 @@ class _Fold:
         progress = self._progress
         return progress.log_incarnation < self._log_incarnation or progress.partitions.keys() != set(range(self._count))
 
-    def next(self) -> NextFold:
-        """A fold that continues the state. Raises DamagedTable if a table does not belong to the progress."""
-        partitions = self._progress.partitions
-        folders = self._folders(partitions, self._known())
-        return NextFold(_places(partitions), self._start.after(partitions), folders)
+    def goes_on(self) -> tuple[ReplayStart | TopicStart, StateFolders]:
+        """Return what continues the state. Raises DamagedTable if a table does not belong to the progress."""
+        return self._from(self._progress.partitions, self._known())
 
     def _known(self) -> KnownGroups:
         tables = (belonging(self._store.table(name), self._progress) for name in self._start.known)
@@ -376,21 +366,23 @@ class _Fold:
         self, progress: Mapping[int, PartitionProgress], known: KnownGroups | None, files: Iterable[DataFile]
     ) -> Changes:
         """Replay these files of the log from these starts."""
-        start = self._start.after(progress)
+        start, folders = self._from(progress, known)
         log_range = LogRange(start.folded_to, log_incarnation=self._log_incarnation)
         reader = LogReader(self._store.table(LOG.name), log_range, start.schema, start.compact)
         wanted = [file for file in files if log_range.may_hold(file)]
         at_most = self._settings.fold.driver_rows - start.pending.num_rows
-        folders = self._folders(progress, known)
         found = replay_log(
             self._store, reader, wanted, at_most, lambda tables: write_changes(start.replay(tables), folders)
         )
         return self._added(found)
 
-    def _folders(self, progress: Mapping[int, PartitionProgress], known: KnownGroups | None) -> StateFolders:
+    def _from(
+        self, progress: Mapping[int, PartitionProgress], known: KnownGroups | None
+    ) -> tuple[ReplayStart | TopicStart, StateFolders]:
         tables = {name: self._store.table(name) for table in self._tables for name in table.names}
         incarnations = {at: each.incarnation for at, each in progress.items()}
-        return StateFolders(tables, self._count, self._semantics, incarnations, known)
+        folders = StateFolders(tables, self._count, self._semantics, incarnations, known)
+        return self._start.after(progress), folders
 
     def _append(self, changes: Changes, progress: FoldProgress | None = None) -> dict[str, int]:
         """Append the facts, which other folds may do at the same time; returns the versions of their tables.

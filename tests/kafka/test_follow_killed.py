@@ -1,7 +1,7 @@
 """Processes that read and fold a topic, as users start them, are killed while clients go on.
 
 `make test` kills one `follow` (test_follow_service.py); `make test-long` kills `follow`, or `ingest-topic` and `fold`,
-again and again. OFFSETS_TEST_KILLS: how often.
+again and again. OFFSETS_TEST_KILLS: how often; for more than 100 add `-o faulthandler_timeout=0`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tests.streaming.test_kill import kill
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.kafka.brokers import KafkaJvm
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.process, pytest.mark.streaming, pytest.mark.slow]
 
+KILLS = int(os.environ.get("OFFSETS_TEST_KILLS", "20"))
 CONFIG = """
 [topic]
 min_records_wait_ms = 200
@@ -128,6 +130,21 @@ def test_killed_again_and_again_ingest_topic_and_fold_append_and_fold_each_recor
         assert "Traceback" not in (tmp_path / f"{name}.err").read_text()
 
 
+@pytest.fixture
+def start_follow(root: Path) -> Iterator[Callable[[Path, LiveBroker], Follow]]:
+    """Starts `offsets follow` in a folder; none outlives the test."""
+    started: list[Follow] = []
+
+    def start(folder: Path, broker: LiveBroker) -> Follow:
+        started.append(Follow(root, folder, broker))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            kill(each.process)
+
+
 class Follow:
     """`offsets follow` on a store of its own, and how far it was whenever it was killed."""
 
@@ -160,22 +177,17 @@ class Follow:
 
 def killed_and_equal(broker: LiveBroker, follows: list[Follow], workbench: Workbench) -> None:
     """Each answers as the broker, and has each record once, when it has caught up."""
-    try:
-        for each in follows:
-            each.start()
-        for each in follows:
-            wait_until(
-                lambda: differences(each.store, broker.answers.groups()) == [],  # noqa: B023
-                "we answer otherwise than the broker",
-                say=lambda: str(differences(each.store, broker.answers.groups())),  # noqa: B023
-            )
-        for each in follows:
-            each.process.terminate()
-        assert [each.process.wait(60) for each in follows] == [0] * len(follows)
-    finally:
-        for each in follows:
-            if each.process.poll() is None:
-                kill(each.process)
+    for each in follows:
+        each.start()
+    for each in follows:
+        wait_until(
+            lambda: differences(each.store, broker.answers.groups()) == [],  # noqa: B023
+            "we answer otherwise than the broker",
+            say=lambda: str(differences(each.store, broker.answers.groups())),  # noqa: B023
+        )
+    for each in follows:
+        each.process.terminate()
+    assert [each.process.wait(60) for each in follows] == [0] * len(follows)
     for each in follows:
         (log_incarnation,) = {row.log_incarnation for row in log_info(StateReader(str(each.store)))}
         assert log_records(each.store, log_incarnation) == broker.log_records()  # neither missing nor twice
@@ -184,15 +196,19 @@ def killed_and_equal(broker: LiveBroker, follows: list[Follow], workbench: Workb
 
 
 @pytest.mark.long
+@pytest.mark.timeout(max(1_800, 20 * KILLS))
 def test_follow_killed_again_and_again_appends_and_folds_each_record_once(
-    kafka: KafkaJvm, workbench: Workbench, chance: random.Random, root: Path, tmp_path: Path
+    kafka: KafkaJvm,
+    workbench: Workbench,
+    chance: random.Random,
+    start_follow: Callable[[Path, LiveBroker], Follow],
+    tmp_path: Path,
 ) -> None:
-    kills = int(os.environ.get("OFFSETS_TEST_KILLS", "20"))
     with live_broker(kafka, tmp_path / "broker") as broker:
         broker.create_topic("t", 2)
         clients_commit(broker, 0)
-        follows = [Follow(root, tmp_path / f"{number}", broker) for number in range(4)]
-        for round_ in range(1, kills // len(follows) + 1):
+        follows = [start_follow(tmp_path / f"{number}", broker) for number in range(4)]
+        for round_ in range(1, KILLS // len(follows) + 1):
             clients_commit(broker, round_ % 30)
             for each in chance.sample(follows, len(follows)):
                 if chance.random() < 0.8:  # else it may still be starting
@@ -200,18 +216,23 @@ def test_follow_killed_again_and_again_appends_and_folds_each_record_once(
                     clients_commit(broker, round_ % 30)
                 time.sleep(chance.uniform(0, 1))
                 each.kill()
-                if round_ < kills // len(follows):
+                if round_ < KILLS // len(follows):
                     each.start()
         clients_commit(broker, 1)
         killed_and_equal(broker, follows, workbench)
     appended, unfolded = sum(each.appended for each in follows), sum(each.unfolded for each in follows)
-    print(f"{kills} kills: {appended} after an append, {unfolded} of these before its fold")  # noqa: T201
-    assert appended >= kills // 2
+    print(f"{KILLS} kills: {appended} after an append, {unfolded} of these before its fold")  # noqa: T201
+    assert appended >= KILLS // 2
 
 
 @pytest.mark.long
 def test_follow_killed_beside_an_ingest_of_older_segments_appends_and_folds_each_record_once(
-    kafka: KafkaJvm, workbench: Workbench, chance: random.Random, root: Path, tmp_path: Path
+    kafka: KafkaJvm,
+    workbench: Workbench,
+    chance: random.Random,
+    start_follow: Callable[[Path, LiveBroker], Follow],
+    root: Path,
+    tmp_path: Path,
 ) -> None:
     kills = 20
     segments = tmp_path / "segments"
@@ -224,7 +245,7 @@ def test_follow_killed_beside_an_ingest_of_older_segments_appends_and_folds_each
         for round_ in range(1, kills + 1):
             clients_commit(broker, round_)
             folder = tmp_path / f"{round_}"
-            each = Follow(root, folder, broker)
+            each = start_follow(folder, broker)
             follows.append(each)
             ingest = start(root, each.store, folder, "ingest-segments", str(segments))
             if chance.random() < 0.7:
