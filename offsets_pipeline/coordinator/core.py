@@ -275,8 +275,8 @@ class CoordinatorCore:
         if corrupt is not None and self._stops_at_corrupt:
             offset, reason = next(iter(corrupt.quarantined.items()))
             raise UndecodableRecord(
-                f"cannot load {self.store.location}: log partition {corrupt.log_partition}, record offset {offset}: "
-                f'{reason}; set corrupt_records = "quarantine" to leave such records out'
+                f"log partition {corrupt.log_partition}, record offset {offset}: {reason}; "
+                'set corrupt_records = "quarantine" to leave such records out'
             )
         with self.lock:
             self.catch_up()
