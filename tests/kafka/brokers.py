@@ -21,6 +21,9 @@ from py4j.java_gateway import (  # type: ignore[import-untyped]
     JavaObject,
     launch_gateway,
 )
+from pyspark import SparkContext
+from pyspark.errors.exceptions import captured
+from pyspark.errors.exceptions.captured import CapturedException, UnknownException
 
 from benchmarks.broker import (
     CLUSTER_ID,
@@ -70,6 +73,24 @@ def kafka_3_9() -> str:
     """Class path of a broker of 3.9: its own modules, and the libraries of 4.2."""
     libraries = sorted(str(each) for each in KAFKA_JARS.glob("*.jar") if not each.name.startswith("kafka"))
     return ":".join([f"{_KAFKA_3_9_JARS}/*", *libraries])
+
+
+_convert_exception = captured.convert_exception
+
+
+def _convert_exception_of_spark(e: JavaObject) -> CapturedException:
+    """Leave an exception of a broker's JVM as it is.
+
+    pyspark converts all exceptions of py4j, and asks Spark's JVM what the object is. Another object may have its id
+    there. So the end of a loop over a Java collection, an exception for py4j, became the error of an earlier query.
+    """
+    gateway = SparkContext._gateway
+    if gateway is not None and e._gateway_client is gateway._gateway_client:
+        return _convert_exception(e)
+    return UnknownException(desc="an exception of another JVM", stackTrace="")
+
+
+captured.convert_exception = _convert_exception_of_spark
 
 
 class KafkaJvm:
