@@ -84,7 +84,7 @@ class NextFold:
     folders: StateFolders
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Changes:
-        """Write the files of what the records change; they are all of the append of their log partitions."""
+        """Write the files of what records change: all records of the append in their log partitions."""
         rows = (pa.Table.from_batches([each]) for each in batches)
         inputs = compacted_input(rows, self.start.schema, self.start.compact)
         return write_changes(self.start.replay(inputs), self.folders)
@@ -102,7 +102,7 @@ def next_fold(store: Store, settings: Settings, clock: Clock, log_incarnation: i
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     fold = _Fold(store, settings, clock, progress)
     is_next = progress.log_version == store.version(LOG.name) and progress.log_incarnation == log_incarnation
-    return NextFold(*fold.goes_on()) if is_next and not fold.is_behind else None
+    return NextFold(*fold.continuation()) if is_next and not fold.is_behind else None
 
 
 def reload_partitions(
@@ -211,8 +211,11 @@ class _Fold:
         progress = self._progress
         return progress.log_incarnation < self._log_incarnation or progress.partitions.keys() != set(range(self._count))
 
-    def goes_on(self) -> tuple[ReplayStart | TopicStart, StateFolders]:
-        """Return what continues the state. Raises DamagedTable if a table does not belong to the progress."""
+    def continuation(self) -> tuple[ReplayStart | TopicStart, StateFolders]:
+        """Return the start and the folders of a fold that continues the state.
+
+        Raises DamagedTable if a table does not belong to the progress.
+        """
         return self._from(self._progress.partitions, self._known())
 
     def _known(self) -> KnownGroups:

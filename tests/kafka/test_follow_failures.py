@@ -124,11 +124,11 @@ def test_new_topic_of_the_same_name_is_noticed_and_read_despite_an_interruption(
     hold, held, go_on, interrupted = (threading.Event() for _ in range(4))
     append = TopicAppender.append
 
-    def append_when_told(self: TopicAppender, *arguments: Any, **named: Any) -> Append:  # noqa: ANN401
+    def append_when_told(self: TopicAppender, *arguments: Any) -> Append:  # noqa: ANN401
         if hold.is_set():
             held.set()
             assert go_on.wait(STOPPED_SECONDS)
-        added = append(self, *arguments, **named)
+        added = append(self, *arguments)
         if self._log_incarnation == 2 and not interrupted.is_set():
             interrupted.set()
             raise WriteConflict("interrupted once")

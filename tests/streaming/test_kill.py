@@ -59,7 +59,7 @@ def kill(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     """kill -9 of it and of the Java and Python that it started."""
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    wait_until(lambda: not _runs(process.pid))  # Java's Python is no child of ours: nobody waits for its end
+    wait_until(lambda: not _runs(process.pid))  # Java's Python may end later than Java
 
 
 def _runs(group: int) -> bool:

@@ -46,7 +46,7 @@ class TopicAppender:
     of ranges, records need not go row by row from one Python process through the JVM to another.
 
     Calls ``confirm`` after it has read a batch and before it appends the batch; an exception of ``confirm`` prevents
-    the append. ``next_fold`` returns the fold of the next append to a store, which runs where the records are.
+    the append.
     """
 
     def __init__(
@@ -56,14 +56,12 @@ class TopicAppender:
         clock: Clock,
         confirm: Callable[[], object],
         read: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = iter,
-        next_fold: Callable[[Store], RecordsFold | None] = lambda _: None,
     ) -> None:
         self._log_incarnation = log_incarnation
         self._settings = settings
         self._clock = clock
         self._confirm = confirm
         self._read = read
-        self._next_fold = next_fold
         self._ends: dict[int, int] = {}
         self._number: int | None = None  # expected version of the next append, if no other writer appends
 
@@ -73,20 +71,21 @@ class TopicAppender:
         rows: DataFrame,
         complete_ms: int | None = None,
         records: Callable[[], Iterable[pa.RecordBatch]] | None = None,
-        *,
-        are_whole: bool = True,
+        next_fold: Callable[[Store], RecordsFold | None] | None = None,
     ) -> Append:
         """Append the records of rows of `RecordBatchSource` that the log lacks.
 
         ``records`` returns the same records in this process: for a batch that is not worth a Spark job.
 
-        ``are_whole``: no two tasks have records of one log partition, so that each can fold its records.
+        ``next_fold`` returns the fold of the next append to a store, which runs where the records are: no two tasks may
+        have records of one log partition.
+
         ``complete_ms`` is the time up to which this append completes the log; None: unknown (R36).
 
         Raises WriteConflict if other writers appended first too often, and the exceptions of ``confirm``.
         """
         return with_retries(
-            lambda: self._append_once(store, rows, complete_ms, records, are_whole=are_whole),
+            lambda: self._append_once(store, rows, complete_ms, records, next_fold),
             "an append of a topic",
             self._settings.fold,
         )
@@ -97,8 +96,7 @@ class TopicAppender:
         rows: DataFrame,
         complete_ms: int | None,
         records: Callable[[], Iterable[pa.RecordBatch]] | None,
-        *,
-        are_whole: bool,
+        next_fold: Callable[[Store], RecordsFold | None] | None,
     ) -> Append:
         appender = LogAppender(store, self._settings.log.codec(COMPRESSION))
         # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
@@ -106,7 +104,7 @@ class TopicAppender:
         if appender.number != self._number:
             self._ends = ends_by_incarnation(store.table(LOG.name)).get(self._log_incarnation, {})
             self._number = appender.number
-        fold = self._next_fold(store) if are_whole else None
+        fold = None if next_fold is None else next_fold(store)
         write = _writer(place, self._ends, fold)
         if records is None:
             tasks = store.spark.sparkContext.defaultParallelism  # one file per task, not one per partition of the topic

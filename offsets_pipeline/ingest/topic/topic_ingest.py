@@ -315,15 +315,12 @@ class TopicIngest:
             "tasks": str(self._spark.sparkContext.defaultParallelism),
         }
         reader = SourceOptions.parse(options).reader
+        appender = TopicAppender(reading.log_incarnation, self._settings, self._clock, confirm, reader.read_all)
+        self._failures.clear()
+        positions = dict(starts)
 
         def next_fold(store: Store) -> RecordsFold | None:
             return None if self._folding is None else self._folding.next_fold(store, reading.log_incarnation)
-
-        appender = TopicAppender(
-            reading.log_incarnation, self._settings, self._clock, confirm, reader.read_all, next_fold
-        )
-        self._failures.clear()
-        positions = dict(starts)
 
         def land(rows: DataFrame, batch_id: int) -> None:
             try:
@@ -333,8 +330,8 @@ class TopicIngest:
                     here = self.store.in_session(rows.sparkSession)
                     ranges = ranges_between(positions, ends)
                     fetched = (lambda: reader.rows(admin.fetch(ranges))) if are_few(ranges) else None
-                    are_whole = are_undivided(shared_out(ranges, int(options["tasks"])))
-                    append = appender.append(here, rows, complete_ms, fetched, are_whole=are_whole)
+                    fold = next_fold if are_undivided(shared_out(ranges, int(options["tasks"]))) else None
+                    append = appender.append(here, rows, complete_ms, fetched, fold)
                     positions.update(ends)
                     progress.advance(ends)
                     self.added += append.records

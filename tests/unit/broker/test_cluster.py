@@ -30,7 +30,7 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def asked(broker: FakeBroker, *partitions: int, code: int = 0) -> dict[int, str | OffsetsError]:
-    """The answers about these partitions of the topic, of which partition 0 exists, by a leader with this code."""
+    """Ask about these partitions of a topic with partition 0 alone; its leader answers with this error code."""
 
     def ask(_: Connection, __: Mapping[str, TopicMetadata], at_leader: list[Place]) -> dict[Place, tuple[int, str]]:
         return dict.fromkeys(at_leader, (code, "an answer"))

@@ -141,7 +141,7 @@ def move(topic: FakeTopic, epoch: int, epoch_ends: dict[int, int], end: int) -> 
 def appending(monkeypatch: pytest.MonkeyPatch, topic: FakeTopic, stored: Stored, *, is_killed: bool) -> None:
     """An append of all that the topic has; the process may be killed before or after it."""
 
-    def append(*_: object, **__: object) -> Append:
+    def append(*_: object) -> Append:
         if is_killed:
             raise KeyboardInterrupt
         added, stored.log_end = topic.partitions[0].end - stored.log_end, topic.partitions[0].end
