@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import MS_OF_HOUR
 from offsets_pipeline.config import Settings
-from offsets_pipeline.delta import COMPRESSION
+from offsets_pipeline.delta.data_file import COMPRESSION
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG, STATE, TOPIC_OFFSETS
 from offsets_pipeline.delta.upkeep import compact, live, never, vacuum
 from offsets_pipeline.errors import WriteConflict
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.delta import TableFolder
+    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.store import Store
 
 

@@ -15,6 +15,7 @@ from pyspark import inheritable_thread_target
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
 
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.filesystems import arrow_folder, arrow_path, open_path
@@ -316,7 +317,9 @@ class Store:
     def _create_table(self, table: Table, more: Mapping[str, str] = MappingProxyType({})) -> None:
         """Create a table in the catalog; the door creates those of a folder."""
         builder = DeltaTable.createIfNotExists(self.spark).tableName(self.table_name(table.name))
-        builder = builder.comment(table.comment).addColumns(table.schema())
+        builder = builder.comment(table.comment)
+        for each in table.columns:
+            builder = builder.addColumn(each.name, from_arrow_type(each.type), each.nullable, comment=each.comment)
         if table.partitioned_by:
             builder = builder.partitionedBy(*table.partitioned_by)
         for key, value in {**table.properties, **more}.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import write_deltalake
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS
 from offsets_pipeline.record.segment import SEGMENT_SCHEMA, read_segment
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.schemas import Table
 
-LOG_SCHEMA = to_arrow_schema(LOG.schema(), timezone="UTC")
-_BOUNDS_SCHEMA = to_arrow_schema(LOG_PARTITIONS.schema(), timezone="UTC")
+LOG_SCHEMA = LOG.arrow_schema()
+_BOUNDS_SCHEMA = LOG_PARTITIONS.arrow_schema()
 
 
 def log_store(
@@ -121,7 +121,7 @@ def _create(folder: Path, table: Table, properties: Mapping[str, str]) -> None:
             "metaData": {
                 "id": table.name,
                 "format": {"provider": "parquet", "options": {}},
-                "schemaString": table.schema().json(),
+                "schemaString": from_arrow_schema(table.arrow_schema()).json(),
                 "partitionColumns": [],
                 "configuration": dict(properties),
                 "createdTime": 0,

@@ -276,7 +276,7 @@ class Sql(SeveralStores):
         from offsets_pipeline.delta.reader import UNREADABLE
         from offsets_pipeline.query.views import run_query
 
-        columns, rows = run_query(spark_when_needed(settings, *self.stores), self.stores, query)
+        columns, rows = run_query(spark_when_needed(settings, *self.stores), *self.stores, query=query)
         for store in self.stores:
             with suppress(*UNREADABLE):  # Spark may read tables that this process cannot
                 answer_time_of(open_reader(store, settings, at_most=0), store, settings)
@@ -297,9 +297,9 @@ class CreateViews(SeveralStores):
     def run(self, settings: Settings) -> int:
         """Create the views. Raises CatalogMissing."""
         from offsets_pipeline.cli.opened import spark_when_needed
-        from offsets_pipeline.query.views import create_lasting_views
+        from offsets_pipeline.query.views import create_views
 
-        created = create_lasting_views(spark_when_needed(settings, *self.stores), self.stores, self.schema)
+        created = create_views(spark_when_needed(settings, *self.stores), *self.stores, schema=self.schema)
         names = ", ".join(f"{self.schema}.{name}" for name in created)
         sys.stdout.write(f"views of {', '.join(self.stores)} created: {names}\n")
         return 0

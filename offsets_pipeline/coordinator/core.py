@@ -17,7 +17,7 @@ from offsets_pipeline.coordinator.loading import Partitions
 from offsets_pipeline.coordinator.owned_log import OwnedLog
 from offsets_pipeline.coordinator.registry import Instance, Registry
 from offsets_pipeline.coordinator.requests import validated_group_id
-from offsets_pipeline.delta import FAST
+from offsets_pipeline.delta.data_file import FAST
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
     InvalidRequiredAcks,

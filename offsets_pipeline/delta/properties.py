@@ -56,15 +56,11 @@ def require_format(properties: Mapping[str, str], location: str) -> None:
     version = format_of(properties, location)
     if version < UPGRADABLE_FORMAT:
         raise NotAStore(f"cannot open store {location}: {too_old(version)}")
-    if version < FORMAT_VERSION:
+    if version != FORMAT_VERSION:
+        copy = f"copy it to the new format: offsets upgrade --store {location} --to NEW"
         raise NotAStore(
             f"cannot open store {location}: it has format {version}, this program reads {FORMAT_VERSION}; "
-            f"copy it to the new format: offsets upgrade --store {location} --to NEW"
-        )
-    if version > FORMAT_VERSION:
-        raise NotAStore(
-            f"cannot open store {location}: it has format {version}, this program reads {FORMAT_VERSION}; "
-            "use a newer version of the program"
+            f"{copy if version < FORMAT_VERSION else 'use a newer version of the program'}"
         )
 
 

@@ -31,8 +31,6 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql.types import StructType
-
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: Incarnation of a log that was never recreated or resynchronised (docs/adr/0014).
@@ -66,19 +64,6 @@ class Table:
         """The schema of columns, by default all, for Arrow, and so for a Parquet file of the table."""
         schema = pa.schema([pa.field(column.name, column.type, column.nullable) for column in self.columns])
         return schema if names is None else pa.schema([schema.field(name) for name in names])
-
-    def schema(self) -> StructType:
-        """The table's schema for Spark."""
-        # this module must work without Spark
-        from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415
-        from pyspark.sql.types import StructField, StructType  # noqa: PLC0415
-
-        return StructType(
-            [
-                StructField(column.name, from_arrow_type(column.type), column.nullable, {"comment": column.comment})
-                for column in self.columns
-            ]
-        )
 
     def names(self) -> list[str]:
         """The names of the columns, in order."""

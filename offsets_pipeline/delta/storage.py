@@ -193,40 +193,37 @@ class ObjectStorage(Storage):
     def __init__(self, folder: str) -> None:
         self._store = _object_store(folder)
         self._once = _object_store(folder, max_retries=0)
+        from obstore import exceptions  # noqa: PLC0415 - 20 ms, for object stores alone
+
+        self._errors = exceptions
 
     def read(self, name: str) -> bytes | None:
         """See Storage."""
-        import obstore  # noqa: PLC0415 - 20 ms, for object stores alone
-
         try:
-            return bytes(obstore.get(self._store, name).bytes())
+            return bytes(self._store.get(name).bytes())
         except FileNotFoundError:
             return None
-        except obstore.exceptions.BaseError as error:
+        except self._errors.BaseError as error:
             raise OSError(first_line(error)) from error
 
     def create(self, name: str, contents: bytes, *, durable: bool) -> bool:  # noqa: ARG002 - always durable
         """See Storage."""
-        import obstore  # noqa: PLC0415
-
         try:
-            obstore.put(self._once, name, contents, mode="create", use_multipart=False)
-        except (obstore.exceptions.AlreadyExistsError, FileExistsError):
+            self._once.put(name, contents, mode="create", use_multipart=False)
+        except (self._errors.AlreadyExistsError, FileExistsError):
             return False
-        except (OSError, obstore.exceptions.BaseError) as error:
+        except (OSError, self._errors.BaseError) as error:
             said = first_line(error)
             raise (OSError if _REFUSED.search(said) else NoAnswer)(said) from error
         return True
 
     def remove(self, name: str) -> None:
         """See Storage."""
-        import obstore  # noqa: PLC0415
-
         try:
-            obstore.delete(self._store, name)
+            self._store.delete(name)
         except FileNotFoundError:
             return
-        except obstore.exceptions.BaseError as error:
+        except self._errors.BaseError as error:
             raise OSError(first_line(error)) from error
 
 

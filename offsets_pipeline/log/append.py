@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from offsets_pipeline.delta import APPLICATION, COMPRESSION
-from offsets_pipeline.delta.data_file import COMPLETE, LATE, late_in
+from offsets_pipeline.delta.data_file import APPLICATION, COMPLETE, COMPRESSION, LATE, late_in
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.delta import DataFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.store import Store
 
 

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.delta import COMPRESSION
-from offsets_pipeline.delta.data_file import LATE
+from offsets_pipeline.delta.data_file import COMPRESSION, LATE
 from offsets_pipeline.delta.protocol import UNDO
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_INCARNATION
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.delta import DataFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.store import Store
 
 _TASKS_PER_CORE = 2

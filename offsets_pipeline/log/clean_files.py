@@ -30,7 +30,8 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.delta import DataFile, TableFolder
+    from offsets_pipeline.delta.data_file import DataFile
+    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.log.file_writer import LogFilePlace
     from offsets_pipeline.log.log_range import LogRange
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics

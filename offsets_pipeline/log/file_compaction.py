@@ -12,7 +12,8 @@ from offsets_pipeline.semantics.log_row import in_log_order
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from offsets_pipeline.delta import DataFile, TableFolder
+    from offsets_pipeline.delta.data_file import DataFile
+    from offsets_pipeline.delta.table_folder import TableFolder
 
 #: Size of the rows that are sorted together in memory: enough for the rows of many small files.
 SORT_BYTES = 64 * 1024 * 1024

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from offsets_pipeline.clock import EPOCH
-from offsets_pipeline.delta import APPLICATION
+from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, QUARANTINE, TOPICS
 from offsets_pipeline.semantics.topic_kind import TopicKind

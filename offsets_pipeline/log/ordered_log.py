@@ -17,15 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_scan import LogScan
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.delta import Snapshot
+    from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.record.records import Bools, Int64s
 
 _BLOCK_ROWS = 65_536

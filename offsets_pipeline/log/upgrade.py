@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta import APPLICATION, TableFolder
+from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.delta.properties import FORMAT_VERSION, UPGRADABLE_FORMAT, StoreProperties, format_of, too_old
 from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS, QUARANTINE, TOPIC_OFFSETS, TOPICS
 from offsets_pipeline.delta.snapshot import conformed
 from offsets_pipeline.delta.store_folder import create_tables, log_of
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import NoSuchTable, StoreMismatch, WriteConflict
 
 if TYPE_CHECKING:
-    from offsets_pipeline.delta import Snapshot
     from offsets_pipeline.delta.schemas import Table
+    from offsets_pipeline.delta.snapshot import Snapshot
 
 
 def upgrade(folder: str, new_folder: str) -> int:

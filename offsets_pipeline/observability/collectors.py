@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.log.log_range import PLACE
 from offsets_pipeline.log.log_scan import LogScan
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     )
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.delta import DataFile, Snapshot
+    from offsets_pipeline.delta.data_file import DataFile
+    from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
     from offsets_pipeline.metrics.metric_families import Values

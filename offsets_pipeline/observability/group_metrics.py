@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config.sections import LagSettings
-    from offsets_pipeline.delta import TableFolder
+    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.lag.lag_rows import LagRow
     from offsets_pipeline.metrics.metric_families import Values
     from offsets_pipeline.query.describe import GroupAnswer

@@ -57,7 +57,7 @@ def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
 
     A store of configurations has all connectors. Without it, a connector counts if it has a state or an offset.
     """
-    stores = [(reader.properties.topic_kind, reader.newest(CONNECT, CONNECT.columns)) for reader in readers]
+    stores = [(reader.properties.topic_kind, reader.current.newest(CONNECT, CONNECT.columns)) for reader in readers]
     offsets = Counter(
         chain.from_iterable(connect_rows("connector_offsets", [each])["connector"].to_pylist() for each in stores)
     )
@@ -118,12 +118,12 @@ def _is_in_owned_log(reader: StateReader, connector: str) -> bool:
     """Whether a connector of an owned store exists, by a record of any type."""
     if reader.properties.topic_kind is not TopicKind.CONNECT:
         return False
-    return len(reader.newest(CONNECT, ("raw_key",), {"connector": names_in_order([connector])})) > 0
+    return len(reader.current.newest(CONNECT, ("raw_key",), {"connector": names_in_order([connector])})) > 0
 
 
 def _offsets(reader: StateReader, connector: str) -> dict[str, list[ConnectorOffset]]:
     only = {"record_type": [str(_TYPE.OFFSET)], "connector": names_in_order([connector])}
-    rows = reader.newest(CONNECT, [name.removesuffix("_us") for name in OffsetRecord._fields], only)
+    rows = reader.current.newest(CONNECT, [name.removesuffix("_us") for name in OffsetRecord._fields], only)
     # Arrow imports pandas to convert a time
     columns = (each.cast(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in rows.columns)
     return answering_offsets(map(OffsetRecord._make, zip(*(each.to_pylist() for each in columns), strict=True)))

@@ -119,8 +119,8 @@ def describe_groups(
             only["log_partition"] = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
     names = reader.topic_names()
     answers = group_answers(
-        reader.newest(DESCRIBED, GROUP_COLUMNS, only),
-        reader.newest(OFFSETS, OFFSET_COLUMNS, only),
+        reader.current.newest(DESCRIBED, GROUP_COLUMNS, only),
+        reader.current.newest(OFFSETS, OFFSET_COLUMNS, only),
         pending_by_group(reader),
         names,
         offsets_partitions,
@@ -220,7 +220,7 @@ def _member(member: dict[str, Any], names: Mapping[str, str]) -> MemberAnswer:
 
 
 def _add_targets(reader: StateReader, only: Only, answers: dict[str, GroupAnswer], names: dict[str, str]) -> None:
-    rows = reader.newest(RECORDS, RECORDS.columns, {**only, "record_type": [_TARGET_ASSIGNMENT]})
+    rows = reader.current.newest(RECORDS, RECORDS.columns, {**only, "record_type": [_TARGET_ASSIGNMENT]})
     targets = {
         (row["group_id"], row["record_key"]): row
         for row in rows.to_pylist()

@@ -76,7 +76,7 @@ def describe_matching(
     """Return `describe_groups` of the groups with these names or patterns; None: of all listed groups."""
     if patterns is not None and any(map(is_pattern, patterns)):
         reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
-        groups = reader.newest(DESCRIBED, ("log_partition", "group_id", "state")).to_pylist()
+        groups = reader.current.newest(DESCRIBED, ("log_partition", "group_id", "state")).to_pylist()
         patterns = matching(answering_rows(groups, reader.current.offsets_partitions), patterns)
     return describe_groups(reader, patterns, targets=targets)
 

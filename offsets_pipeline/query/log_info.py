@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from offsets_pipeline.query.state_reader import StateReader
 
 
+_TIMES = ("complete_since", "read_at", "open_since")
+_OF_TRANSACTION = ("open_producer_id", "open_transactional_id")
 #: The fields about a followed topic.
-OF_TOPIC = (
-    *("log_incarnation", "complete_since", "read_at", "stable", "topic_end"),
-    *("open_since", "open_producer_id", "open_transactional_id"),
-)
+OF_TOPIC = ("log_incarnation", "stable", "topic_end", *_TIMES, *_OF_TRANSACTION)
 
 
 @dataclass(frozen=True)
@@ -82,6 +81,8 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
         held = in_log.get(partition, {"records": 0, "first": 0, "last": -1})
         bound = bounds.get(partition, {"start_offset": held["first"], "end_offset": 0})
         fold = folded.get(partition, {"folded_to": None, "unknown": 0, "pending": 0})
+        of_topic: dict[str, Any] = {name: _shown(bound.get(name)) for name in _TIMES}
+        of_topic |= {name: bound.get(name) for name in _OF_TRANSACTION}
         end, topic_end = max(bound["end_offset"], held["last"] + 1), bound.get("topic_end_offset")
         answers.append(
             LogPartitionInfo(
@@ -96,13 +97,9 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
                 cleaned_to=bound.get("cleaned_to"),
                 coordinator_semantics=semantics,
                 log_incarnation=log_incarnation,
-                complete_since=_shown(bound.get("complete_since")),
-                read_at=_shown(bound.get("read_at")),
                 stable=bound.get("stable_offset"),
                 topic_end=None if topic_end is None else max(topic_end, end),
-                open_since=_shown(bound.get("open_since")),
-                open_producer_id=bound.get("open_producer_id"),
-                open_transactional_id=bound.get("open_transactional_id"),
+                **of_topic,
             )
         )
     return answers

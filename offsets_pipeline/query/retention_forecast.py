@@ -108,7 +108,7 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
     Raises StoreMismatch for a store with a topic of Kafka Connect.
     """
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
-    offsets, records = reader.newest(OFFSETS, (*_OFFSETS, *_ANSWERED)), reader.newest(RECORDS, _RECORDS)
+    offsets, records = reader.current.newest(OFFSETS, (*_OFFSETS, *_ANSWERED)), reader.current.newest(RECORDS, _RECORDS)
     of_log = reader.current.offsets_partitions, reader.current.semantics
     yield from _inputs(offsets, records, pending_by_group(reader), *of_log)
 

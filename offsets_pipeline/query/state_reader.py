@@ -7,20 +7,14 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import Clock, SystemClock
 from offsets_pipeline.config.sections import QuestionSettings
-from offsets_pipeline.delta.data_file import ALL_ROWS
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TOPICS
 from offsets_pipeline.state.belonging import belonging
 from offsets_pipeline.state.current import CurrentState, current_state
 from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.merge_on_read import StateTable, state_tables_of
+from offsets_pipeline.state.merge_on_read import state_tables_of
 from offsets_pipeline.store_snapshot import StoreSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
-
-    from offsets_pipeline.delta.data_file import Only
     from offsets_pipeline.query.relations import Relations
 
 
@@ -64,13 +58,6 @@ class StateReader(StoreSnapshot):
             if self._progress().says_same(progress):  # so nothing has dropped facts of theirs meanwhile
                 self.versions[FOLD_PROGRESS.name] = progress.snapshot
                 return current_state(self.table, self.properties, self._at_most)
-
-    def newest(self, table: StateTable, columns: Sequence[str], only: Only = ALL_ROWS) -> pa.Table:
-        """Return columns of the rows of a state table that count, in no order, as of the end of the log.
-
-        ``only`` restricts them to values of columns of the key, or of columns that all rows of a key share.
-        """
-        return self.current.newest(table, columns, only)
 
     def topic_names(self) -> dict[str, str]:
         """Return the names of topic ids (R35)."""

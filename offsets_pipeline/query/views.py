@@ -70,12 +70,12 @@ def register_views(spark: SparkSource, *stores: str, query: str = "") -> None:
         session_of(spark).sql(queries[name]).createOrReplaceTempView(name)
 
 
-def run_query(spark: SparkSource, stores: str | Sequence[str], query: str) -> tuple[list[str], Iterator[list[Any]]]:
+def run_query(spark: SparkSource, *stores: str, query: str) -> tuple[list[str], Iterator[list[Any]]]:
     """Return the columns and the rows of a query's result; rows are fetched one Spark partition at a time.
 
     Raises as `register_views`. Raises QueryFailed with Spark's reason in one line, also while rows are fetched.
     """
-    register_views(spark, *([stores] if isinstance(stores, str) else stores), query=query)
+    register_views(spark, *stores, query=query)
     try:
         result = session_of(spark).sql(query)
         return result.columns, _rows(result.toLocalIterator())
@@ -105,41 +105,33 @@ def _tables_and_history(store: Store, wanted: AbstractSet[str], filters: Mapping
     return found
 
 
-def create_views(spark: SparkSession, stores: str | Sequence[str], schema: str) -> list[str]:
+def create_views(spark: SparkSource, *stores: str, schema: str) -> list[str]:
     """Create the views in a schema of the session's catalog, for every session that uses this catalog.
 
     Leaves out the views of history: Python computes them.
 
     Returns their names. The views contain the stores' folders or schemas: create them again after you move a store.
 
-    Raises as `register_views`. Raises NoSuchStore also if ``schema`` is not a valid name.
+    Raises as `register_views`, QueryFailed. Raises NoSuchStore also if ``schema`` is not a valid name, CatalogMissing
+    if the catalog ends with the session.
     """
     if not re.fullmatch(r"\w+(\.\w+)*", schema):
         raise NoSuchStore(f"{schema!r} is not a valid name of a schema: use letters, digits, _ and dots")
-    queries = _queries(open_stores(spark, [stores] if isinstance(stores, str) else stores))
-    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-    for name, query in queries.items():
-        spark.sql(f"CREATE OR REPLACE VIEW {schema}.{name} AS {query}")
-    return list(queries)
-
-
-def create_lasting_views(spark: SparkSource, stores: str | Sequence[str], schema: str) -> list[str]:
-    """Create the views in a schema of a catalog that outlives the session, and return their names.
-
-    Raises as `create_views`, QueryFailed. Raises CatalogMissing if the catalog ends with the session.
-    """
-    locations = [stores] if isinstance(stores, str) else stores
-    open_stores(spark, locations)
+    opened = open_stores(spark, stores)
     session = session_of(spark)
     if not _outlives_session(session, schema):
         raise CatalogMissing(
             "cannot create views: this session's catalog ends with the session; configure a persistent one, such as "
             "spark.sql.catalogImplementation=hive in SPARK_CONF_DIR or for spark-submit"
         )
+    queries = _queries(opened)
     try:
-        return create_views(session, locations, schema)
+        session.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        for name, query in queries.items():
+            session.sql(f"CREATE OR REPLACE VIEW {schema}.{name} AS {query}")
     except PySparkException as exception:
         raise _failed(exception) from None
+    return list(queries)
 
 
 def _outlives_session(spark: SparkSession, schema: str) -> bool:

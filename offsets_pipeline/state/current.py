@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.delta.data_file import ALL_ROWS
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS
 from offsets_pipeline.state.fold_progress import UNSTORED_INCARNATION, PartitionProgress, progress_of
 from offsets_pipeline.state.merge_on_read import named_rows
@@ -75,7 +76,7 @@ class CurrentState:
         """
         return [at for at, each in self.progress.items() if each.incarnation != UNSTORED_INCARNATION]
 
-    def newest(self, table: StateTable, columns: Sequence[str], only: Only) -> pa.Table:
+    def newest(self, table: StateTable, columns: Sequence[str], only: Only = ALL_ROWS) -> pa.Table:
         """Return columns of the rows of a table that count, in no order.
 
         ``only`` restricts the rows to values of columns of the key.

@@ -7,7 +7,7 @@ columnar one, which also wrote the state, or the specification (independent.py),
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -64,12 +64,8 @@ class Verification:
 
     def add(self, other: Verification) -> None:
         """Take in the comparison of other log partitions."""
-        self.log_partitions += other.log_partitions
-        self.records += other.records
-        self.offsets += other.offsets
-        self.groups += other.groups
-        self.differences += other.differences
-        self.examples += other.examples
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
     def note_progress(self, log_partition: int, of_log: object, of_state: object) -> None:
         """Note a log partition whose end or pending commits differ."""

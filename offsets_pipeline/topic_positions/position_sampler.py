@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.broker.kafka_options import KafkaOptions
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.delta import TableFolder
+    from offsets_pipeline.delta.table_folder import TableFolder
 
 _CLOSE_SECONDS = 10.0
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import parse_time_ms
 from offsets_pipeline.coordinator.requests import validated_partition
-from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import InvalidTime, MalformedFile, UnknownTopicOrPartition
 from offsets_pipeline.topic_positions.csv_file import malformed, number, read_rows
 from offsets_pipeline.topic_positions.position_samples import Sample, rows_of

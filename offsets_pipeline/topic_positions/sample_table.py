@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.reader import names_in_order
 from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import MalformedFile, NoSuchTable
 from offsets_pipeline.topic_positions.position_samples import SAMPLE_SCHEMA, PositionSamples, Sample, rows_of
 

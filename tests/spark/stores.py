@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.delta.data_file import LATE, late_in
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 CLOCK = FixedClock(1_795_000_000_000)
-_LOG_TYPES = {field.name: field.type for field in to_arrow_schema(LOG.schema(), timezone="UTC")}
+_LOG_TYPES = {field.name: field.type for field in LOG.arrow_schema()}
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ def table(location: Path | str, name: str, at_most: int = 0) -> pa.Table:
     reader = StateReader(str(location), at_most)
     rows = {each.name: each for each in (*STATE_TABLES, CONNECT)}
     if name in rows:
-        found = in_key_order(rows[name], reader.newest(rows[name], rows[name].columns))
+        found = in_key_order(rows[name], reader.current.newest(rows[name], rows[name].columns))
     else:
         found = reader.table(name).rows()
     return in_microseconds(found)
@@ -229,7 +228,7 @@ def state_of(location: Path | str, at_most: int = 0) -> FoldedState:
     reader = StateReader(str(location), at_most)
     current = reader.current
     state = FoldedState(current.offsets_partitions, current.semantics, progress=dict(current.progress))
-    state.take_rows(*(reader.newest(each, each.columns) for each in (OFFSETS, RECORDS)))
+    state.take_rows(*(reader.current.newest(each, each.columns) for each in (OFFSETS, RECORDS)))
     for row in rows_of(location, "quarantine"):
         if row["record_offset"] is not None:
             assert row["record_offset"] not in state.quarantine.get(row["log_partition"], {})

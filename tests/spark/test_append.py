@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from offsets_pipeline.delta import DataFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.store import Store
     from tests.spark.stores import Workbench
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
@@ -57,7 +58,7 @@ def spark_rows(spark: SparkSession, rows: list[LogRow]) -> DataFrame:
             (row.log_partition, row.record_offset, now, row.key, row.value, None, None, None, "a test", now, 0, False)
             for row in rows
         ],
-        LOG.schema(),
+        from_arrow_schema(LOG.arrow_schema()),
     )
 
 

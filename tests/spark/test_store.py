@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.delta.schemas import TABLES
 from offsets_pipeline.errors import DamagedTable, InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch
@@ -85,7 +86,9 @@ def test_tables_have_their_columns_comments_and_constraints(
 ) -> None:
     store = Store.open(spark, str(empty(5)))
     for table in TABLES:
-        assert store.read(table.name).schema.simpleString() == table.schema().simpleString()
+        columns = store.read(table.name).schema
+        assert columns.simpleString() == from_arrow_schema(table.arrow_schema()).simpleString()
+        assert [each.metadata for each in columns] == [{"comment": each.comment} for each in table.columns]
         detail = spark.sql(f"DESCRIBE DETAIL {store.table_name(table.name)}").first()
         assert detail is not None
         assert detail["description"] == table.comment

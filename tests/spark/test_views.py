@@ -69,7 +69,7 @@ def application():
 first = application()
 first_id = first.sparkContext.applicationId
 first.sql("CREATE TEMPORARY VIEW ends AS SELECT 1")
-create_views(first, store, "offsets")
+create_views(first, store, schema="offsets")
 first.stop()
 second = application()
 assert second.sparkContext.applicationId != first_id
@@ -313,16 +313,16 @@ def test_views_are_created_in_a_catalog_by_a_command(
 )
 def test_query_that_fails_says_why_in_one_line(spark: SparkSession, folded: Callable[[str], Path], query: str) -> None:
     with pytest.raises(QueryFailed, match=r"^the query failed: ") as failed:
-        list(run_query(spark.newSession(), str(folded("4.2.0-kip848")), query)[1])
+        list(run_query(spark.newSession(), str(folded("4.2.0-kip848")), query=query)[1])
     assert "\n" not in str(failed.value)
 
 
 def test_query_registers_the_views_that_it_names_or_all(spark: SparkSession, folded: Callable[[str], Path]) -> None:
     store, session = folded("4.2.0-kip848"), spark.newSession()
-    names, rows = run_query(session, str(store), "SELECT count(*) AS n FROM Current_Offsets")
+    names, rows = run_query(session, str(store), query="SELECT count(*) AS n FROM Current_Offsets")
     assert (names, list(rows)) == (["n"], [[len(described(store)[OFFSETS])]])
     assert [row.viewName for row in session.sql("SHOW VIEWS").collect()] == ["current_offsets"]
-    shown = {row[1] for row in run_query(session, str(store), "SHOW VIEWS")[1]}
+    shown = {row[1] for row in run_query(session, str(store), query="SHOW VIEWS")[1]}
     assert shown >= {*VIEWS, *HISTORY_VIEWS, *(each.name for each in TABLES), "topic_offsets"}
 
 
@@ -332,7 +332,7 @@ def test_views_of_no_store_and_in_no_schema_are_refused(
     with pytest.raises(NoSuchStore):
         register_views(spark.newSession(), str(tmp_path / "nothing"))
     with pytest.raises(NoSuchStore, match="is not a valid name of a schema"):
-        create_views(spark, str(folded("4.2.0-kip848")), "a; DROP TABLE b")
+        create_views(spark, str(folded("4.2.0-kip848")), schema="a; DROP TABLE b")
 
 
 @pytest.mark.slow  # the catalog of the session of the tests ends with it

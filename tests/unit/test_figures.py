@@ -10,8 +10,8 @@ import pytest
 from deltalake import write_deltalake
 
 from offsets_pipeline.broker.fetch import FetchPosition
-from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import BrokerUnreachable, MetricsUnavailable
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-    from offsets_pipeline.delta import DataFile, Snapshot
+    from offsets_pipeline.delta.data_file import DataFile
+    from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.metrics.metric_families import Values
     from tests.figures import Figures
 

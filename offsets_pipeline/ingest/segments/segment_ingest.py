@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from offsets_pipeline.delta import COMPRESSION
+from offsets_pipeline.delta.data_file import COMPRESSION
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import ConflictingLog, InvalidPartitionCount, StoreMismatch

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsets_pipeline.delta import DataFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.log.file_writer import LogFilePlace
     from offsets_pipeline.semantics.topic_kind import TopicKind
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.delta import COMPRESSION
+from offsets_pipeline.delta.data_file import COMPRESSION
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
 from offsets_pipeline.foreign_errors import working_on
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.delta import DataFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.log.append import Append, RecordsFold
     from offsets_pipeline.log.file_writer import LogFilePlace
     from offsets_pipeline.store import Store

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from offsets_pipeline.delta import COMPRESSION, TableFolder
+from offsets_pipeline.delta.data_file import COMPRESSION
 from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.delta.upkeep import compact
 from offsets_pipeline.errors import StorageFailed
 from offsets_pipeline.log import file_writer

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import UnsupportedTable
 from offsets_pipeline.log import ordered_log
 from offsets_pipeline.log.ordered_log import OrderedLog

@@ -14,10 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from offsets_pipeline.cli.program import main
 from offsets_pipeline.config import Settings
-from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.properties import OWNED, StoreProperties
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.log.upgrade import upgrade
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics

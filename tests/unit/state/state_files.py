@@ -49,7 +49,7 @@ def of_a_reader(
     all_ended = {at: replace(each, folded_to=2**62) for at, each in progress.items()}
     properties = StoreProperties(MIRRORED, len(progress))
     state = CurrentState(lambda name: folders[name].snapshot(), properties, 0, MODERN, all_ended, all_ended)
-    return state.newest(table, table.columns, {})
+    return state.newest(table, table.columns)
 
 
 def in_duckdb(

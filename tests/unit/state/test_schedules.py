@@ -112,7 +112,7 @@ class Run:
         first = self._end_of_fold() if at_most == 0 else self.ends[-1]
         reader = StateReader(self.location, at_most)
         for table, found_in, specified in ((OFFSETS, offsets_in, offsets_of), (DESCRIBED, groups_in, groups_of)):
-            rows = reader.newest(table, table.columns).to_pylist()
+            rows = reader.current.newest(table, table.columns).to_pylist()
             for at in range(PARTITIONS):
                 found = found_in(row for row in rows if row["log_partition"] == at)
                 allowed = [specified(self.specified.state(at, end)) for end in self._ends_since(first, at)]
