@@ -13,9 +13,10 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 from unittest import mock
 
 from pyspark.sql import SparkSession
@@ -31,6 +32,8 @@ SPARK_SUBMIT = Path(sys.prefix) / "bin" / "spark-submit"
 PROPERTIES = ("--properties-file", "conf/spark-defaults.conf")
 # The quick compiler alone: these processes are short.
 QUICK = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
+
+_SECONDS_TO_STOP = 60  # of a service that stops in order
 
 Done = subprocess.CompletedProcess[str]
 
@@ -51,6 +54,36 @@ def start(folder: Path, *command: str | Path, environment: Mapping[str, str] | N
 def offsets(folder: Path, *arguments: str | Path) -> Done:
     """Run the installed program in a process of its own."""
     return start(folder, OFFSETS, *arguments)
+
+
+def stopped_process(folder: Path, beside: Callable[[Callable[[], str]], object], *arguments: str | Path) -> Done:
+    """Run the installed program in a process group of its own until SIGTERM, which the whole group gets.
+
+    ``beside`` runs meanwhile; the signal follows it. It is passed a function that returns what the program has printed
+    so far, which fails if the program has ended.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        environment = {**os.environ, **QUICK}
+        process = subprocess.Popen(
+            [OFFSETS, *arguments], cwd=folder, stdout=out, stderr=err, start_new_session=True, env=environment
+        )
+
+        def printed(file: IO[str] = out) -> str:
+            return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode()
+
+        def printed_so_far() -> str:
+            assert process.poll() is None, f"it ended with status {process.returncode}: {printed(err)}"
+            return printed()
+
+        try:
+            beside(printed_so_far)
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(_SECONDS_TO_STOP)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        return subprocess.CompletedProcess([OFFSETS, *arguments], process.returncode, printed(), printed(err))
 
 
 def in_process(folder: Path, *arguments: str | Path) -> Done:

@@ -51,6 +51,7 @@ DOCUMENTS = (
     "docs/checkpoints.md",
 )
 OFFSETS = ".venv/bin/offsets"
+READERS_BROKER = "localhost:9092"
 MAKE_RUN = "make run\n"
 #: The recorded log that `make run` takes in.
 CAPTURE = "4.2.0-kip848"
@@ -109,8 +110,8 @@ def test_every_block_is_of_a_language_that_is_run(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def broker(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    """The broker that a reader has."""
-    with live_broker(kafka, tmp_path_factory.mktemp("readme") / "broker", port=9092) as running:
+    """The broker that a reader has, on a free port."""
+    with live_broker(kafka, tmp_path_factory.mktemp("readme") / "broker") as running:
         running.create_topic("orders", 2)
         running.commit("billing", {("orders", 0): 42, ("orders", 1): 17})
         yield running
@@ -145,10 +146,11 @@ def test_make_run_takes_a_log_in_and_answers_as_its_broker(made: Done, clone: Pa
 def test_readers_commands_run(root: Path, clone: Path, broker: LiveBroker, spark: SparkSession, made: Done) -> None:
     shown: dict[str, str] = {}
     for language, block in blocks(root):
+        here = block.replace(READERS_BROKER, f"localhost:{broker.port}")
         if language == "sh":
-            all_done = [made if command == MAKE_RUN else run(clone, command) for command in commands(block)]
+            all_done = [made if command == MAKE_RUN else run(clone, command) for command in commands(here)]
         else:
-            all_done = [python_in_process(clone, block)]
+            all_done = [python_in_process(clone, here)]
         for done in all_done:
             assert done.returncode == 0, f"{done.args}\n{done.stdout}\n{done.stderr}"
         shown[block] = "".join(done.stdout for done in all_done)

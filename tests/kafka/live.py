@@ -46,14 +46,12 @@ class LiveBroker(LiveClients):
         folder: Path,
         offsets_partitions: int,
         more: str = "",
-        port: int | None = None,
         server: KafkaJvm | None = None,
     ) -> None:
         super().__init__(kafka, offsets_partitions)
         self._runs_in = server or kafka
         self.folder = folder
         self.port, self._controller_port, self.sasl_port = free_ports(3)
-        self.port = port or self.port
         more = more.format(port=self.port, controller_port=self._controller_port, sasl_port=self.sasl_port)
         self._settings = dict(line.split("=", 1) for line in more.splitlines() if line)
         self._server: JavaObject = None
@@ -161,11 +159,10 @@ def live_broker(
     folder: Path,
     offsets_partitions: int = 5,
     more: str = "",
-    port: int | None = None,
     server: KafkaJvm | None = None,
 ) -> Iterator[LiveBroker]:
     """A broker that is running, with an empty offsets log; ``more`` are settings, with ports to be put in."""
-    broker = LiveBroker(kafka, folder, offsets_partitions, more, port, server)
+    broker = LiveBroker(kafka, folder, offsets_partitions, more, server)
     broker.start()
     try:
         yield broker

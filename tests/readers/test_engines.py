@@ -13,12 +13,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from chispa.schema_comparer import assert_schema_equality
 from pyarrow import feather
 
 from offsets_pipeline.query.views import register_views
 from tests.published import KEYS, rows_of
 from tests.readers.stores import LogOfStore, logs_of_25_stores, published_store
+from tests.spark.frames import assert_same_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,13 +84,13 @@ def test_spark_reads_the_rows_that_the_specification_replays(stores: Stores, spa
     assert_as_specified(stores[::every], lambda table: spark.read.format("delta").load(str(table)).toArrow())
 
 
-def test_columns_are_those_of_the_views(stores: Stores, spark: SparkSession) -> None:
+def test_tables_have_the_columns_and_rows_of_the_views(stores: Stores, spark: SparkSession) -> None:
     _, store = stores[0]
     session = spark.newSession()
     register_views(session, str(store))
     for name in KEYS:
         table, view = session.read.format("delta").load(str(store / name)), session.table(name).drop("cluster")
-        assert_schema_equality(table.schema, view.schema, ignore_nullable=True, ignore_metadata=True)
+        assert_same_rows(table, view)
 
 
 def test_deltas_kernel_reads_the_rows_that_the_specification_replays(

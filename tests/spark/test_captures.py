@@ -81,6 +81,7 @@ def test_answers_are_those_of_the_broker(folded: Callable[[str], Path], capture:
     assert differences(folded(capture), oracle(capture)) == LOST_BY_BROKER.get(capture, [])
 
 
+@pytest.mark.usefixtures("code_generation")
 @pytest.mark.parametrize(
     "driver_rows", [pytest.param(0, id="tasks"), pytest.param(50_000, id="driver", marks=pytest.mark.long)]
 )

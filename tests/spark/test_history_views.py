@@ -13,6 +13,7 @@ from offsets_pipeline.query.parse_tree import Filters
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import capture_partitions
+from tests.spark.frames import assert_same_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.usefixtures("code_generation")
 def test_views_of_a_session_have_the_rows_of_the_tables(spark: SparkSession, folded: Callable[[str], Path]) -> None:
     """It needs Spark: its tasks replay the log partitions."""
     store = folded("4.2.0-txn-open")
@@ -30,10 +32,10 @@ def test_views_of_a_session_have_the_rows_of_the_tables(spark: SparkSession, fol
     assert tables.keys() == HISTORY_VIEWS.keys()
     for name, expected in tables.items():
         assert expected.num_rows
-        found = session.table(name).drop("cluster").toArrow().cast(expected.schema)
-        assert _sorted(found.to_pylist()) == _sorted(expected.to_pylist()), name
+        assert_same_rows(session.table(name).drop("cluster"), session.createDataFrame(expected))
 
 
+@pytest.mark.usefixtures("code_generation")
 def test_conditions_of_a_query_limit_what_the_tasks_read(spark: SparkSession, folded: Callable[[str], Path]) -> None:
     """It needs Spark, as above. The views are looked at without the conditions: other groups are not there."""
     store, group = folded("4.2.0-txn-open"), "x-del"
@@ -47,9 +49,8 @@ def test_conditions_of_a_query_limit_what_the_tasks_read(spark: SparkSession, fo
     for name in ("deleted_offsets", "log_records"):
         expected = tables[name]
         assert expected.num_rows
-        found = session.table(name).drop("cluster").toArrow().cast(expected.schema)
-        assert _sorted(found.to_pylist()) == _sorted(expected.to_pylist()), name
-        assert {row["log_partition"] for row in found.to_pylist()} == {home}
+        assert_same_rows(session.table(name).drop("cluster"), session.createDataFrame(expected))
+        assert set(expected["log_partition"].to_pylist()) == {home}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,3 @@ def test_conditions_of_a_query_limit_what_the_tasks_read(spark: SparkSession, fo
 )
 def test_conditions_of_spark_that_duckdb_reads_otherwise_limit_nothing(query: str, groups: list[str] | None) -> None:
     assert views._filters(query, ["offset_history"]).get("offset_history", Filters()).group_ids == groups
-
-
-def _sorted(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    return sorted(rows, key=str)

@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from chispa.schema_comparer import assert_schema_equality
 from pyspark.sql.types import StructType
 
 from offsets_pipeline.cli import main
@@ -28,6 +27,7 @@ from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import LogPartition, capture_partitions, capture_rows
 from tests.programs import start
 from tests.replays import references
+from tests.spark.frames import assert_same_rows
 from tests.spark.stores import appended, copied, export_of
 
 if TYPE_CHECKING:
@@ -106,10 +106,7 @@ def assert_answers(session: SparkSession, query: str, expected: Rows, schema: st
     found = session.sql(query.format(schema)).toDF(*(each.split()[0] for each in COLUMNS[query].split(", ")))
     columns = StructType.fromDDL(COLUMNS[query])
     assert isinstance(columns, StructType)
-    assert_schema_equality(found.schema, columns, ignore_nullable=True, ignore_metadata=True)
-    assert in_order([tuple(row) for row in found.collect()]) == in_order(
-        expected
-    )  # Spark would run it twice to sort it
+    assert_same_rows(found, session.createDataFrame(expected, columns))
 
 
 def described(store: Path) -> dict[str, Rows]:
@@ -144,6 +141,7 @@ def unstable(capture: str) -> set[tuple[Any, ...]]:
     return {identity for state in states for identity in state.unstable}
 
 
+@pytest.mark.usefixtures("code_generation")
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_views_answer_what_describe_answers(spark: SparkSession, folded: Callable[[str], Path], capture: str) -> None:
     session, store = spark.newSession(), folded(capture)
@@ -160,6 +158,7 @@ def test_views_answer_what_describe_answers(spark: SparkSession, folded: Callabl
     )
 
 
+@pytest.mark.usefixtures("code_generation")
 def test_every_reader_answers_for_the_same_groups(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:  # R1, R14
@@ -234,6 +233,7 @@ def test_every_reader_answers_for_the_same_groups(
                 }
 
 
+@pytest.mark.usefixtures("code_generation")
 def test_classic_store_answers_for_misplaced_groups_and_lists_groups_with_offsets(
     workbench: Workbench, empty: Callable[..., Path], tmp_path: Path
 ) -> None:  # R1, R14
