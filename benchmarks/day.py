@@ -16,24 +16,24 @@ from typing import NoReturn
 import pyarrow as pa
 
 from benchmarks.follow import files_in
-from offsets_pipeline.clock import FixedClock, SystemClock
-from offsets_pipeline.config import load_settings
+from offsets_pipeline.common.clock import FixedClock, SystemClock
+from offsets_pipeline.common.config import load_settings
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LEASES, LOG
-from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.log.append import Append, LogAppender
-from offsets_pipeline.log.file_writer import LogFileWriter
-from offsets_pipeline.log.metadata import LogMetadata
-from offsets_pipeline.maintenance import maintain_store
-from offsets_pipeline.record.decode import DecodedKey, DecodedValue
-from offsets_pipeline.record.encode import encode_key, encode_value
+from offsets_pipeline.fold.maintenance import maintain_store
+from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.merge_on_read import STATE_TABLES
+from offsets_pipeline.fold.state.publishing import compact_facts, publish
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue
+from offsets_pipeline.kafka.record.encode import encode_key, encode_value
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.state.fold import fold_log
-from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.merge_on_read import STATE_TABLES
-from offsets_pipeline.state.publishing import compact_facts, publish
-from offsets_pipeline.store import Store
-from offsets_pipeline.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LEASES, LOG
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.log.append import Append, LogAppender
+from offsets_pipeline.store.log.file_writer import LogFileWriter
+from offsets_pipeline.store.log.metadata import LogMetadata
+from offsets_pipeline.store.store import Store
 
 _LOG_PARTITIONS = 50
 _BATCH_SECONDS = 2

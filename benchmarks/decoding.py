@@ -12,9 +12,9 @@ import pyarrow as pa
 from benchmarks import recipe
 from benchmarks.generate import generate
 from benchmarks.table import timed
-from offsets_pipeline.record.commit_columns import parse_commits
-from offsets_pipeline.record.compression import Codec
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.kafka.record.commit_columns import parse_commits
+from offsets_pipeline.kafka.record.compression import Codec
+from offsets_pipeline.kafka.record.segment import read_segment
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -32,21 +32,21 @@ from kafka.protocol.consumer import OffsetCommitRequest
 from benchmarks.background import beside
 from benchmarks.broker import KAFKA_JARS, Broker, ended_by_sigterm
 from benchmarks.processes import ProcessTree
-from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config import load_settings
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.config import load_settings
+from offsets_pipeline.fold.stream.follow import follow
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.session import build_session
-from offsets_pipeline.stream.follow import follow
+from offsets_pipeline.kafka.broker.cluster import Cluster
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.store.session import build_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from offsets_pipeline.broker.connection import Connection
+    from offsets_pipeline.kafka.broker.connection import Connection
 
 _LOG_PARTITIONS = 50
 _SETTLE_SECONDS = 20.0  # after its last batch: then it is idle

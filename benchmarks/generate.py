@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.log_bytes import SegmentWriter, Templates, encode
 from benchmarks.log_content import Names, Shape, draw_batches, final_state
-from offsets_pipeline.record.compression import Codec
+from offsets_pipeline.kafka.record.compression import Codec
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,17 +18,17 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.generate import generate
 from benchmarks.log_content import Shape
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.delta.schemas import LOG, TABLES
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.fold.maintenance import maintain_store
+from offsets_pipeline.fold.state.fold import reload_partitions
+from offsets_pipeline.fold.stream.fold_stream import start_fold
+from offsets_pipeline.fold.stream.folding import Folding
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
-from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.log.file_writer import LogFileWriter
-from offsets_pipeline.maintenance import maintain_store
-from offsets_pipeline.record.segment import read_segment
-from offsets_pipeline.state.fold import reload_partitions
-from offsets_pipeline.store import MIRRORED, Store, StoreProperties
-from offsets_pipeline.stream.fold_stream import start_fold
-from offsets_pipeline.stream.folding import Folding
+from offsets_pipeline.kafka.record.segment import read_segment
+from offsets_pipeline.store.delta.schemas import LOG, TABLES
+from offsets_pipeline.store.log.append import LogAppender
+from offsets_pipeline.store.log.file_writer import LogFileWriter
+from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from benchmarks.table import Table
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
 
 _BATCH_COMMITS = 10_000
 _COMMITS_A_SECOND = 5_000

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.log_content import METADATA, NONE, TOMBSTONE
-from offsets_pipeline.record import batch as b
-from offsets_pipeline.record.columns import BATCH_HEADER
-from offsets_pipeline.record.compression import Codec, compress
+from offsets_pipeline.kafka.record import batch as b
+from offsets_pipeline.kafka.record.columns import BATCH_HEADER
+from offsets_pipeline.kafka.record.compression import Codec, compress
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from offsets_pipeline.record.compression import Codec
+from offsets_pipeline.kafka.record.compression import Codec
 from offsets_pipeline.semantics.partitioning import partitions_for
 
 Int64s = npt.NDArray[np.int64]

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 
 from benchmarks.day import Day
 from benchmarks.processes import ProcessTree
-from offsets_pipeline.config import load_settings
-from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.log.log_range import LogRange
-from offsets_pipeline.log.log_reader import LogReader
-from offsets_pipeline.session import build_session
-from offsets_pipeline.state.replay_start import ReplayStart
-from offsets_pipeline.state.unfolded import files_after
-from offsets_pipeline.stream.log_version_source import FORMAT, LogVersionSource, log_versions
+from offsets_pipeline.common.config import load_settings
+from offsets_pipeline.fold.state.replay_start import ReplayStart
+from offsets_pipeline.fold.state.unfolded import files_after
+from offsets_pipeline.fold.stream.log_version_source import FORMAT, LogVersionSource, log_versions
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.log.log_range import LogRange
+from offsets_pipeline.store.log.log_reader import LogReader
+from offsets_pipeline.store.session import build_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.store.store import Store
 
 _TRIGGER = "1 second"
 _SETTLE_SECONDS = 10.0

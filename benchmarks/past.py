@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.history.log_history import LogHistory
-from offsets_pipeline.record.decode import decode_key
+from offsets_pipeline.kafka.record.decode import decode_key
+from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:

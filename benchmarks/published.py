@@ -26,14 +26,14 @@ from benchmarks.generate import generate
 from benchmarks.living import LivingStore
 from benchmarks.log_content import Shape
 from benchmarks.processes import ProcessTree
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config import Settings
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
+from offsets_pipeline.fold.state.publishing import publish
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
-from offsets_pipeline.query.views import register_views
-from offsets_pipeline.session import build_session
-from offsets_pipeline.state.fold import fold_log, reload_partitions
-from offsets_pipeline.state.publishing import publish
-from offsets_pipeline.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.questions.query.views import register_views
+from offsets_pipeline.store.session import build_session
+from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -311,7 +311,7 @@ def _rounds(table: Table, workers: Mapping[str, Program], *, quick: bool) -> Fig
 
 def publisher_period(seconds: float) -> float:
     """Seconds between the starts of a stream's publishings of more than a million identities that take ``seconds``."""
-    from offsets_pipeline.stream.publisher import REST  # noqa: PLC0415 - an older program, in a worker, may have none
+    from offsets_pipeline.fold.stream.publisher import REST  # noqa: PLC0415 - an older program, in a worker, may have none
 
     return seconds + max(REST * seconds, Settings().fold.publish_large_within_ms / 2000)
 

@@ -44,13 +44,13 @@ from benchmarks.generate import generate
 from benchmarks.log_content import Shape
 from benchmarks.processes import ProcessTree
 from benchmarks.table import markdown
-from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config import load_settings
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.config import load_settings
 from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RecordBatchSource
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
-from offsets_pipeline.session import build_session
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.store.session import build_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
 
     #: Reads the whole topic, and returns how many records that were.
     Reading = Callable[[], int]

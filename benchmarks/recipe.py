@@ -16,12 +16,12 @@ from delta.tables import DeltaTable
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from offsets_pipeline.delta.schemas import LOG, OFFSET_FACTS
+from offsets_pipeline.store.delta.schemas import LOG, OFFSET_FACTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.store.store import Store
 
 Commit = tuple[str, str, int, int | None, int | None, str | None, int | None, str | None]
 

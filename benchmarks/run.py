@@ -34,21 +34,21 @@ from benchmarks.past import measure_past
 from benchmarks.published import measure_published
 from benchmarks.questions import measure_questions
 from benchmarks.table import Table, timed
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config import Settings
-from offsets_pipeline.delta.schemas import CURRENT_OFFSETS, LOG, OFFSET_FACTS, STATE
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.fold.state.fold import reload_partitions
+from offsets_pipeline.fold.state.merge_on_read import OFFSETS
+from offsets_pipeline.fold.state.replay_job import replay_log
+from offsets_pipeline.fold.state.replay_start import ReplayStart
+from offsets_pipeline.fold.stream.folding import Folding
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
-from offsets_pipeline.log.incarnations import current_log
-from offsets_pipeline.log.log_range import LogRange
-from offsets_pipeline.log.log_reader import LogReader
-from offsets_pipeline.record.compression import Codec
-from offsets_pipeline.session import build_session
-from offsets_pipeline.state.fold import reload_partitions
-from offsets_pipeline.state.merge_on_read import OFFSETS
-from offsets_pipeline.state.replay_job import replay_log
-from offsets_pipeline.state.replay_start import ReplayStart
-from offsets_pipeline.store import MIRRORED, Store, StoreProperties
-from offsets_pipeline.stream.folding import Folding
+from offsets_pipeline.kafka.record.compression import Codec
+from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, LOG, OFFSET_FACTS, STATE
+from offsets_pipeline.store.log.incarnations import current_log
+from offsets_pipeline.store.log.log_range import LogRange
+from offsets_pipeline.store.log.log_reader import LogReader
+from offsets_pipeline.store.session import build_session
+from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
 
 if TYPE_CHECKING:
     from benchmarks.living import Size

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import OffsetsError, StorageFailed
-from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

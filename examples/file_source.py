@@ -38,7 +38,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from examples.file_lines import Mark, after_lines, chunks, lines, mark_of, truncated
-from offsets_pipeline import input_text
+from offsets_pipeline.common import input_text
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageReader, OffsetStorageWriter
 from offsets_pipeline.connect.offset_committer import FlushSettings, OffsetCommitter, initialize_offsets
 from offsets_pipeline.connect.target_states import PAUSED, STOPPED, target_state_of

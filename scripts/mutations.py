@@ -50,10 +50,12 @@ APPENDS = ("tests/unit/coordinator/test_log.py", "tests/unit/coordinator/test_re
 COLUMNS, ROWS, BOTH, COORDINATES, FOLDS, TABLES = "columns", "rows", "both", "coordinator", "fold", "delta"
 STATE = "semantics/partition_state.py"
 REPLAY = "semantics/columnar_replay.py"
-MERGE, CHANGES, FOLD, PROGRESS = (f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress"))
-UNFOLDED, STORED = "state/unfolded.py", "state/stored_rows.py"
+MERGE, CHANGES, FOLD, PROGRESS = (
+    f"fold/state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress")
+)
+UNFOLDED, STORED = "fold/state/unfolded.py", "fold/state/stored_rows.py"
 PUBLISHED, PUBLISHING, DERIVED, BELONGING = (
-    f"state/{name}.py" for name in ("published_rows", "publishing", "derived_tables", "belonging")
+    f"fold/state/{name}.py" for name in ("published_rows", "publishing", "derived_tables", "belonging")
 )
 CONNECT_TESTS = ("tests/unit/connect",)
 TARGET = "connect/target_table.py"
@@ -62,7 +64,7 @@ TOPIC_ROWS, TOPIC_COLUMNS = "semantics/topic_state.py", "semantics/topic_replay.
 ANSWERING, WRITER, MANAGEMENT = (
     f"connect/{name}.py" for name in ("connector_offsets", "offset_backing_store", "offset_management")
 )
-STORAGE, PUT, DOOR_FILE = (f"delta/{name}.py" for name in ("storage", "put_if_absent", "table_folder"))
+STORAGE, PUT, DOOR_FILE = (f"store/delta/{name}.py" for name in ("storage", "put_if_absent", "table_folder"))
 
 
 class Mutation(NamedTuple):
@@ -114,7 +116,12 @@ MUTATIONS = [
     ),
     Mutation("R2", COLUMNS, "semantics/transactions.py", "(step > 1)", "(step > 2)", COMPACTION),
     Mutation(
-        "R3", BOTH, "record/decode.py", 'raise CorruptRecord("key", "record has no key")', "key = bytes(2)", RECORD
+        "R3",
+        BOTH,
+        "kafka/record/decode.py",
+        'raise CorruptRecord("key", "record has no key")',
+        "key = bytes(2)",
+        RECORD,
     ),
     Mutation(
         "R3",
@@ -126,7 +133,7 @@ MUTATIONS = [
     Mutation(
         "R3",
         COLUMNS,
-        "record/commit_columns.py",
+        "kafka/record/commit_columns.py",
         "valid=of_key.valid & (tombstone | decodes)",
         "valid=of_key.valid & decodes",
     ),
@@ -149,22 +156,24 @@ MUTATIONS = [
         COMPACTION,
     ),
     Mutation("R6", BOTH, "semantics/survivors.py", "np.isin(last, unread)", "np.isin(last, unread[:0])", CLEANING),
-    Mutation("R7", COLUMNS, "record/commit_columns.py", "& ~(legacy_key & (self.version != 0))", "", RECORD),
+    Mutation("R7", COLUMNS, "kafka/record/commit_columns.py", "& ~(legacy_key & (self.version != 0))", "", RECORD),
     Mutation(
         "R7",
         COLUMNS,
-        "record/commit_columns.py",
+        "kafka/record/commit_columns.py",
         "mask=self.tombstone | (column == NONE_ON_WIRE)",
         "mask=self.tombstone",
         RECORD,
     ),
-    Mutation("R7", ROWS, "record/message_types.py", "NONE_SENTINEL = -1", "NONE_SENTINEL = -2", RECORD),
+    Mutation("R7", ROWS, "kafka/record/message_types.py", "NONE_SENTINEL = -1", "NONE_SENTINEL = -2", RECORD),
     Mutation("R7", ROWS, STATE, "None if topic_id == NO_TOPIC_ID else topic_id", "topic_id"),
-    Mutation("R8", ROWS, "record/schema.py", "data = reader.raw(size,", "data = reader.raw(max(size, 1),", RECORD),
+    Mutation(
+        "R8", ROWS, "kafka/record/schema.py", "data = reader.raw(size,", "data = reader.raw(max(size, 1),", RECORD
+    ),
     Mutation(
         "R8",
         ROWS,
-        "record/schema.py",
+        "kafka/record/schema.py",
         "is_null = present <= 0 if tagged else present < 0",
         "is_null = present < 0",
         RECORD,
@@ -239,7 +248,7 @@ MUTATIONS = [
     Mutation(
         "R12",
         COLUMNS,
-        "state/replay_start.py",
+        "fold/state/replay_start.py",
         'if commit["position"] != commit["record_offset"]:',
         "if False:",
         ("tests/unit/state/test_semantics.py", *CLASSIC),
@@ -247,7 +256,7 @@ MUTATIONS = [
     Mutation(
         "R12",
         BOTH,
-        "state/merge_on_read.py",
+        "fold/state/merge_on_read.py",
         "CASE WHEN committed_offset IS NULL THEN -1 ELSE record_offset END",
         "record_offset",
         ("tests/unit/state/test_semantics.py",),
@@ -306,7 +315,7 @@ MUTATIONS = [
     Mutation(
         "R14",
         COLUMNS,
-        "state/changes.py",
+        "fold/state/changes.py",
         "known.with_offsets(asked, _of_groups(deleted, asked))",
         "set()",
         ("tests/unit/state/test_semantics.py",),
@@ -465,7 +474,7 @@ MUTATIONS = [
     Mutation(
         "R29",
         BOTH,
-        "lag/starting_offset.py",
+        "questions/lag/starting_offset.py",
         "return position.earliest, ",
         "return position.latest, ",
         ("tests/unit/lag/test_starting_offset.py",),
@@ -559,7 +568,7 @@ MUTATIONS = [
     Mutation(
         "R36",
         BOTH,
-        "query/answer_time.py",
+        "questions/query/answer_time.py",
         "max(newest.get(at, 0), read_at.get(at, 0), appended_ms)",
         "read_at.get(at, 0)",
         ("tests/unit/state/test_answer_time.py",),
@@ -575,7 +584,7 @@ MUTATIONS = [
     Mutation(
         "R37",
         BOTH,
-        "lag/time_lag.py",
+        "questions/lag/time_lag.py",
         "ends[before] + share * grown",
         "ends[before]",
         ("tests/unit/lag/test_status_between_samples.py",),
@@ -583,7 +592,7 @@ MUTATIONS = [
     Mutation(
         "R37",
         BOTH,
-        "lag/lag_rows.py",
+        "questions/lag/lag_rows.py",
         "np.minimum(self.data_ms, until_ms)",
         "np.full(len(self.data_ms), until_ms)",
         ("tests/unit/lag/test_status_between_samples.py",),
@@ -591,7 +600,7 @@ MUTATIONS = [
     Mutation(
         "R37",
         BOTH,
-        "lag/lag_rows.py",
+        "questions/lag/lag_rows.py",
         "(committed > at_ms) & (at_ms < self.data_ms)",
         "committed < 0",
         ("tests/unit/lag/test_status_between_samples.py",),
@@ -599,7 +608,7 @@ MUTATIONS = [
     Mutation(
         "R37",
         BOTH,
-        "lag/broker_source.py",
+        "questions/lag/broker_source.py",
         "            elif at_ms >= self._now_ms:",
         "            elif True:",
         ("tests/unit/lag/test_broker_source.py",),
@@ -814,7 +823,12 @@ MUTATIONS = [
         QUESTIONS,
     ),
     Mutation(
-        "STATE", FOLDS, "query/state_reader.py", "if self._progress().says_same(progress):", "if True:", STATE_WRITER
+        "STATE",
+        FOLDS,
+        "questions/query/state_reader.py",
+        "if self._progress().says_same(progress):",
+        "if True:",
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
@@ -866,7 +880,7 @@ MUTATIONS = [
     Mutation(
         "STATE",
         FOLDS,
-        "state/replay_start.py",
+        "fold/state/replay_start.py",
         '"producer_id": commit["producer_id"]',
         '"producer_id": None',
         STATE_WRITER,
@@ -879,11 +893,18 @@ MUTATIONS = [
         "if True:",
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, "state/current.py", "if at in behind & chosen else each", "if False else each", QUESTIONS),
-    Mutation("STATE", FOLDS, "state/current.py", "if is_other_log and unfolded:", "if False:", QUESTIONS),
-    Mutation("STATE", FOLDS, "state/fold_rest.py", "**progressed(start, changes.partitions, 0)", "", QUESTIONS),
     Mutation(
-        "STATE", FOLDS, "state/fold_rest.py", "self._tables.append(conformed(rows, self._table))", "pass", QUESTIONS
+        "STATE", FOLDS, "fold/state/current.py", "if at in behind & chosen else each", "if False else each", QUESTIONS
+    ),
+    Mutation("STATE", FOLDS, "fold/state/current.py", "if is_other_log and unfolded:", "if False:", QUESTIONS),
+    Mutation("STATE", FOLDS, "fold/state/fold_rest.py", "**progressed(start, changes.partitions, 0)", "", QUESTIONS),
+    Mutation(
+        "STATE",
+        FOLDS,
+        "fold/state/fold_rest.py",
+        "self._tables.append(conformed(rows, self._table))",
+        "pass",
+        QUESTIONS,
     ),
     Mutation("STATE", FOLDS, STORED, "pc.less_equal(facts", "pc.greater_equal(facts", STATE_WRITER),
     Mutation("STATE", FOLDS, STORED, "if not log_partitions_in(file).issubset(partitions):", "if False:", STATE_WRITER),
@@ -893,7 +914,12 @@ MUTATIONS = [
     Mutation("STATE", FOLDS, MERGE, "places.slice(0, last).filter(is_last), ", "", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "if self.has_tie:", "if False:", STATE_WRITER),
     Mutation(
-        "DOOR", TABLES, "delta/data_file.py", "values[first] <= highest[name]", "values[first] < highest[name]", DOOR
+        "DOOR",
+        TABLES,
+        "store/delta/data_file.py",
+        "values[first] <= highest[name]",
+        "values[first] < highest[name]",
+        DOOR,
     ),
     Mutation(
         "STATE",
@@ -948,7 +974,7 @@ MUTATIONS = [
     Mutation(
         "DOOR",
         TABLES,
-        "delta/table_folder.py",
+        "store/delta/table_folder.py",
         'if actions is None or any(action["remove"]["path"] in added for action in actions if "remove" in action):',
         "if actions is None:",
         (f"{STATE_UNIT}/test_fold_log.py",),
@@ -976,7 +1002,7 @@ MUTATIONS = [
         "",
         FORMATS,
     ),
-    Mutation("DOOR", TABLES, "state/fold.py", "    store.require_format()\n", "", FORMATS),
+    Mutation("DOOR", TABLES, "fold/state/fold.py", "    store.require_format()\n", "", FORMATS),
     Mutation("DOOR", TABLES, STORAGE, "if seen != self._seen:", "if not self._seen:", APPENDS),
     Mutation("DOOR", TABLES, STORAGE, "if self.read(name) != contents:", "if False:", (*DOOR, *APPENDS)),
     Mutation("DOOR", TABLES, DOOR_FILE, "            self.refuse_unwritable(committed)\n", "", DOOR),
@@ -988,7 +1014,7 @@ MUTATIONS = [
         "",
         DOOR,
     ),
-    Mutation("DOOR", TABLES, "delta/protocol.py", "ensure_ascii=False", "ensure_ascii=True", (IDENTIFIERS,)),
+    Mutation("DOOR", TABLES, "store/delta/protocol.py", "ensure_ascii=False", "ensure_ascii=True", (IDENTIFIERS,)),
     Mutation("DOOR", TABLES, DOOR_FILE, 'action["txn"]["appId"] in applications', "False", DOOR),
     Mutation("DOOR", TABLES, DOOR_FILE, 'action["remove"]["path"] in removed', "False", DOOR),
     Mutation("DOOR", TABLES, DOOR_FILE, 'action["metaData"]["id"] != seen.table_id', "False", DOOR),
@@ -1011,12 +1037,17 @@ MUTATIONS = [
         DOOR,
     ),
     Mutation(
-        "DOOR", TABLES, "delta/snapshot.py", '_changed[action["remove"]["path"]] = None', "_has_vectors |= False", DOOR
+        "DOOR",
+        TABLES,
+        "store/delta/snapshot.py",
+        '_changed[action["remove"]["path"]] = None',
+        "_has_vectors |= False",
+        DOOR,
     ),
     Mutation(
         "DOOR",
         TABLES,
-        "delta/snapshot.py",
+        "store/delta/snapshot.py",
         "        if reason is not None:\n",
         "        if False:\n",
         (*DOOR, "tests/unit/coordinator/test_table_features.py"),
@@ -1024,16 +1055,16 @@ MUTATIONS = [
     Mutation(
         "DOOR",
         TABLES,
-        "delta/snapshot.py",
+        "store/delta/snapshot.py",
         "            if self._has_vectors or has_deletion_vectors(self._loaded):\n",
         "            if False:\n",
         (*DOOR, "tests/unit/coordinator/test_table_features.py"),
     ),
-    Mutation("DOOR", TABLES, "delta/reader.py", "if _GAP not in str(error) or ", "if True or ", DOOR),
+    Mutation("DOOR", TABLES, "store/delta/reader.py", "if _GAP not in str(error) or ", "if True or ", DOOR),
     Mutation(
         "DOOR",
         TABLES,
-        "delta/protocol.py",
+        "store/delta/protocol.py",
         'if protocol["minWriterVersion"] > _WRITER_VERSION:',
         "if False:",
         (*DOOR, "tests/unit/coordinator/test_table_features.py"),
@@ -1041,7 +1072,7 @@ MUTATIONS = [
     Mutation(
         "DOOR",
         TABLES,
-        "delta/protocol.py",
+        "store/delta/protocol.py",
         'if protocol["minReaderVersion"] > _READER_VERSION:',
         "if False:",
         (*DOOR, "tests/unit/coordinator/test_table_features.py"),
@@ -1049,18 +1080,20 @@ MUTATIONS = [
     Mutation(
         "DOOR",
         TABLES,
-        "delta/upkeep.py",
+        "store/delta/upkeep.py",
         "together, seen=seen, is_change=False",
         "together, seen=seen, is_change=True",
         DOOR,
     ),
-    Mutation("DOOR", TABLES, "delta/upkeep.py", "if file.size < SMALL_BYTES:", "if True:", DOOR),
-    Mutation("DOOR", TABLES, "delta/upkeep.py", "if held + file.size > TARGET_BYTES:", "if False:", DOOR),
-    Mutation("DOOR", TABLES, "delta/upkeep.py", "            continue\n", "            raise\n", DOOR),
-    Mutation("DOOR", TABLES, "delta/upkeep.py", "sorted(file.partition.items())", "()", DOOR),
-    Mutation("DOOR", TABLES, "delta/upkeep.py", 'unchecked | {"full": True, ', "unchecked | {", DOOR),
-    Mutation("DOOR", TABLES, "delta/retry.py", "if attempt == settings.max_retries:", "if True:", DOOR),
-    Mutation("DOOR", TABLES, "delta/retry.py", "min(2 * backoff_ms, settings.max_backoff_ms)", "2 * backoff_ms", DOOR),
+    Mutation("DOOR", TABLES, "store/delta/upkeep.py", "if file.size < SMALL_BYTES:", "if True:", DOOR),
+    Mutation("DOOR", TABLES, "store/delta/upkeep.py", "if held + file.size > TARGET_BYTES:", "if False:", DOOR),
+    Mutation("DOOR", TABLES, "store/delta/upkeep.py", "            continue\n", "            raise\n", DOOR),
+    Mutation("DOOR", TABLES, "store/delta/upkeep.py", "sorted(file.partition.items())", "()", DOOR),
+    Mutation("DOOR", TABLES, "store/delta/upkeep.py", 'unchecked | {"full": True, ', "unchecked | {", DOOR),
+    Mutation("DOOR", TABLES, "store/delta/retry.py", "if attempt == settings.max_retries:", "if True:", DOOR),
+    Mutation(
+        "DOOR", TABLES, "store/delta/retry.py", "min(2 * backoff_ms, settings.max_backoff_ms)", "2 * backoff_ms", DOOR
+    ),
     Mutation(
         "DOOR",
         TABLES,
@@ -1073,7 +1106,7 @@ MUTATIONS = [
     Mutation(
         "DOOR",
         TABLES,
-        "delta/data_file.py",
+        "store/delta/data_file.py",
         "bound.value // 1000 / 1000",
         "bound.value // 1000 / 1000 + 1",
         ("tests/unit/log/test_file_writer.py",),
@@ -1081,13 +1114,18 @@ MUTATIONS = [
     Mutation(
         "DOOR",
         TABLES,
-        "delta/data_file.py",
+        "store/delta/data_file.py",
         '            system.delete_file(f"{path}/{name}")',
         "            pass",
         DOOR,
     ),
     Mutation(
-        "DOOR", TABLES, "delta/reader.py", "str(each).lower() if isinstance(each, bool)", "str(each) if False", DOOR
+        "DOOR",
+        TABLES,
+        "store/delta/reader.py",
+        "str(each).lower() if isinstance(each, bool)",
+        "str(each) if False",
+        DOOR,
     ),
     Mutation("DOOR", TABLES, DOOR_FILE, "{path}/{unquote(file.name)}", "{path}/{file.name}", DOOR),
     Mutation(
@@ -1204,7 +1242,7 @@ MUTATIONS = [
         "",
         DOOR,
     ),
-    Mutation("STATE", FOLDS, "state/view_queries.py", "AND NOT {hides_offsets}", "", PUBLISHED_AS_OF),
+    Mutation("STATE", FOLDS, "fold/state/view_queries.py", "AND NOT {hides_offsets}", "", PUBLISHED_AS_OF),
     Mutation(
         "STATE", FOLDS, PUBLISHED, '_STAYS = f"{HIDES_OFFSETS} OR misplaced"', "_STAYS = HIDES_OFFSETS", STATE_WRITER
     ),

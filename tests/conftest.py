@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import FoldSettings, SparkSettings
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import FoldSettings, SparkSettings
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def settings() -> Settings:
 @pytest.fixture(scope="session")
 def spark(settings: Settings) -> Iterator[SparkSession]:
     """The one Spark session of the run, started through the program's own build_session."""
-    from offsets_pipeline.session import build_session  # noqa: PLC0415 (imports pyspark: not for unit tests)
+    from offsets_pipeline.store.session import build_session  # noqa: PLC0415 (imports pyspark: not for unit tests)
 
     session = build_session(
         "tests",
@@ -250,7 +250,7 @@ def s3(s3_server: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def empty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """An empty store of so many log partitions, of these semantics; made once a run: take a copy to change anything."""
-    from offsets_pipeline.store import MIRRORED, Store, StoreProperties  # noqa: PLC0415 (imports pyspark)
+    from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties  # noqa: PLC0415 (imports pyspark)
 
     made: dict[StoreProperties, Path] = {}
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.exposition import generate_latest
 
-from offsets_pipeline.metrics.exposition import registry_of
+from offsets_pipeline.service.metrics.exposition import registry_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsets_pipeline.metrics.metric_families import ValueSource
+    from offsets_pipeline.service.metrics.metric_families import ValueSource
 
 Figures = dict[str, dict[str, float]]
 

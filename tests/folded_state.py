@@ -7,19 +7,19 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from offsets_pipeline.delta.data_file import ALL_ROWS, with_values
-from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.fold.state import replay_start
+from offsets_pipeline.fold.state.changes import StateFolders, write_changes
+from offsets_pipeline.fold.state.fold_progress import PartitionProgress, progressed
+from offsets_pipeline.fold.state.fold_rest import FactsInMemory
+from offsets_pipeline.fold.state.known import KnownGroups
+from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS, STATE_TABLES
+from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
 from offsets_pipeline.semantics.partition_state import CommittedOffset
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.state import replay_start
-from offsets_pipeline.state.changes import StateFolders, write_changes
-from offsets_pipeline.state.fold_progress import PartitionProgress, progressed
-from offsets_pipeline.state.fold_rest import FactsInMemory
-from offsets_pipeline.state.known import KnownGroups
-from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS, STATE_TABLES
+from offsets_pipeline.store.delta.data_file import ALL_ROWS, with_values
 from tests.logs import NO_TOPIC_ID, Identity, input_table
 from tests.replays import Replayed, in_microseconds, named_topics
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsets_pipeline.delta.data_file import Only
+    from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.semantics.log_row import LogRow
-    from offsets_pipeline.state.merge_on_read import StateTable
+    from offsets_pipeline.store.delta.data_file import Only
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

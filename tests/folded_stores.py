@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import FoldSettings
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.store_folder import create_tables
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import FoldSettings
+from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
-from offsets_pipeline.state.fold import fold_log
-from offsets_pipeline.store import Store
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.store_folder import create_tables
+from offsets_pipeline.store.store import Store
 from tests.logs import capture_partitions, capture_rows, capture_semantics
 from tests.spark.stores import CLOCK, appended
 

@@ -11,17 +11,17 @@ import pyarrow.compute as pc
 from deltalake import write_deltalake
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS
-from offsets_pipeline.record.segment import SEGMENT_SCHEMA, read_segment
+from offsets_pipeline.kafka.record.segment import SEGMENT_SCHEMA, read_segment
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.store import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS
+from offsets_pipeline.store.store import MIRRORED, StoreProperties
 from tests.logs import CAPTURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from offsets_pipeline.delta.schemas import Table
+    from offsets_pipeline.store.delta.schemas import Table
 
 LOG_SCHEMA = LOG.arrow_schema()
 _BOUNDS_SCHEMA = LOG_PARTITIONS.arrow_schema()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from offsets_pipeline.record.decode import DecodedKey, DecodedValue
-from offsets_pipeline.record.encode import encode_key, encode_value
-from offsets_pipeline.record.message_types import MESSAGE_TYPES
-from offsets_pipeline.record.schema import ArrayOf, Field, Primitive, StructOf
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue
+from offsets_pipeline.kafka.record.encode import encode_key, encode_value
+from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES
+from offsets_pipeline.kafka.record.schema import ArrayOf, Field, Primitive, StructOf
+from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT, LogRow

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from offsets_pipeline.record.consumer_protocol import ASSIGNMENT, MAX_VERSION, SUBSCRIPTION
-from offsets_pipeline.record.schema import serde_for
-from offsets_pipeline.record.wire import write_int16
+from offsets_pipeline.kafka.record.consumer_protocol import ASSIGNMENT, MAX_VERSION, SUBSCRIPTION
+from offsets_pipeline.kafka.record.schema import serde_for
+from offsets_pipeline.kafka.record.wire import write_int16
 
 
 def subscription(*topics: str) -> bytes:

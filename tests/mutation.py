@@ -11,11 +11,11 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.record import wire
-from offsets_pipeline.record.batch import BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD, MAGIC_2
-from offsets_pipeline.record.columns import BATCH_HEADER
-from offsets_pipeline.record.compression import Codec, compress, decompress
-from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.kafka.record import wire
+from offsets_pipeline.kafka.record.batch import BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD, MAGIC_2
+from offsets_pipeline.kafka.record.columns import BATCH_HEADER
+from offsets_pipeline.kafka.record.compression import Codec, compress, decompress
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from tests.logs import CAPTURES
 from tests.record_batches import BatchOptions, encode_batch, read_varint, write_varint, write_varlong
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
-from offsets_pipeline.record.message_types import MESSAGE_TYPES
+from offsets_pipeline.kafka.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES
 from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT, LogRow
 from offsets_pipeline.semantics.partitioning import partition_for

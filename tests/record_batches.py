@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.record import batch as b
-from offsets_pipeline.record.columns import BATCH_HEADER, Headers
-from offsets_pipeline.record.compression import Codec, compress
-from offsets_pipeline.record.wire import Reader, write_uvarint
-from offsets_pipeline.record.write import NONE, control_key, control_value, encode_records, frame_batches
+from offsets_pipeline.kafka.record import batch as b
+from offsets_pipeline.kafka.record.columns import BATCH_HEADER, Headers
+from offsets_pipeline.kafka.record.compression import Codec, compress
+from offsets_pipeline.kafka.record.wire import Reader, write_uvarint
+from offsets_pipeline.kafka.record.write import NONE, control_key, control_value, encode_records, frame_batches
 
 if TYPE_CHECKING:
-    from offsets_pipeline.record.records import Int64s
+    from offsets_pipeline.kafka.record.records import Int64s
 
 #: Attribute bit of a batch whose base timestamp is a delete horizon.
 DELETE_HORIZON = 0x40

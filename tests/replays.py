@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.semantics import partition_state, table_replay
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.group_types import SHARE

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import Settings
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config import Settings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.state.fold import fold_log
-from offsets_pipeline.store import Store
-from offsets_pipeline.topic_positions.position_samples import sample_rows
-from offsets_pipeline.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.ingest.topic_positions.position_samples import sample_rows
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.store.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.config import Settings
-from offsets_pipeline.session import DELTA_CONF, build_session
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.store.session import DELTA_CONF, build_session
 from tests.programs import SPARK_SUBMIT, start
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 PROGRAM = """
 import sys
 from offsets_pipeline.cli import main
-from offsets_pipeline.config import load_settings
-from offsets_pipeline.session import build_session
+from offsets_pipeline.common.config import load_settings
+from offsets_pipeline.store.session import build_session
 table, store = sys.argv[1:]
 spark = build_session("program", load_settings())
 spark.range(3).write.format("delta").save(table)

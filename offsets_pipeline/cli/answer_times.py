@@ -6,7 +6,8 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.output import show_status, with_cluster, write_json, write_rows
-from offsets_pipeline.query.answer_time import (
+from offsets_pipeline.common.warnings import warn
+from offsets_pipeline.questions.query.answer_time import (
     HELD_BACK,
     MIRROR_BEHIND,
     NOT_FOLDED,
@@ -16,14 +17,13 @@ from offsets_pipeline.query.answer_time import (
     log_answer_at,
     log_answer_time,
 )
-from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.history.log_history import LogHistory
-    from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.history.log_history import LogHistory
+    from offsets_pipeline.questions.query.state_reader import StateReader
 
 _SHOWN = 5  # log partitions of a warning
 

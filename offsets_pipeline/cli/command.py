@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 import click
 from click.core import ParameterSource
 
+from offsets_pipeline.common.foreign_errors import in_one_line
+from offsets_pipeline.common.input_text import with_short_words
+from offsets_pipeline.common.printable import printable
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.foreign_errors import in_one_line
-from offsets_pipeline.input_text import with_short_words
-from offsets_pipeline.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
 
 _DEBUG_ENV = "OFFSETS_DEBUG"
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
@@ -163,7 +163,7 @@ class Command(click.Command):
         self.examples = examples
 
     def _run(self, **values: object) -> int:
-        from offsets_pipeline.config import load_settings
+        from offsets_pipeline.common.config import load_settings
 
         options = self.options.of(values)
         return options.run(load_settings(options.config))

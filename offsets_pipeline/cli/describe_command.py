@@ -12,7 +12,7 @@ from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_documents, write_lines, write_rows
 from offsets_pipeline.errors import NoSuchGroup
-from offsets_pipeline.query.group_listing import (
+from offsets_pipeline.questions.query.group_listing import (
     consumed_partitions,
     describe_matching,
     list_groups,
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from offsets_pipeline.cli.section_questions import Describe
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.lag.lag_rows import LagRow
-    from offsets_pipeline.query.answer_time import AnswerTime
-    from offsets_pipeline.query.describe import GroupAnswer, OffsetAnswer
-    from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.lag.lag_rows import LagRow
+    from offsets_pipeline.questions.query.answer_time import AnswerTime
+    from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
+    from offsets_pipeline.questions.query.state_reader import StateReader
 
     Row = tuple[Any, ...]
 

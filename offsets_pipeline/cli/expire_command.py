@@ -17,7 +17,7 @@ from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.cli.values import AS_SET
-from offsets_pipeline.clock import MS_OF_HOUR, SystemClock
+from offsets_pipeline.common.clock import MS_OF_HOUR, SystemClock
 from offsets_pipeline.coordinator.expiry_runs import (
     ExpiryRun,
     expire_once,
@@ -25,18 +25,18 @@ from offsets_pipeline.coordinator.expiry_runs import (
     open_coordinator,
     warn_of_partition,
 )
-from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.errors import NotCoordinator
-from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows, retention_inputs
+from offsets_pipeline.questions.query.retention_forecast import ForecastRow, forecast_rows, retention_inputs
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, forecast
+from offsets_pipeline.store.delta.properties import OWNED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from offsets_pipeline.cli.section_coordinator import ExpireOffsets
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.retention import GroupForecast
 

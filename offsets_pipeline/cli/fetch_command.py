@@ -9,21 +9,21 @@ from offsets_pipeline.cli.answer_times import TIME_COLUMNS, answer_time_of, time
 from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import with_cluster, write_rows
-from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.errors import UnknownTopicOrPartition
-from offsets_pipeline.lag.starting_offset import StartingOffset, Strategy, starting_offset
-from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
+from offsets_pipeline.ingest.topic_positions.positions import Position, Positions, TimedOffset
+from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
+from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
+from offsets_pipeline.questions.lag.starting_offset import StartingOffset, Strategy, starting_offset
+from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.topic_positions.position_samples import PositionSamples
-from offsets_pipeline.topic_positions.positions import Position, Positions, TimedOffset
-from offsets_pipeline.topic_positions.sample_files import read_sample_file
-from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 
 if TYPE_CHECKING:
     from offsets_pipeline.cli.section_questions import Fetch
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.query.state_reader import StateReader
 
 
 def fetch(options: Fetch, settings: Settings) -> int:
@@ -81,7 +81,7 @@ def _positions(store: str, reader: StateReader, options: Fetch, settings: Settin
     asked = options.positions_from
     if asked.bootstrap_server is not None:
         # a broker's client takes long to import
-        from offsets_pipeline.topic_positions.broker_positions import ask_broker
+        from offsets_pipeline.ingest.topic_positions.broker_positions import ask_broker
 
         kafka = kafka_options(asked.bootstrap_server, asked.client_options, settings)
         return ask_broker(kafka, [options.topic], since_ms)

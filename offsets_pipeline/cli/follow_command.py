@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import spark_when_needed
 from offsets_pipeline.cli.stopping import Stopping, is_submitted
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.delta.filesystems import arrow_folder
-from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.fold.stream.follow import follow
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
-from offsets_pipeline.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease
-from offsets_pipeline.metrics.exposition import Exposition
+from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler, SamplerThread
 from offsets_pipeline.observability.collectors import QueryMetrics, StateMetrics, TopicMetrics
 from offsets_pipeline.observability.group_metrics import GroupMetrics
 from offsets_pipeline.observability.operator_log import OperatorLog, TopicLog
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.stream.follow import follow
-from offsets_pipeline.topic_positions.position_sampler import PositionSampler, SamplerThread
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.service.metrics.exposition import Exposition
+from offsets_pipeline.store.delta.filesystems import arrow_folder
+from offsets_pipeline.store.delta.schemas import TOPIC_OFFSETS
+from offsets_pipeline.store.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from offsets_pipeline.broker.kafka_options import KafkaOptions
     from offsets_pipeline.cli.section_sources import OfTopic
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.metrics.metric_families import Values, ValueSource
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+    from offsets_pipeline.service.metrics.metric_families import Values, ValueSource
+    from offsets_pipeline.store.store import Store
 
 
 def read_topic(options: OfTopic, settings: Settings, *, fold: bool) -> int:

@@ -14,20 +14,20 @@ from offsets_pipeline.cli.answer_times import answer_time_of, time_fields, write
 from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.stopping import Stopping
-from offsets_pipeline.clock import SystemClock, shown_time
-from offsets_pipeline.lag.lag_rows import group_lags
-from offsets_pipeline.periodic import Periodic
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.group_listing import GroupFigures, list_groups, matching
-from offsets_pipeline.topic_positions.sample_table import table_of
+from offsets_pipeline.common.clock import SystemClock, shown_time
+from offsets_pipeline.common.periodic import Periodic
+from offsets_pipeline.ingest.topic_positions.sample_table import table_of
+from offsets_pipeline.questions.lag.lag_rows import group_lags
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.group_listing import GroupFigures, list_groups, matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from offsets_pipeline.cli.section_questions import ListedGroups, ListGroups, Top
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.query.answer_time import AnswerTime
-    from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.query.answer_time import AnswerTime
+    from offsets_pipeline.questions.query.state_reader import StateReader
 
 _COLUMNS = ("group", "type", "state", "members", "topics", "offsets", "last_commit", "lag", "lag_as_of")
 _CLEAR = "\x1b[H\x1b[2J"

@@ -9,23 +9,23 @@ from offsets_pipeline.cli.answer_times import log_answer_time_of, time_fields
 from offsets_pipeline.cli.describe_command import StoreAnswer, show_groups
 from offsets_pipeline.cli.opened import open_logs
 from offsets_pipeline.cli.output import with_cluster, write_documents, write_rows
-from offsets_pipeline.clock import shown_time
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.printable import printable
+from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import NoSuchGroup
-from offsets_pipeline.history.deletion_causes import Retention
-from offsets_pipeline.history.group_timeline import TimelineEvent, WhyAnswer, group_timeline
-from offsets_pipeline.history.group_timeline import why as why_of
-from offsets_pipeline.printable import printable
-from offsets_pipeline.query.as_of import offsets_as_of
+from offsets_pipeline.questions.history.deletion_causes import Retention
+from offsets_pipeline.questions.history.group_timeline import TimelineEvent, WhyAnswer, group_timeline
+from offsets_pipeline.questions.history.group_timeline import why as why_of
+from offsets_pipeline.questions.query.as_of import offsets_as_of
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE
-from offsets_pipeline.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from offsets_pipeline.cli.section_past import AsOf, History, Why
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.history.log_history import LogHistory
-    from offsets_pipeline.query.as_of import AsOfAnswer
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.history.log_history import LogHistory
+    from offsets_pipeline.questions.query.as_of import AsOfAnswer
 
 _LISTS = {"candidates", "deletions"}  # fields of WhyAnswer that CSV lacks
 _EVENT_COLUMNS = [name for name in TimelineEvent.__dataclass_fields__ if name != "time_ms"]

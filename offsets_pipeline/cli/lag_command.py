@@ -13,19 +13,19 @@ from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import with_cluster, write_rows
 from offsets_pipeline.errors import NoSuchGroup
-from offsets_pipeline.history.log_history import LogHistory
-from offsets_pipeline.lag.lag_rows import GroupLag, LagRow, group_lags
-from offsets_pipeline.query.as_of import offsets_as_of
-from offsets_pipeline.query.group_listing import describe_matching, is_pattern, matching, without_match
+from offsets_pipeline.questions.history.log_history import LogHistory
+from offsets_pipeline.questions.lag.lag_rows import GroupLag, LagRow, group_lags
+from offsets_pipeline.questions.query.as_of import offsets_as_of
+from offsets_pipeline.questions.query.group_listing import describe_matching, is_pattern, matching, without_match
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from offsets_pipeline.cli.section_questions import Lag
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.query.answer_time import AnswerTime
-    from offsets_pipeline.query.describe import GroupAnswer
-    from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.query.answer_time import AnswerTime
+    from offsets_pipeline.questions.query.describe import GroupAnswer
+    from offsets_pipeline.questions.query.state_reader import StateReader
 
 
 def lag(options: Lag, settings: Settings) -> int:

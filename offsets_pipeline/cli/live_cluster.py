@@ -7,28 +7,28 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
 from offsets_pipeline.cli.options import PositionsFrom
-from offsets_pipeline.clock import SystemClock, shown_time
-from offsets_pipeline.lag.lag_of_groups import lag_of_groups
-from offsets_pipeline.lag.lag_rows import topics_of
-from offsets_pipeline.lag.position_sources import SampledPositions
-from offsets_pipeline.topic_positions.position_samples import PositionSamples
-from offsets_pipeline.topic_positions.sample_table import read_samples, samples_of, table_of
-from offsets_pipeline.warnings import warn
+from offsets_pipeline.common.clock import SystemClock, shown_time
+from offsets_pipeline.common.warnings import warn
+from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
+from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, samples_of, table_of
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, parse_options
+from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
+from offsets_pipeline.questions.lag.lag_rows import topics_of
+from offsets_pipeline.questions.lag.position_sources import SampledPositions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from offsets_pipeline.broker.cluster import Cluster
     from offsets_pipeline.cli.options import LiveBrokers
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.lag.lag_rows import LagRow
-    from offsets_pipeline.lag.position_sources import PositionSource
-    from offsets_pipeline.query.answer_time import AnswerTime
-    from offsets_pipeline.query.describe import GroupAnswer
-    from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.kafka.broker.cluster import Cluster
+    from offsets_pipeline.questions.lag.lag_rows import LagRow
+    from offsets_pipeline.questions.lag.position_sources import PositionSource
+    from offsets_pipeline.questions.query.answer_time import AnswerTime
+    from offsets_pipeline.questions.query.describe import GroupAnswer
+    from offsets_pipeline.questions.query.state_reader import StateReader
 
 _STALE_INTERVALS = 3
 
@@ -42,7 +42,7 @@ def kafka_options(
     """
     given = settings.kafka.options
     if command_config is not None:
-        from offsets_pipeline.topic_positions.broker_positions import read_client_properties
+        from offsets_pipeline.ingest.topic_positions.broker_positions import read_client_properties
 
         given = read_client_properties(command_config)
     return KafkaOptions(bootstrap_server, {**given, **parse_options(client_options)})
@@ -63,14 +63,14 @@ class LiveCluster:
 
     def coordinators(self, offsets_topic: str | None) -> Mapping[int, str]:
         """Return the coordinators of groups by log partition. Raises the errors of `Cluster`."""
-        from offsets_pipeline.broker.group_coordinators import coordinators_of_log
+        from offsets_pipeline.kafka.broker.group_coordinators import coordinators_of_log
 
         return coordinators_of_log(self.cluster, offsets_topic or self._settings.topic.name) if self.is_given else {}
 
     @cached_property
     def cluster(self) -> Cluster:
         """The cluster, if there is one to ask. Raises the errors of `Cluster`."""
-        from offsets_pipeline.broker.cluster import Cluster
+        from offsets_pipeline.kafka.broker.cluster import Cluster
 
         server = str(self._asked.bootstrap_server)
         kafka = kafka_options(server, self._asked.client_options, self._settings)
@@ -105,7 +105,7 @@ class LiveCluster:
         """
         topics, asked_ms = topics_of(groups), now_ms if at_ms is None else at_ms
         if isinstance(self._asked, PositionsFrom) and self._asked.positions is not None:
-            from offsets_pipeline.topic_positions.sample_files import read_sample_file
+            from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
 
             data_ms = min(time.data_ms.values(), default=asked_ms)
             of_file = read_sample_file(self._asked.positions, now_ms, topics, data_ms)
@@ -113,7 +113,7 @@ class LiveCluster:
         table = table_of(reader.location)
         if self.is_given:
             # a broker's client takes long to import
-            from offsets_pipeline.lag.broker_source import BrokerPositions
+            from offsets_pipeline.questions.lag.broker_source import BrokerPositions
 
             return BrokerPositions(self.cluster, topics, samples_of(table, topics), now_ms, at_ms)
         sampled = SampledPositions(read_samples(table, topics), asked_ms)

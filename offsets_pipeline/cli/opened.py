@@ -8,28 +8,28 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.output import show_status
-from offsets_pipeline.delta.properties import SCHEMA_PREFIX, beside, require_different_clusters
-from offsets_pipeline.delta.s3_access import is_s3
 from offsets_pipeline.errors import NoSuchStore
+from offsets_pipeline.store.delta.properties import SCHEMA_PREFIX, beside, require_different_clusters
+from offsets_pipeline.store.delta.s3_access import is_s3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pyspark.sql import SparkSession
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.coordinator.owned_store import OwnedStore
-    from offsets_pipeline.history.log_history import LogHistory
-    from offsets_pipeline.query.state_reader import StateReader
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.questions.history.log_history import LogHistory
+    from offsets_pipeline.questions.query.state_reader import StateReader
+    from offsets_pipeline.store.store import Store
 
 
 def start_spark(settings: Settings, *, is_small: bool = False) -> SparkSession:
     """Start Spark; ``is_small``: as for `build_session`. Raises JavaMissing."""
     from pyspark.logger import PySparkLogger
 
-    from offsets_pipeline.session import build_session
+    from offsets_pipeline.store.session import build_session
 
     show_status("starting Spark ...")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -43,7 +43,7 @@ def spark_when_needed(settings: Settings, *locations: str | None, is_small: bool
     ``locations`` are the stores that Spark is to open; ``is_small``: as for `build_session`. Raises JarsMissing.
     """
     if any(location and is_s3(location) for location in locations):
-        from offsets_pipeline.session import check_s3
+        from offsets_pipeline.store.session import check_s3
 
         check_s3()
     return cache(partial(start_spark, settings, is_small=is_small))
@@ -54,7 +54,7 @@ def open_store(location: str, settings: Settings) -> Store:
 
     Raises NoSuchStore, NotAStore, JarsMissing.
     """
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.store.store import Store
 
     return Store.open(spark_when_needed(settings, location), location)
 
@@ -94,7 +94,7 @@ def open_reader(location: str, settings: Settings, at_most: int | None = None) -
 
     ``at_most``: largest number of records that the reader folds; None: as set.
     """
-    from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.questions.query.state_reader import StateReader
 
     folder = open_folder(location, settings)
     return StateReader(folder, settings.questions.max_unfolded_records if at_most is None else at_most)
@@ -116,7 +116,7 @@ def open_readers(locations: Sequence[str], settings: Settings) -> dict[str, Stat
 
 def open_logs(locations: Sequence[str], settings: Settings) -> dict[str, LogHistory]:
     """Open the logs of stores, by location. Raises as `LogHistory`, StoreMismatch if two have one cluster name."""
-    from offsets_pipeline.history.log_history import LogHistory
+    from offsets_pipeline.questions.history.log_history import LogHistory
 
     logs = {location: LogHistory(open_folder(location, settings)) for location in dict.fromkeys(locations)}
     require_different_clusters({location: log.cluster for location, log in logs.items()})

@@ -9,7 +9,7 @@ import click
 from offsets_pipeline.cli.command import CommandOptions, Options, flag, grouped, option, several
 from offsets_pipeline.cli.output import FORMATS
 from offsets_pipeline.cli.values import ADDRESS, FILE, HOURS, INTERVAL, NO_DURATION, OPTION, PATH, SERVERS, TIME
-from offsets_pipeline.input_text import INT32_MAX
+from offsets_pipeline.common.input_text import INT32_MAX
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 if TYPE_CHECKING:

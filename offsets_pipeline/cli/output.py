@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from offsets_pipeline.printable import printable
+from offsets_pipeline.common.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence, Sized

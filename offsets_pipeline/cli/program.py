@@ -16,7 +16,7 @@ from offsets_pipeline.cli.section_questions import questions
 from offsets_pipeline.cli.section_sources import sources
 from offsets_pipeline.cli.section_state import state
 from offsets_pipeline.cli.section_upkeep import upkeep
-from offsets_pipeline.input_text import is_utf8, shown
+from offsets_pipeline.common.input_text import is_utf8, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

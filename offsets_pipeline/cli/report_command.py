@@ -11,12 +11,12 @@ from offsets_pipeline.cli.answer_times import mirror_interval_ms, warnings_of
 from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.errors import TargetNotWritable
-from offsets_pipeline.report.collect import ReportOptions, collect_report, state_at, state_now
+from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, state_at, state_now
 
 if TYPE_CHECKING:
     from offsets_pipeline.cli.options import ReportCoverage
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.report.model import Report
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.report.model import Report
 
 
 def collected(

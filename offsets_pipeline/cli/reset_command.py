@@ -9,11 +9,16 @@ from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_coordinator
 from offsets_pipeline.cli.output import write_rows
-from offsets_pipeline.clock import SystemClock, time_before_ms
+from offsets_pipeline.common.clock import SystemClock, time_before_ms
+from offsets_pipeline.common.printable import printable
+from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import NonEmptyGroup, NotCoordinator, OffsetsError
-from offsets_pipeline.offset_reset.group_offsets import mirrored_group_offsets, owned_group_offsets
-from offsets_pipeline.offset_reset.plan import (
+from offsets_pipeline.ingest.topic_positions.broker_positions import ask_broker
+from offsets_pipeline.ingest.topic_positions.positions import read_positions
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.repair.offset_reset.group_offsets import mirrored_group_offsets, owned_group_offsets
+from offsets_pipeline.repair.offset_reset.plan import (
     MAX_OFFSET,
     FromFile,
     Scenario,
@@ -25,24 +30,19 @@ from offsets_pipeline.offset_reset.plan import (
     ToTime,
     plan_reset,
 )
-from offsets_pipeline.offset_reset.plan_file import plan_csv, read_plan
-from offsets_pipeline.printable import printable
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.topic_positions.broker_positions import ask_broker
-from offsets_pipeline.topic_positions.positions import read_positions
-from offsets_pipeline.warnings import warn
+from offsets_pipeline.repair.offset_reset.plan_file import plan_csv, read_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
     from offsets_pipeline.cli.section_coordinator import ResetOffsets
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.offset_reset.plan import GroupOffsets, PlannedOffset, ResetPlan
+    from offsets_pipeline.ingest.topic_positions.positions import Positions
+    from offsets_pipeline.repair.offset_reset.plan import GroupOffsets, PlannedOffset, ResetPlan
     from offsets_pipeline.semantics.partition_state import TopicPartition
-    from offsets_pipeline.topic_positions.positions import Positions
 
 _COLUMNS = ("group", "topic", "partition", "new_offset", "current_offset")
 #: Commits of all groups wait together, so the last of many needs long.

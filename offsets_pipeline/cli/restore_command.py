@@ -7,33 +7,33 @@ from collections import defaultdict
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.group_offsets_client import fetch_group_offsets, refused_offsets
-from offsets_pipeline.broker.groups_client import list_groups
 from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.reset_command import raise_errors
-from offsets_pipeline.clock import shown_time
-from offsets_pipeline.delta.schemas import TOPICS
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError
-from offsets_pipeline.offset_reset.group_offsets import PROTOCOL_TYPES
-from offsets_pipeline.offset_reset.plan import GroupOffsets
-from offsets_pipeline.offset_reset.restore_plan import PastOffset, plan_restore, same_offset
-from offsets_pipeline.offset_reset.translation import TranslatedOffsets, moments_by_records, moments_by_samples
-from offsets_pipeline.query.as_of import offsets_as_of
+from offsets_pipeline.ingest.topic_positions.broker_positions import positions_of
+from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
+from offsets_pipeline.kafka.broker.cluster import Cluster
+from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets, refused_offsets
+from offsets_pipeline.kafka.broker.groups_client import list_groups
+from offsets_pipeline.questions.query.as_of import offsets_as_of
+from offsets_pipeline.repair.offset_reset.group_offsets import PROTOCOL_TYPES
+from offsets_pipeline.repair.offset_reset.plan import GroupOffsets
+from offsets_pipeline.repair.offset_reset.restore_plan import PastOffset, plan_restore, same_offset
+from offsets_pipeline.repair.offset_reset.translation import TranslatedOffsets, moments_by_records, moments_by_samples
 from offsets_pipeline.semantics.partition_state import TopicPartition
-from offsets_pipeline.topic_positions.broker_positions import positions_of
-from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
-from offsets_pipeline.warnings import warn
+from offsets_pipeline.store.delta.schemas import TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from offsets_pipeline.cli.section_coordinator import Restore
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.offset_reset.restore_plan import Finder, RestoredOffset, RestorePlan
-    from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.query.state_reader import StateReader
+    from offsets_pipeline.repair.offset_reset.restore_plan import Finder, RestoredOffset, RestorePlan
 
 _COLUMNS = ("group", "topic", "partition", "past_offset", "new_offset", "current_offset", "method", "detail")
 

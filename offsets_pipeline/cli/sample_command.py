@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.stopping import repeated
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.delta.filesystems import arrow_folder
-from offsets_pipeline.delta.store_folder import properties_of
+from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.errors import NoSuchTopic
-from offsets_pipeline.topic_positions.sample_files import read_sample_file
-from offsets_pipeline.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.store.delta.filesystems import arrow_folder
+from offsets_pipeline.store.delta.store_folder import properties_of
 
 if TYPE_CHECKING:
     from offsets_pipeline.cli.section_sources import SampleTopicOffsets
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
 
 
 def sample_topic_offsets(options: SampleTopicOffsets, settings: Settings) -> int:
@@ -38,7 +38,7 @@ def sample_topic_offsets(options: SampleTopicOffsets, settings: Settings) -> int
         sys.stdout.write(f"{added} positions added to {options.store}\n")
         return 0
     # a broker's client takes long to import
-    from offsets_pipeline.topic_positions.position_sampler import PositionSampler
+    from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler
 
     kafka = kafka_options(str(asked.bootstrap_server), asked.client_options, settings)
     with closing(PositionSampler(kafka, table, pattern, clock)) as sampler:

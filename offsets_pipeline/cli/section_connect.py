@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.connect.offset_management import OffsetManagement
 
 connectors = HelpSection("Connect")
@@ -58,7 +58,7 @@ class ListConnectors(SeveralStores):
         """Show the connectors. Raises StoreMismatch for a store without a topic of Connect."""
         from offsets_pipeline.cli.answer_times import answer_time_of, write_listing
         from offsets_pipeline.cli.opened import open_beside, open_readers
-        from offsets_pipeline.query.connectors import ConnectorInfo, list_connectors
+        from offsets_pipeline.questions.query.connectors import ConnectorInfo, list_connectors
         from offsets_pipeline.semantics.topic_kind import TopicKind
 
         listed: list[dict[str, Any]] = []
@@ -97,7 +97,7 @@ class DescribeConnector(OfConnector):
         from offsets_pipeline.cli.answer_times import answer_time_of
         from offsets_pipeline.cli.opened import open_beside, open_reader
         from offsets_pipeline.cli.output import write_json, write_rows
-        from offsets_pipeline.query.connectors import describe_connector
+        from offsets_pipeline.questions.query.connectors import describe_connector
         from offsets_pipeline.semantics.connect_keys import canonical_json
         from offsets_pipeline.semantics.topic_kind import TopicKind
 

@@ -24,13 +24,13 @@ from offsets_pipeline.cli.options import (
     time_option,
 )
 from offsets_pipeline.cli.values import COMMIT, DURATION, FILE, HOURS, OPTION, PLACE, TIME, TOPIC
-from offsets_pipeline.input_text import INT32_MAX
+from offsets_pipeline.common.input_text import INT32_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.coordinator import Coordinator
 
 _RETENTION_MAX_MS = 2**62  # the commit's time and this fit into 64 bits

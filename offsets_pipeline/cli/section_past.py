@@ -27,8 +27,8 @@ from offsets_pipeline.cli.values import FILE, INTERVAL, PARTITION, PATH, POSITIO
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.report.model import Report
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.report.model import Report
 
 _MAX_REQUEST_BYTES = 4_096  # requests of the report's page have no body
 
@@ -61,10 +61,10 @@ class ExportSegments(OneStore):
         """Write the segment files. Raises as `export_segments`."""
         from offsets_pipeline.cli.opened import open_reader
         from offsets_pipeline.cli.progress_bar import Progress, progress_bar
-        from offsets_pipeline.clock import shown_time
+        from offsets_pipeline.common.clock import shown_time
         from offsets_pipeline.errors import TargetNotEmpty
-        from offsets_pipeline.export.segment_export import export_segments
-        from offsets_pipeline.record.compression import Codec
+        from offsets_pipeline.kafka.record.compression import Codec
+        from offsets_pipeline.repair.export.segment_export import export_segments
 
         if "://" in self.to:
             raise TargetNotEmpty(f"cannot export to {self.to}: it is not a local folder; name a new or empty one")
@@ -179,8 +179,8 @@ class WriteReport(OneStore):
     def run(self, settings: Settings) -> int:
         """Write the page. Raises TargetNotWritable, and as `collect_report`."""
         from offsets_pipeline.cli.report_command import collected, write_page
-        from offsets_pipeline.clock import SystemClock
-        from offsets_pipeline.report.page import page
+        from offsets_pipeline.common.clock import SystemClock
+        from offsets_pipeline.questions.report.page import page
 
         write_page(self.html, page(collected(self.store, settings, SystemClock().now_ms(), self.coverage, self.at_ms)))
         sys.stdout.write(f"report of {self.store} written to {self.html}\n")
@@ -217,8 +217,8 @@ class ServeReport(OneStore):
         """
         from offsets_pipeline.cli.report_command import collected
         from offsets_pipeline.cli.serving import serve_until_stopped
-        from offsets_pipeline.clock import SystemClock
-        from offsets_pipeline.report.live_report import LiveReport
+        from offsets_pipeline.common.clock import SystemClock
+        from offsets_pipeline.questions.report.live_report import LiveReport
 
         clock = SystemClock()
 

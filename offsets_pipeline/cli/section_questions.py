@@ -22,8 +22,8 @@ from offsets_pipeline.cli.options import (
 from offsets_pipeline.cli.values import INTERVAL, PARTITION, RESET, SCHEMA
 
 if TYPE_CHECKING:
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.lag.starting_offset import ResetPolicy
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.lag.starting_offset import ResetPolicy
 
 #: States and types of groups, of all that Kafka has.
 _STATES = (
@@ -209,7 +209,7 @@ class LogInfo(SeveralStores):
         """Show each log partition."""
         from offsets_pipeline.cli.answer_times import answer_time_of, write_listing
         from offsets_pipeline.cli.opened import open_readers
-        from offsets_pipeline.query.log_info import OF_TOPIC, LogPartitionInfo, log_info
+        from offsets_pipeline.questions.query.log_info import OF_TOPIC, LogPartitionInfo, log_info
 
         readers = open_readers(self.stores, settings)
         listed: list[dict[str, Any]] = []
@@ -255,7 +255,7 @@ class Sql(SeveralStores):
             raise click.UsageError("give either a QUERY or --tables")
         if self.spark and self.query is not None:
             return self._run_in_spark(settings, self.query)
-        from offsets_pipeline.query.local_sql import LocalSql
+        from offsets_pipeline.questions.query.local_sql import LocalSql
 
         readers = open_readers(self.stores, settings)
         beside = [open_beside(store, reader, settings) for store, reader in readers.items()]
@@ -273,8 +273,8 @@ class Sql(SeveralStores):
         from offsets_pipeline.cli.answer_times import answer_time_of
         from offsets_pipeline.cli.opened import open_reader, spark_when_needed
         from offsets_pipeline.cli.output import write_rows
-        from offsets_pipeline.delta.reader import UNREADABLE
-        from offsets_pipeline.query.views import run_query
+        from offsets_pipeline.questions.query.views import run_query
+        from offsets_pipeline.store.delta.reader import UNREADABLE
 
         columns, rows = run_query(spark_when_needed(settings, *self.stores), *self.stores, query=query)
         for store in self.stores:
@@ -297,7 +297,7 @@ class CreateViews(SeveralStores):
     def run(self, settings: Settings) -> int:
         """Create the views. Raises CatalogMissing."""
         from offsets_pipeline.cli.opened import spark_when_needed
-        from offsets_pipeline.query.views import create_views
+        from offsets_pipeline.questions.query.views import create_views
 
         created = create_views(spark_when_needed(settings, *self.stores), *self.stores, schema=self.schema)
         names = ", ".join(f"{self.schema}.{name}" for name in created)

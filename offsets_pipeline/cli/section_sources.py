@@ -20,12 +20,12 @@ from offsets_pipeline.cli.options import (
     partitions_option,
 )
 from offsets_pipeline.cli.values import ADDRESS, FILE, INTERVAL, PATH, PATTERN, TOPIC_NAME, ZOOKEEPER
-from offsets_pipeline.warnings import warn
+from offsets_pipeline.common.warnings import warn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 sources = HelpSection("Sources")
@@ -63,7 +63,7 @@ class IngestSegments(OneStore):
         """Append the files, and warn about bytes that were left out."""
         from offsets_pipeline.cli.opened import spark_when_needed
         from offsets_pipeline.cli.progress_bar import progress_bar, tasks
-        from offsets_pipeline.clock import SystemClock
+        from offsets_pipeline.common.clock import SystemClock
         from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 
         spark = spark_when_needed(settings, self.store)

@@ -9,7 +9,7 @@ from offsets_pipeline.cli.options import IF_HELD, OneStore, semantics_option
 from offsets_pipeline.cli.values import PARTITION
 
 if TYPE_CHECKING:
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 state = HelpSection("State")

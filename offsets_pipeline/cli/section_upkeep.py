@@ -11,9 +11,9 @@ from offsets_pipeline.cli.options import OneStore, every_option
 from offsets_pipeline.cli.values import CLUSTER, HOURS, PATH
 
 if TYPE_CHECKING:
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.log.clean import Cleaned
-    from offsets_pipeline.maintenance import Upkeep
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.fold.maintenance import Upkeep
+    from offsets_pipeline.store.log.clean import Cleaned
 
 upkeep = HelpSection("Upkeep")
 
@@ -26,12 +26,12 @@ class Maintain(OneStore):
 
     def run(self, settings: Settings) -> int:
         """Compact and vacuum the tables, once or again and again."""
-        from offsets_pipeline import maintenance
         from offsets_pipeline.cli.opened import open_store
         from offsets_pipeline.cli.output import write_rows
         from offsets_pipeline.cli.progress_bar import progress_bar, tasks
         from offsets_pipeline.cli.stopping import repeated
-        from offsets_pipeline.clock import SystemClock
+        from offsets_pipeline.common.clock import SystemClock
+        from offsets_pipeline.fold import maintenance
 
         store, clock = open_store(self.store, settings), SystemClock()
 
@@ -72,8 +72,8 @@ class CleanLog(OneStore):
         from offsets_pipeline.cli.output import write_rows
         from offsets_pipeline.cli.progress_bar import progress_bar, tasks
         from offsets_pipeline.cli.stopping import repeated
-        from offsets_pipeline.clock import MS_OF_HOUR, SystemClock
-        from offsets_pipeline.log.clean import clean_log
+        from offsets_pipeline.common.clock import MS_OF_HOUR, SystemClock
+        from offsets_pipeline.store.log.clean import clean_log
 
         store, clock, older_than_ms = (
             open_store(self.store, settings),
@@ -100,7 +100,7 @@ class NameCluster(OneStore):
     def run(self, settings: Settings) -> int:
         """Write the name to the store's properties."""
         from offsets_pipeline.cli.opened import open_reader
-        from offsets_pipeline.delta.store_folder import name_cluster
+        from offsets_pipeline.store.delta.store_folder import name_cluster
 
         name_cluster(open_reader(self.store, settings).location, self.name, settings.fold)
         sys.stdout.write(f"the cluster of {self.store} is {self.name}\n")
@@ -122,10 +122,10 @@ class Upgrade(OneStore):
 
     def run(self, _: Settings) -> int:
         """Copy the store. Raises NotAStore for a schema of a catalog."""
-        from offsets_pipeline.delta.filesystems import arrow_folder
-        from offsets_pipeline.delta.properties import SCHEMA_PREFIX
         from offsets_pipeline.errors import NotAStore
-        from offsets_pipeline.log.upgrade import upgrade
+        from offsets_pipeline.store.delta.filesystems import arrow_folder
+        from offsets_pipeline.store.delta.properties import SCHEMA_PREFIX
+        from offsets_pipeline.store.log.upgrade import upgrade
 
         store, to = self.store, self.to
         for location in (store, to):

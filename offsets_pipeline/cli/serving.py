@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.stopping import Stopping
-from offsets_pipeline.rest.server import Access, RestServer
+from offsets_pipeline.service.rest.server import Access, RestServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,20 +7,20 @@ import threading
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.broker.cluster import Cluster
 from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.stopping import repeated
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.group_snapshots.group_snapshot import take_snapshot
-from offsets_pipeline.group_snapshots.snapshot_log import SnapshotLog
-from offsets_pipeline.lease import END, SNAPSHOT, WAIT, Lease
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.ingest.group_snapshots.group_snapshot import take_snapshot
+from offsets_pipeline.ingest.group_snapshots.snapshot_log import SnapshotLog
+from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler
+from offsets_pipeline.ingest.topic_positions.sample_table import table_of
+from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.observability.operator_log import OperatorLog
-from offsets_pipeline.topic_positions.position_sampler import PositionSampler
-from offsets_pipeline.topic_positions.sample_table import table_of
+from offsets_pipeline.store.lease import END, SNAPSHOT, WAIT, Lease
 
 if TYPE_CHECKING:
     from offsets_pipeline.cli.section_sources import SnapshotGroups
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
 
 
 def snapshot(options: SnapshotGroups, settings: Settings) -> int:

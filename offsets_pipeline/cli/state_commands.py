@@ -9,23 +9,23 @@ from offsets_pipeline.cli.opened import open_store
 from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.cli.progress_bar import progress_bar, tasks
 from offsets_pipeline.cli.stopping import Stopping
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.delta.filesystems import arrow_folder
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import StateDiffers
-from offsets_pipeline.lease import END, FOLD, WAIT, Lease
-from offsets_pipeline.state.fold import reload_partitions
-from offsets_pipeline.state.verify import verify_store
-from offsets_pipeline.stream.fold_stream import start_fold
-from offsets_pipeline.stream.folding import Folding
-from offsets_pipeline.stream.publisher import Publisher
-from offsets_pipeline.warnings import warn
+from offsets_pipeline.fold.state.fold import reload_partitions
+from offsets_pipeline.fold.state.verify import verify_store
+from offsets_pipeline.fold.stream.fold_stream import start_fold
+from offsets_pipeline.fold.stream.folding import Folding
+from offsets_pipeline.fold.stream.publisher import Publisher
+from offsets_pipeline.store.delta.filesystems import arrow_folder
+from offsets_pipeline.store.lease import END, FOLD, WAIT, Lease
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from offsets_pipeline.cli.section_state import Fold, Reload, Verify
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.maintenance import Upkeep
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.fold.maintenance import Upkeep
 
 
 def fold(options: Fold, settings: Settings) -> int:

@@ -8,16 +8,16 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from offsets_pipeline.foreign_errors import in_one_line, may_pass
-from offsets_pipeline.periodic import Periodic
-from offsets_pipeline.warnings import warn
+from offsets_pipeline.common.foreign_errors import in_one_line, may_pass
+from offsets_pipeline.common.periodic import Periodic
+from offsets_pipeline.common.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
-    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.common.clock import Clock
 
 _Result = TypeVar("_Result")
 _ENDED_BY_SIGNAL = 128  # to which a shell adds the signal's number

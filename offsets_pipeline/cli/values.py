@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from offsets_pipeline.broker.kafka_options import are_bootstrap_servers, literal_secret, parse_options
-from offsets_pipeline.clock import duration_ms, parse_time_ms
+from offsets_pipeline.common.clock import duration_ms, parse_time_ms
+from offsets_pipeline.common.input_text import INT32_MAX, shown, whole_number
+from offsets_pipeline.common.topic_names import validated_topic
+from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import InvalidTime, OffsetsError
-from offsets_pipeline.input_text import INT32_MAX, shown, whole_number
-from offsets_pipeline.lag.starting_offset import parse_reset
-from offsets_pipeline.topic_names import validated_topic
-from offsets_pipeline.warnings import warn
+from offsets_pipeline.kafka.broker.kafka_options import are_bootstrap_servers, literal_secret, parse_options
+from offsets_pipeline.questions.lag.starting_offset import parse_reset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +87,7 @@ def _partition(text: str) -> int:
 
 def read_hours(text: str) -> int:
     """A whole number of hours. Raises ValueError."""
-    from offsets_pipeline.config.sections import HOURS_MAX  # help starts a fifth sooner without the settings
+    from offsets_pipeline.common.config.sections import HOURS_MAX  # help starts a fifth sooner without the settings
 
     try:
         return whole_number(text, HOURS_MAX)
@@ -136,7 +136,7 @@ def read_pattern(text: str) -> str:
 
 def read_zookeeper(text: str) -> str:
     """HOST:PORT, or several separated by commas, and maybe a chroot. Raises ConfigError."""
-    from offsets_pipeline.config.sections import ZooKeeperSettings
+    from offsets_pipeline.common.config.sections import ZooKeeperSettings
 
     return ZooKeeperSettings(connect=text).connect
 

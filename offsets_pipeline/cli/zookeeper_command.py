@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.opened import open_to_import
 from offsets_pipeline.cli.output import write_rows
+from offsets_pipeline.common.warnings import warn
+from offsets_pipeline.coordinator.zookeeper.client import ZooKeeperClient
+from offsets_pipeline.coordinator.zookeeper.consumer_nodes import group_ids, read_groups
+from offsets_pipeline.coordinator.zookeeper.dump import read_dump
 from offsets_pipeline.ingest.zookeeper_import import import_offsets
-from offsets_pipeline.warnings import warn
-from offsets_pipeline.zookeeper.client import ZooKeeperClient
-from offsets_pipeline.zookeeper.consumer_nodes import group_ids, read_groups
-from offsets_pipeline.zookeeper.dump import read_dump
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from offsets_pipeline.cli.section_sources import ImportZookeeper
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes
     from offsets_pipeline.ingest.zookeeper_import import ImportedGroup
-    from offsets_pipeline.zookeeper.consumer_nodes import GroupNodes
 
 _COUNTS = ("group", "offsets", "imported", "up_to_date", "kept", "skipped")
 _WARNINGS = 20

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import pyarrow as pa
 
-from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.connect.connector_offsets import ConnectorOffset, OffsetRecord, answering_offsets
 from offsets_pipeline.coordinator.appender import Appender
 from offsets_pipeline.coordinator.gauges import Counts
@@ -19,18 +19,18 @@ from offsets_pipeline.coordinator.owned_log import OwnedLog, Record
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import Instance
 from offsets_pipeline.errors import LogMovedOn
-from offsets_pipeline.log.log_reader import as_input
 from offsets_pipeline.semantics.connect_keys import ConnectRecordType
 from offsets_pipeline.semantics.log_row import in_log_order
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, connect_rows
 from offsets_pipeline.semantics.topic_state import TopicPartitionState
+from offsets_pipeline.store.log.log_reader import as_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.coordinator.appender import Claims, Handler, Request
     from offsets_pipeline.semantics.topic_state import ConnectRecord
 

@@ -15,13 +15,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route
 
+from offsets_pipeline.common.foreign_errors import in_one_line
 from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.connect.request_bodies import offsets_of, settings_of
 from offsets_pipeline.connect.target_states import PAUSED, RUNNING, STOPPED
 from offsets_pipeline.errors import BadConnectRequest, CoordinatorNotAvailable, NoSuchConnector, OffsetsError
-from offsets_pipeline.foreign_errors import in_one_line
-from offsets_pipeline.record.corrupt import CorruptRecord
-from offsets_pipeline.rest.guard import CLOSE
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
+from offsets_pipeline.service.rest.guard import CLOSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.common.clock import Clock
 
     #: A source partition or a source offset: a JSON object.
     JsonObject = Mapping[str, Any]

@@ -10,9 +10,9 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
+from offsets_pipeline.common.foreign_errors import in_one_line
+from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.errors import InvalidRequest, NoSuchOffset, OffsetsError
-from offsets_pipeline.foreign_errors import in_one_line
-from offsets_pipeline.periodic import Periodic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

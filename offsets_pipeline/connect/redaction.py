@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.connect_keys import ConnectRecordType, parse_connect_key, parse_connect_value
 from offsets_pipeline.semantics.topic_kind import TopicKind
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from offsets_pipeline.common.input_text import parse_json
 from offsets_pipeline.errors import BadConnectRequest
-from offsets_pipeline.input_text import parse_json
 
 #: Levels of arrays and objects in a body.
 _MAX_DEPTH = 100

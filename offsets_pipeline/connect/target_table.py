@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.delta.protocol import delta_type
-from offsets_pipeline.delta.schemas import Column, Table
-from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import InvalidRequest, OffsetsLost, StoreReplaced, TaskFenced, WriteConflict
-from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.semantics.connect_keys import canonical_json
+from offsets_pipeline.store.delta.protocol import delta_type
+from offsets_pipeline.store.delta.schemas import Column, Table
+from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.store.delta.snapshot import Snapshot
 
 #: Source partition as canonical JSON -> source offset as JSON text and the flush that wrote it; an offset of null
 #: deletes.

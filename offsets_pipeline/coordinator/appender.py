@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.coordinator.gauges import Counts
     from offsets_pipeline.coordinator.owned_log import OwnedLog, PreparedAppend
     from offsets_pipeline.coordinator.requests import Outcome

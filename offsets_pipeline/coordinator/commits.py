@@ -26,13 +26,13 @@ from offsets_pipeline.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
-from offsets_pipeline.record.corrupt import UnwritableRecord
+from offsets_pipeline.kafka.record.corrupt import UnwritableRecord
 from offsets_pipeline.semantics.group_types import CLASSIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsets_pipeline.config.sections import CoordinatorSettings
+    from offsets_pipeline.common.config.sections import CoordinatorSettings
     from offsets_pipeline.coordinator.owned_log import Record
     from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetAndMetadata, OffsetCommit
     from offsets_pipeline.semantics.group import Group

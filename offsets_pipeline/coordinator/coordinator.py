@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config import Settings
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.config import Settings
 from offsets_pipeline.coordinator import groups
 from offsets_pipeline.coordinator.core import ACKS_NONE, CoordinatorCore
 from offsets_pipeline.coordinator.expiration import Expiration
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.coordinator.commits import FetchedOffset
     from offsets_pipeline.coordinator.expiration import ExpiryReport
     from offsets_pipeline.coordinator.loading import LoadStatus, OnGroupLoaded, OnPartitionLoaded
     from offsets_pipeline.coordinator.offsets_storage import IsWanted, PendingCommit
     from offsets_pipeline.coordinator.registry import Instance
     from offsets_pipeline.coordinator.requests import OffsetsByPartition
-    from offsets_pipeline.rest.server import RestServer
     from offsets_pipeline.semantics.group_description import GroupDescription
     from offsets_pipeline.semantics.partition_state import TopicPartition
     from offsets_pipeline.semantics.retention import ExpiredGroup, Expiry, GroupForecast
+    from offsets_pipeline.service.rest.server import RestServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Coordinator:
         coordinator = cls(opened, settings or Settings(), clock or SystemClock())
         if metrics_port is not None:
             # imported for a port alone: the HTTP server takes 7 MiB
-            from offsets_pipeline.metrics.exposition import registry_of, serve_metrics  # noqa: PLC0415
+            from offsets_pipeline.service.metrics.exposition import registry_of, serve_metrics  # noqa: PLC0415
 
             host, port = ("127.0.0.1", metrics_port) if isinstance(metrics_port, int) else metrics_port
             registry = registry_of(lambda: coordinator.gauges().values())

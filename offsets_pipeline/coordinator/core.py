@@ -17,7 +17,6 @@ from offsets_pipeline.coordinator.loading import Partitions
 from offsets_pipeline.coordinator.owned_log import OwnedLog
 from offsets_pipeline.coordinator.registry import Instance, Registry
 from offsets_pipeline.coordinator.requests import validated_group_id
-from offsets_pipeline.delta.data_file import FAST
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
     InvalidRequiredAcks,
@@ -25,12 +24,13 @@ from offsets_pipeline.errors import (
     NotCoordinator,
     UndecodableRecord,
 )
+from offsets_pipeline.store.delta.data_file import FAST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.appender import Claims, Handler
     from offsets_pipeline.coordinator.loading import LoadCallbacks, Loading
     from offsets_pipeline.coordinator.owned_store import OwnedStore

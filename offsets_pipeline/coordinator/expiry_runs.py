@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.clock import shown_time
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.foreign_errors import in_one_line
+from offsets_pipeline.common.periodic import Periodic
+from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.expiration import ExpiryReport
 from offsets_pipeline.coordinator.loading import LoadStatus
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.delta.reader import UNREADABLE
 from offsets_pipeline.errors import OffsetsError, UndecodableRecord, UnsafeStorage
-from offsets_pipeline.foreign_errors import in_one_line
-from offsets_pipeline.periodic import Periodic
-from offsets_pipeline.warnings import warn
+from offsets_pipeline.store.delta.reader import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.common.config import Settings
 
 
 @dataclass(frozen=True)

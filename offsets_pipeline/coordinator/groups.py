@@ -13,8 +13,8 @@ from offsets_pipeline.errors import (
     NonEmptyGroup,
     NoSuchGroup,
 )
-from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
-from offsets_pipeline.record.corrupt import UnwritableRecord
+from offsets_pipeline.kafka.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from offsets_pipeline.kafka.record.corrupt import UnwritableRecord
 from offsets_pipeline.semantics.group_types import CLASSIC
 from offsets_pipeline.semantics.log_row import DELETE_GROUPS, OFFSET_DELETE
 

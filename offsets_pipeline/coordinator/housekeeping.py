@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.periodic import Periodic
+from offsets_pipeline.common.periodic import Periodic
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.common.clock import Clock
 
     Work = Callable[[int], object]
 

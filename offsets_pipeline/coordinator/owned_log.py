@@ -10,22 +10,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.coordinator.producers import Producers
-from offsets_pipeline.delta.data_file import APPLICATION, FAST, DataFile
-from offsets_pipeline.delta.properties import require_format
-from offsets_pipeline.delta.protocol import UNDO, changes_rules, takes_rows
-from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
-from offsets_pipeline.delta.snapshot import KnownVersion
-from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import LogMovedOn, NoSuchStore, NoSuchTable, UnsupportedTable, WriteConflict
-from offsets_pipeline.log.log_scan import LogScan
 from offsets_pipeline.semantics.log_row import in_log_order, of_partitions
+from offsets_pipeline.store.delta.data_file import APPLICATION, FAST, DataFile
+from offsets_pipeline.store.delta.properties import require_format
+from offsets_pipeline.store.delta.protocol import UNDO, changes_rules, takes_rows
+from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
+from offsets_pipeline.store.delta.snapshot import KnownVersion
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.log.log_scan import LogScan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from offsets_pipeline.delta.protocol import Action
-    from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.store.delta.protocol import Action
+    from offsets_pipeline.store.delta.snapshot import Snapshot
 
 _TABLE_SCHEMA = LOG.arrow_schema()
 ROW_SCHEMA = pa.schema([_TABLE_SCHEMA.field(name).with_nullable(nullable=True) for name in RECORD_COLUMNS])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from offsets_pipeline.delta.properties import OWNED, SCHEMA_PREFIX, StoreProperties
-from offsets_pipeline.delta.store_folder import create_tables, properties_of
 from offsets_pipeline.errors import NotAStore, NotCoordinator, StoreMismatch
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import OWNED, SCHEMA_PREFIX, StoreProperties
+from offsets_pipeline.store.delta.store_folder import create_tables, properties_of
 
 
 @dataclass(frozen=True)

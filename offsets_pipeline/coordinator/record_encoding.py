@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.owned_log import Record
-from offsets_pipeline.record.decode import DecodedKey, DecodedValue
-from offsets_pipeline.record.encode import encode_key, encode_value
-from offsets_pipeline.record.message_types import MESSAGE_TYPES, RecordType
-from offsets_pipeline.record.write import control_key, control_value
+from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue
+from offsets_pipeline.kafka.record.encode import encode_key, encode_value
+from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES, RecordType
+from offsets_pipeline.kafka.record.write import control_key, control_value
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, GROUP_METADATA, SHARE, STREAMS
 
 if TYPE_CHECKING:
     from offsets_pipeline.coordinator.requests import GroupMetadata, OffsetAndMetadata
-    from offsets_pipeline.record.schema import Fields
+    from offsets_pipeline.kafka.record.schema import Fields
     from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.partition_state import TopicPartition
 

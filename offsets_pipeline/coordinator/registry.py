@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pyarrow import fs
 
-from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.store.delta.filesystems import open_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from offsets_pipeline.common.input_text import is_utf8
 from offsets_pipeline.errors import InvalidGroupId, NoSuchGroup, OffsetsError, UnknownTopicOrPartition
-from offsets_pipeline.input_text import is_utf8
-from offsets_pipeline.record.wire import MAX_STRING_BYTES
+from offsets_pipeline.kafka.record.wire import MAX_STRING_BYTES
 from offsets_pipeline.semantics.group_types import SHARE
 from offsets_pipeline.semantics.partition_state import TopicPartition
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.coordinator import commits, groups
 from offsets_pipeline.coordinator.commits import FetchedOffset
 from offsets_pipeline.coordinator.offsets_storage import LogOffsets
+from offsets_pipeline.coordinator.zookeeper import consumer_nodes
+from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes, offset_path
 from offsets_pipeline.errors import (
     GroupSubscribedToTopic,
     InvalidRequest,
@@ -28,18 +30,16 @@ from offsets_pipeline.errors import (
     ZooKeeperFailed,
 )
 from offsets_pipeline.semantics.partition_state import TopicPartition
-from offsets_pipeline.zookeeper import consumer_nodes
-from offsets_pipeline.zookeeper.consumer_nodes import GroupNodes, offset_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from offsets_pipeline.config.sections import ZooKeeperSettings
+    from offsets_pipeline.common.config.sections import ZooKeeperSettings
     from offsets_pipeline.coordinator.appender import Request
     from offsets_pipeline.coordinator.core import CoordinatorCore
     from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetAndMetadata, OffsetCommit, Outcome
+    from offsets_pipeline.coordinator.zookeeper.client import ZooKeeperClient
     from offsets_pipeline.semantics.partition_state import PartitionState
-    from offsets_pipeline.zookeeper.client import ZooKeeperClient
 
 _LOG = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ class ZooKeeperOffsets(LogOffsets):
         return consumer_nodes.read_offsets(self._client(), group_id, partitions)
 
     def _client(self) -> ZooKeeperClient:
-        from offsets_pipeline.zookeeper.client import ZooKeeperClient  # noqa: PLC0415 - most coordinators need none
+        from offsets_pipeline.coordinator.zookeeper.client import ZooKeeperClient  # noqa: PLC0415 - most coordinators need none
 
         with self._lock:
             if self._connected is None:

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.connect.redaction import redacted_values
-from offsets_pipeline.delta.schemas import RECORD_COLUMNS
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.schemas import RECORD_COLUMNS
 
 #: These columns as Spark's DDL.
 LOG_COLUMNS = (

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.errors import WrongRecords
-from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import decode_key
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.semantics.connect_keys import parse_connect_key
 from offsets_pipeline.semantics.topic_kind import TopicKind
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.clock import parse_time_ms, shown_time
+from offsets_pipeline.common.clock import parse_time_ms, shown_time
 from offsets_pipeline.coordinator.requests import OffsetAndMetadata
+from offsets_pipeline.coordinator.zookeeper.consumer_nodes import ROOT, SkippedNode
 from offsets_pipeline.errors import (
     IllegalGeneration,
     InvalidCommitOffsetSize,
@@ -25,15 +26,14 @@ from offsets_pipeline.errors import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from offsets_pipeline.zookeeper.consumer_nodes import ROOT, SkippedNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from concurrent.futures import Future
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
+    from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes, NodeOffset
     from offsets_pipeline.semantics.partition_state import CommittedOffset, TopicPartition
-    from offsets_pipeline.zookeeper.consumer_nodes import GroupNodes, NodeOffset
 
 #: Reasons for which the coordinator refuses the offsets of one group.
 _REFUSALS = (

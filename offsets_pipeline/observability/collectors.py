@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE
-from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS
+from offsets_pipeline.fold.state.view_queries import VIEWS
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
-from offsets_pipeline.log.log_range import PLACE
-from offsets_pipeline.log.log_scan import LogScan
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
-from offsets_pipeline.state.view_queries import VIEWS
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.log.log_range import PLACE
+from offsets_pipeline.store.log.log_scan import LogScan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.delta.data_file import DataFile
-    from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
-    from offsets_pipeline.metrics.metric_families import Values
-    from offsets_pipeline.query.relations import Relations
-    from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.questions.query.relations import Relations
+    from offsets_pipeline.questions.query.state_reader import StateReader
+    from offsets_pipeline.service.metrics.metric_families import Values
+    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.delta.snapshot import Snapshot
 
 _PLACE = pa.schema([LOG.arrow_schema().field(name) for name in PLACE])
 _EVENTS_SECONDS = 10.0  # to wait for the last events of queries that ended

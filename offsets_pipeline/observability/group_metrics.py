@@ -6,24 +6,24 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.lag.lag_of_groups import lag_of_groups
-from offsets_pipeline.lag.lag_rows import offsets_of, topics_of, total_lag
-from offsets_pipeline.lag.position_sources import SampledPositions
-from offsets_pipeline.query.answer_time import answer_time
-from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.ingest.topic_positions.sample_table import read_samples
+from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
+from offsets_pipeline.questions.lag.lag_rows import offsets_of, topics_of, total_lag
+from offsets_pipeline.questions.lag.position_sources import SampledPositions
+from offsets_pipeline.questions.query.answer_time import answer_time
+from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.semantics.group_description import STABLE
-from offsets_pipeline.topic_positions.sample_table import read_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config.sections import LagSettings
-    from offsets_pipeline.delta.table_folder import TableFolder
-    from offsets_pipeline.lag.lag_rows import LagRow
-    from offsets_pipeline.metrics.metric_families import Values
-    from offsets_pipeline.query.describe import GroupAnswer
-    from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.common.config.sections import LagSettings
+    from offsets_pipeline.questions.lag.lag_rows import LagRow
+    from offsets_pipeline.questions.query.describe import GroupAnswer
+    from offsets_pipeline.questions.query.state_reader import StateReader
+    from offsets_pipeline.service.metrics.metric_families import Values
+    from offsets_pipeline.store.delta.table_folder import TableFolder
 
     #: Committed offset by group, topic and partition; None for a partition that is assigned without a commit.
     Committed = Mapping[tuple[str, str, int], int | None]

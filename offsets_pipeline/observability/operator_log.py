@@ -6,18 +6,18 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.clock import shown_time
+from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.errors import BrokerUnreachable
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.errors import OffsetsError
+    from offsets_pipeline.fold.maintenance import Upkeep
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
-    from offsets_pipeline.maintenance import Upkeep
-    from offsets_pipeline.metrics.metric_families import Values
+    from offsets_pipeline.service.metrics.metric_families import Values
 
 _LATE_MS = 60_000  # since the log last held all records: then it has fallen behind
 

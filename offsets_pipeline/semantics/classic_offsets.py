@@ -15,7 +15,7 @@ import numpy as np
 from offsets_pipeline.semantics.transactions import COMMITTED, OPEN
 
 if TYPE_CHECKING:
-    from offsets_pipeline.record.records import Bools, Int64s
+    from offsets_pipeline.kafka.record.records import Bools, Int64s
     from offsets_pipeline.semantics.transactions import Endings
 
 TOMBSTONE_RANK = -1

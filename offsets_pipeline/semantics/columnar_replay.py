@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.foreign_errors import working_on
-from offsets_pipeline.record.commit_columns import CommitColumns, parse_commits
-from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.common.foreign_errors import working_on
+from offsets_pipeline.kafka.record.commit_columns import CommitColumns, parse_commits
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
 from offsets_pipeline.semantics.compaction import (
     are_commits,
@@ -45,7 +45,7 @@ from offsets_pipeline.semantics.transactions import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.record.records import Bools, Int64s
+    from offsets_pipeline.kafka.record.records import Bools, Int64s
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 #: The columns of the log that the replay reads, and ``records``: the number of records that a row stands for. It is

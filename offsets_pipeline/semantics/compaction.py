@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.record.commit_columns import decodable_keys, decodable_values, parse_commits
+from offsets_pipeline.kafka.record.commit_columns import decodable_keys, decodable_values, parse_commits
 from offsets_pipeline.semantics.classic_offsets import classic_offsets
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.log_row import as_bools
@@ -20,7 +20,7 @@ from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, en
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from offsets_pipeline.record.records import Bools, Int64s
+    from offsets_pipeline.kafka.record.records import Bools, Int64s
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 #: Rows that callers hand to `compact_early` at a time.

@@ -7,8 +7,8 @@ import re
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from offsets_pipeline.input_text import parse_json
-from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.common.input_text import parse_json
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 _SHOWN_CHARACTERS = 60

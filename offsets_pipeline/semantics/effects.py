@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from offsets_pipeline.record.commit_columns import CommitColumns
+    from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 
 #: The record type of the fact about a group's highest commit among the facts about its records (R14).
 COMMIT_RECORD_TYPE = 1

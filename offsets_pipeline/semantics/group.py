@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
-from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.record.message_types import RecordType
+from offsets_pipeline.kafka.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from offsets_pipeline.kafka.record.decode import decode_value
+from offsets_pipeline.kafka.record.message_types import RecordType
 from offsets_pipeline.semantics.group_description import EMPTY, GroupDescription, describe_group, topology_topics
 from offsets_pipeline.semantics.group_types import CLASSIC, STREAMS
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from offsets_pipeline.record.consumer_protocol import decode_assignment, decode_subscription
-from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.record.message_types import RecordType
+from offsets_pipeline.kafka.record.consumer_protocol import decode_assignment, decode_subscription
+from offsets_pipeline.kafka.record.decode import decode_value
+from offsets_pipeline.kafka.record.message_types import RecordType
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
 from offsets_pipeline.semantics.group_types import (
     CLASSIC,

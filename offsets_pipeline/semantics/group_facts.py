@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.foreign_errors import working_on
+from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.compaction import codes_of
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE, RECORD_SCHEMA, within_bounds
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from offsets_pipeline.record.decode import DecodedKey
-    from offsets_pipeline.record.records import Bools, Int64s
+    from offsets_pipeline.kafka.record.decode import DecodedKey
+    from offsets_pipeline.kafka.record.records import Bools, Int64s
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 _MEMBER = pa.struct(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.record.corrupt import UnknownRecordType
-from offsets_pipeline.record.decode import VERSION_BYTES, decode_key
+from offsets_pipeline.kafka.record.corrupt import UnknownRecordType
+from offsets_pipeline.kafka.record.decode import VERSION_BYTES, decode_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from offsets_pipeline.record.decode import DecodedKey
+    from offsets_pipeline.kafka.record.decode import DecodedKey
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 CLASSIC = "Classic"

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import VERSION_BYTES, decode_key
-from offsets_pipeline.record.wire import encode_utf8
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.kafka.record.decode import VERSION_BYTES, decode_key
+from offsets_pipeline.kafka.record.wire import encode_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from offsets_pipeline.record.records import Bools
+    from offsets_pipeline.kafka.record.records import Bools
 
 COMMIT = "COMMIT"
 ABORT = "ABORT"

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.record.wire import NO_TOPIC_ID
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.kafka.record.decode import decode_value
+from offsets_pipeline.kafka.record.wire import NO_TOPIC_ID
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_types import (
@@ -32,8 +32,8 @@ from offsets_pipeline.semantics.partitioning import is_misplaced
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from offsets_pipeline.record.decode import DecodedKey
-    from offsets_pipeline.record.schema import Fields
+    from offsets_pipeline.kafka.record.decode import DecodedKey
+    from offsets_pipeline.kafka.record.schema import Fields
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.log_row import LogRow
 

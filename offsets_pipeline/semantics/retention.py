@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from offsets_pipeline.kafka.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group_description import EMPTY
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, STREAMS

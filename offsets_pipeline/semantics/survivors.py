@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.record.commit_columns import parse_commits
-from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.kafka.record.commit_columns import parse_commits
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
 from offsets_pipeline.semantics.compaction import are_commits, codes_of, highest_of_each, last_of_each
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
@@ -39,7 +39,7 @@ from offsets_pipeline.semantics.transactions import ABORTED, NO_MARKER, OPEN, en
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsets_pipeline.record.records import Bools, Int64s
+    from offsets_pipeline.kafka.record.records import Bools, Int64s
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.topic_kind import TopicKind
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.record.commit_columns import parse_commits
+from offsets_pipeline.kafka.record.commit_columns import parse_commits
 from offsets_pipeline.semantics.compaction import are_commits
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import codes_of, distinct, last_of_each, paired, replaced
 from offsets_pipeline.semantics.connect_keys import ConnectKey, parse_connect_key, parse_connect_value, state_value
@@ -24,7 +24,7 @@ from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, endings, en
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from offsets_pipeline.record.records import Bools, Int64s
+    from offsets_pipeline.kafka.record.records import Bools, Int64s
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
 Parsed = TypeVar("Parsed")

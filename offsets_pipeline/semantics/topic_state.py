@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.connect_keys import ConnectKey, parse_connect_key, parse_connect_value
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 

@@ -13,7 +13,7 @@ from offsets_pipeline.semantics.log_row import ABORT, COMMIT, as_bools
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from offsets_pipeline.record.records import Bools, Int64s
+    from offsets_pipeline.kafka.record.records import Bools, Int64s
 
 COMMITTED = 1
 ABORTED = 0

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.group_offsets_client import commit_group_offsets
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.kafka.broker.cluster import Cluster
+from offsets_pipeline.kafka.broker.group_offsets_client import commit_group_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from offsets_pipeline.broker.kafka_options import KafkaOptions
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.requests import OffsetAndMetadata
+    from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
 

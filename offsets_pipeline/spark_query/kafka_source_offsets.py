@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from offsets_pipeline.common.input_text import INT32_MAX, parse_json, whole_number
 from offsets_pipeline.coordinator.requests import OffsetAndMetadata
 from offsets_pipeline.errors import StoreMismatch
-from offsets_pipeline.input_text import INT32_MAX, parse_json, whole_number
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.foreign_errors import in_one_line
+from offsets_pipeline.common.foreign_errors import in_one_line
+from offsets_pipeline.common.warnings import Warnings, warn
 from offsets_pipeline.spark_query.kafka_source_offsets import commits_of
-from offsets_pipeline.warnings import Warnings, warn
 
 if TYPE_CHECKING:
     from offsets_pipeline.spark_query.commit_targets import CommitTarget

@@ -22,10 +22,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from offsets_pipeline.broker.kafka_options import KafkaOptions, are_bootstrap_servers
+from offsets_pipeline.common.foreign_errors import in_one_line
+from offsets_pipeline.common.warnings import Warnings, warn
 from offsets_pipeline.coordinator.requests import validated_group_id
 from offsets_pipeline.errors import ConfigError
-from offsets_pipeline.foreign_errors import in_one_line
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, are_bootstrap_servers
 from offsets_pipeline.spark_query.commit_targets import BrokerTarget, StoreTarget
 from offsets_pipeline.spark_query.kafka_source_offsets import (
     CompletedBatch,
@@ -33,7 +34,6 @@ from offsets_pipeline.spark_query.kafka_source_offsets import (
     refuse_shared_topics,
 )
 from offsets_pipeline.spark_query.newest_commits import NewestCommits
-from offsets_pipeline.warnings import Warnings, warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         StreamingQueryProgress,
     )
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.spark_query.commit_targets import CommitTarget
     from offsets_pipeline.spark_query.kafka_source_offsets import SourceOffsets
 

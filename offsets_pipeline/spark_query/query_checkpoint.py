@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import fs
 
-from offsets_pipeline.delta.filesystems import arrow_folder, open_path
+from offsets_pipeline.common.foreign_errors import first_line
+from offsets_pipeline.common.input_text import parse_json
 from offsets_pipeline.errors import MalformedFile, NoSuchCheckpoint
-from offsets_pipeline.foreign_errors import first_line
-from offsets_pipeline.input_text import parse_json
 from offsets_pipeline.spark_query.kafka_source_offsets import CompletedBatch, parse_kafka_offsets
+from offsets_pipeline.store.delta.filesystems import arrow_folder, open_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,16 +6,16 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.group_offsets_client import fetch_group_offsets
-from offsets_pipeline.broker.kafka_options import KafkaOptions, are_bootstrap_servers
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.errors import InvalidRequest, NoSuchOffset
-from offsets_pipeline.offset_reset.group_offsets import mirrored_group_offsets, owned_group_offsets
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.kafka.broker.cluster import Cluster
+from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, are_bootstrap_servers
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.repair.offset_reset.group_offsets import mirrored_group_offsets, owned_group_offsets
 from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.store.delta.properties import OWNED
 
 if TYPE_CHECKING:
     from collections.abc import Collection

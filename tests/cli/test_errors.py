@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.store import OWNED, Store, StoreProperties
+from offsets_pipeline.store.store import OWNED, Store, StoreProperties
 from tests.spark.segments import write_segment
 from tests.spark.stores import copied, segments_of, versions
 
@@ -193,7 +193,7 @@ def test_bad_input_is_answered_in_one_line_and_leaves_nothing(
         raise AssertionError("Spark is started")
 
     if not any(each.startswith("schema:") for each in arguments):  # only Spark's catalog knows a schema
-        monkeypatch.setattr("offsets_pipeline.session.build_session", start_spark)
+        monkeypatch.setattr("offsets_pipeline.store.session.build_session", start_spark)
     before, at = everything(place.folder), versions(Path(place.names["store"]))
     capsys.readouterr()
     status = main([argument.format(**place.names) for argument in arguments])

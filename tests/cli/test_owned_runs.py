@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import CannotClean, WriteConflict
-from offsets_pipeline.log.clean import Cleaned
-from offsets_pipeline.maintenance import Upkeep
+from offsets_pipeline.fold.maintenance import Upkeep
+from offsets_pipeline.store.log.clean import Cleaned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,8 +63,8 @@ def command(
             next(steps)()
             return [Upkeep("log", 2, 20, 1, 10, 0, 4)]
 
-        monkeypatch.setattr("offsets_pipeline.log.clean.clean_log", clean_log)
-        monkeypatch.setattr("offsets_pipeline.maintenance.maintain_store", maintain_store)
+        monkeypatch.setattr("offsets_pipeline.store.log.clean.clean_log", clean_log)
+        monkeypatch.setattr("offsets_pipeline.fold.maintenance.maintain_store", maintain_store)
         return str(request.param)
 
     return begin

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.delta.schemas import LEASES
+from offsets_pipeline.store.delta.schemas import LEASES
 from tests.compare import compare
 from tests.logs import capture_rows, oracle
 from tests.programs import (

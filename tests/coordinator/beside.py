@@ -12,17 +12,17 @@ import sys
 import threading
 from dataclasses import replace
 
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import FoldSettings, SparkSettings
-from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.log.clean import clean_log
-from offsets_pipeline.maintenance import maintain_store
-from offsets_pipeline.session import build_session
-from offsets_pipeline.state.fold import reload_partitions
-from offsets_pipeline.store import Store
-from offsets_pipeline.stream.fold_stream import start_fold
-from offsets_pipeline.stream.folding import Folding
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import FoldSettings, SparkSettings
+from offsets_pipeline.fold.maintenance import maintain_store
+from offsets_pipeline.fold.state.fold import reload_partitions
+from offsets_pipeline.fold.stream.fold_stream import start_fold
+from offsets_pipeline.fold.stream.folding import Folding
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.log.clean import clean_log
+from offsets_pipeline.store.session import build_session
+from offsets_pipeline.store.store import Store
 
 RELOAD_EVERY_SECONDS = 5.0
 FOLD = FoldSettings(trigger_interval_ms=500, max_retries=100, max_backoff_ms=500, compact_files=5)

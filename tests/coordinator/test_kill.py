@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.replays import Replayed, replay
 from tests.unit.coordinator.stores import log_of, opened

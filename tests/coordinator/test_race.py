@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.delta.schemas import LOG_INCARNATION
-from offsets_pipeline.log.incarnations import log_incarnation
-from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.kafka.record.decode import decode_key, decode_value
+from offsets_pipeline.store.delta.schemas import LOG_INCARNATION
+from offsets_pipeline.store.log.incarnations import log_incarnation
 from tests.coordinator.test_kill import Writer
 from tests.unit.coordinator.stores import log_of, opened
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.config.sections import FoldSettings, TopicSettings
+from offsets_pipeline.common.config.sections import FoldSettings, TopicSettings
 
 if TYPE_CHECKING:
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
 
 _SHORT = TopicSettings(watch_interval_ms=200, note_interval_ms=200, min_records_wait_ms=100)
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.fold.stream.follow import follow
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
-from offsets_pipeline.query.local_sql import LocalSql
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.stream.follow import follow
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.questions.query.local_sql import LocalSql
+from offsets_pipeline.questions.query.state_reader import StateReader
 from tests.kafka.live import LogRecord
 from tests.kafka.live_clients import wait_until
 from tests.spark.stores import differences, export_of, table
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.errors import OffsetsError
     from tests.kafka.live_clients import LiveClients
     from tests.spark.stores import Workbench

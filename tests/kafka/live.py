@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from benchmarks.broker import free_ports
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.kafka.record.segment import read_segment
 from tests.kafka.broker_answers import TOPIC, Broker
 from tests.kafka.live_clients import Consumer, LiveClients, Transaction, wait_until
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.coordinator.requests import MemberOfGroup
-from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.group_types import GROUP_METADATA, GROUP_TYPE_OF_RECORD_TYPE
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.kafka.clients import Clients, KafkaProducer, ProducerByHand, commit_topics, named_errors

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.group_types import GROUP_METADATA
 from tests.kafka.answers import coordinator_answers
 from tests.kafka.steps import ANYBODY
@@ -16,7 +16,7 @@ from tests.unit.coordinator.stores import append_rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from offsets_pipeline.clock import FixedClock
+    from offsets_pipeline.common.clock import FixedClock
     from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.semantics.log_row import LogRow
     from tests.kafka.answers import Answer

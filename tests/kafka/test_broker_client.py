@@ -21,13 +21,6 @@ from kafka.protocol.metadata import MetadataRequest
 from pyspark.sql.streaming.listener import QueryTerminatedEvent
 
 from benchmarks.broker import free_ports
-from offsets_pipeline.broker.client_settings import FetchLimits
-from offsets_pipeline.broker.cluster import Cluster, answered
-from offsets_pipeline.broker.connection import Connection
-from offsets_pipeline.broker.fetch import Fetcher, FetchPosition, Problem
-from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.broker.log_offsets import EpochEnd, epoch_ends, list_offsets, log_bounds
-from offsets_pipeline.broker.open_transactions import open_transactions
 from offsets_pipeline.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -37,8 +30,15 @@ from offsets_pipeline.errors import (
     OffsetsError,
 )
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicClient
-from offsets_pipeline.record.columns import SEGMENT_SCHEMA
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.kafka.broker.client_settings import FetchLimits
+from offsets_pipeline.kafka.broker.cluster import Cluster, answered
+from offsets_pipeline.kafka.broker.connection import Connection
+from offsets_pipeline.kafka.broker.fetch import Fetcher, FetchPosition, Problem
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.kafka.broker.log_offsets import EpochEnd, epoch_ends, list_offsets, log_bounds
+from offsets_pipeline.kafka.broker.open_transactions import open_transactions
+from offsets_pipeline.kafka.record.columns import SEGMENT_SCHEMA
+from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.spark_query.offsets_listener import OffsetsListener
 from offsets_pipeline.spark_query.starting_offsets import starting_offsets
 from tests.kafka.certificates import Authority, Identity, write_java_store

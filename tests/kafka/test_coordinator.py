@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from tests.compare import compare
 from tests.kafka.answers import coordinator_answers

@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata, MemberOfGroup, OffsetAndMetadata
-from offsets_pipeline.export.segment_export import SEGMENT_BYTES, export_segments
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.record.compression import Codec
-from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import decode_key
+from offsets_pipeline.kafka.record.compression import Codec
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.kafka.record.decode import decode_key
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.repair.export.segment_export import SEGMENT_BYTES, export_segments
 from offsets_pipeline.semantics.group_description import describe_group
 from offsets_pipeline.semantics.group_types import CONSUMER, GROUP_TYPE_OF_RECORD_TYPE, record_key_of
 from offsets_pipeline.semantics.log_row import LogRow

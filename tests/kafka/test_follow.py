@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -20,10 +19,11 @@ from offsets_pipeline.errors import (
     StoreMismatch,
 )
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
-from offsets_pipeline.query.log_info import log_info
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.questions.query.log_info import log_info
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
-from offsets_pipeline.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
 from tests.kafka.client_actions import classic_clients, leaving_member
 from tests.kafka.following import (
     Heard,
@@ -42,7 +42,7 @@ from tests.spark.stores import export_of, rows_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from tests.kafka.brokers import KafkaJvm
     from tests.spark.stores import Workbench
 

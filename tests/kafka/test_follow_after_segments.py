@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.query.log_info import log_info
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.questions.query.log_info import log_info
+from offsets_pipeline.questions.query.state_reader import StateReader
 from tests.kafka.following import Heard, answers_of, caught_up, following, log_places
 from tests.kafka.live import live_broker
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from tests.kafka.brokers import KafkaJvm
     from tests.spark.stores import Workbench
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.query.log_info import log_info
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.questions.query.log_info import log_info
+from offsets_pipeline.questions.query.state_reader import StateReader
 from tests.kafka.brokers import KafkaJvm, kafka_3_9
 from tests.kafka.client_actions import classic_clients, leaving_member
 from tests.kafka.following import Heard, answers_of, caught_up, following, log_places, log_records
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from tests.spark.stores import Workbench
 
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]

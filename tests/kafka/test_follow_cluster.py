@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from offsets_pipeline.query.log_info import log_info
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.questions.query.log_info import log_info
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.log_row import COMMIT
 from tests.kafka.following import Heard, answers_of, beside, caught_up, following, log_places, log_records
 from tests.kafka.live_clients import wait_until
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from tests.kafka.brokers import KafkaJvm
     from tests.spark.stores import Workbench
 

@@ -19,15 +19,15 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from benchmarks.broker import free_ports
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config import Settings
-from offsets_pipeline.delta.schemas import LEASES
-from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.lease import END, FOLD, INGEST_TOPIC, Lease
-from offsets_pipeline.metrics.metric_families import FAMILIES
-from offsets_pipeline.query.log_info import log_info
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
+from offsets_pipeline.questions.query.log_info import log_info
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.service.metrics.metric_families import FAMILIES
+from offsets_pipeline.store.delta.schemas import LEASES
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.lease import END, FOLD, INGEST_TOPIC, Lease
 from tests.figures import by_partition, extents, figures_of
 from tests.kafka.live import TOPIC, live_broker, wait_until
 from tests.programs import assert_refused, assert_said, in_process, job_in_process, stopped_in_process
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from offsets_pipeline.query.log_info import LogPartitionInfo
+    from offsets_pipeline.questions.query.log_info import LogPartitionInfo
     from tests.figures import Figures
     from tests.kafka.brokers import KafkaJvm
     from tests.kafka.live import LiveBroker
@@ -163,7 +163,7 @@ def test_second_follow_says_who_follows_the_store_and_goes_on_when_the_first_one
         waits = Lease._acquire
         with ExitStack() as of_first, monkeypatch.context() as context:
             of_first.enter_context(first.held(END))
-            context.setattr("offsets_pipeline.session.build_session", _refused)
+            context.setattr("offsets_pipeline.store.session.build_session", _refused)
             said = "process 4711 on first.example.com runs `offsets follow` on this store since "
             # Spark does not start, whether the second one ends or waits
             assert_refused(in_process(root, *command, "--available-now"), f"cannot follow {store}: {said}")

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.errors import StoreMismatch
+from offsets_pipeline.fold.stream.follow import follow
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
-from offsets_pipeline.query.connectors import describe_connector
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.questions.query.connectors import describe_connector
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.stream.follow import follow
 from tests.kafka.live import LiveBroker, live_broker
 from tests.spark.stores import rows_of
 from tests.unit.connect.connect_logs import answers, capture_rows, in_order

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.errors import KafkaFailed, WriteConflict, WrongRecords
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from tests.kafka.following import Heard, log_places
 from tests.kafka.live import TOPIC, live_broker, wait_until
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicDescription
-    from offsets_pipeline.log.append import Append
+    from offsets_pipeline.store.log.append import Append
     from tests.kafka.brokers import KafkaJvm
     from tests.kafka.live import LiveBroker
     from tests.spark.stores import Workbench

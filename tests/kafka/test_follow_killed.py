@@ -16,11 +16,11 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from offsets_pipeline.delta.data_file import FOLDED
-from offsets_pipeline.query.log_info import log_info
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.questions.query.log_info import log_info
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.log_row import COMMIT
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.store.delta.data_file import FOLDED
 from tests.kafka.following import log_records
 from tests.kafka.live import LiveBroker, live_broker, wait_until
 from tests.programs import OFFSETS, QUICK

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.query.describe import describe_groups, pending_by_group
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.questions.query.describe import describe_groups, pending_by_group
+from offsets_pipeline.questions.query.state_reader import StateReader
 from tests.kafka.following import answers_of, caught_up, following, viewed
 from tests.kafka.live import live_broker, wait_until
 from tests.kafka.wire import NONE, Connection
@@ -18,7 +18,7 @@ from tests.kafka.wire import NONE, Connection
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from tests.kafka.brokers import KafkaJvm
     from tests.kafka.live import LiveBroker
     from tests.spark.stores import Workbench

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.first_records import FirstRecord, first_records
-from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.broker.log_offsets import LogBounds, bounds_of_topics
 from offsets_pipeline.cli import main
 from offsets_pipeline.cli.options import PositionsFrom, ReportCoverage
 from offsets_pipeline.cli.report_command import collected
-from offsets_pipeline.clock import FixedClock, SystemClock, parse_time_ms
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.common.clock import FixedClock, SystemClock, parse_time_ms
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.log.metadata import LogMetadata, TopicRead
-from offsets_pipeline.query.local_sql import LocalSql
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.store import Store
-from offsets_pipeline.topic_positions.position_sampler import PositionSampler
-from offsets_pipeline.topic_positions.position_samples import Sample, rows_of
-from offsets_pipeline.topic_positions.sample_table import SampleWriter, read_samples, table_of
+from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler
+from offsets_pipeline.ingest.topic_positions.position_samples import Sample, rows_of
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, read_samples, table_of
+from offsets_pipeline.kafka.broker.cluster import Cluster
+from offsets_pipeline.kafka.broker.first_records import FirstRecord, first_records
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.kafka.broker.log_offsets import LogBounds, bounds_of_topics
+from offsets_pipeline.questions.query.local_sql import LocalSql
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead
+from offsets_pipeline.store.store import Store
 from tests.kafka.live import LiveBroker, live_broker
 from tests.kafka.live_clients import wait_until
 from tests.spark.stores import CLOCK, table
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from tests.kafka.brokers import KafkaJvm
 
 DAY_MS = 86_400_000

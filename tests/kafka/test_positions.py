@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.broker.kafka_options import KafkaOptions
+from offsets_pipeline.ingest.topic_positions.broker_positions import ask_broker
+from offsets_pipeline.ingest.topic_positions.positions import Position, TimedOffset
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.semantics.partition_state import TopicPartition
-from offsets_pipeline.topic_positions.broker_positions import ask_broker
-from offsets_pipeline.topic_positions.positions import Position, TimedOffset
 from tests.kafka.broker_answers import TOPIC
 from tests.logs import CAPTURES, capture_partitions
 

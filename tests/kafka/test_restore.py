@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.group_offsets_client import fetch_group_offsets, refused_offsets
-from offsets_pipeline.broker.groups_client import GroupListing, list_groups
-from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.cli import main
-from offsets_pipeline.clock import FixedClock, shown_time
+from offsets_pipeline.common.clock import FixedClock, shown_time
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import NonEmptyGroup, NoSuchTopic
-from offsets_pipeline.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.kafka.broker.cluster import Cluster
+from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets, refused_offsets
+from offsets_pipeline.kafka.broker.groups_client import GroupListing, list_groups
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from tests.kafka.live import LiveBroker, live_broker, wait_until
 from tests.unit.lag.stores import folded_segments
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from tests.kafka.brokers import KafkaJvm
 
 #: Timestamp of the first record; the next ones follow every second.

@@ -16,11 +16,14 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import CoordinatorSettings, ZooKeeperSettings
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import CoordinatorSettings, ZooKeeperSettings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import OffsetAndMetadata
+from offsets_pipeline.coordinator.zookeeper.client import ZooKeeperClient
+from offsets_pipeline.coordinator.zookeeper.consumer_nodes import NodeOffset, read_groups
+from offsets_pipeline.coordinator.zookeeper.dump import read_dump
 from offsets_pipeline.errors import (
     InvalidGroupId,
     InvalidRequest,
@@ -30,9 +33,6 @@ from offsets_pipeline.errors import (
     ZooKeeperFailed,
 )
 from offsets_pipeline.semantics.partition_state import TopicPartition
-from offsets_pipeline.zookeeper.client import ZooKeeperClient
-from offsets_pipeline.zookeeper.consumer_nodes import NodeOffset, read_groups
-from offsets_pipeline.zookeeper.dump import read_dump
 from tests.kafka.certificates import Authority
 from tests.kafka.zookeeper import (
     KAFKA_0_10_JARS,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.report.live_report import LiveReport
-from offsets_pipeline.report.page import page
-from offsets_pipeline.rest.server import Access, RestServer
+from offsets_pipeline.questions.report.live_report import LiveReport
+from offsets_pipeline.questions.report.page import page
+from offsets_pipeline.service.rest.server import Access, RestServer
 from tests.browser import Browser, find_browser
 from tests.unit.report.reports import EMPTY_REPORT, full_report
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.record.decode import decode_key
+from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.semantics.log_row import COMMIT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.record.consumer_protocol import decode_subscription
+from offsets_pipeline.kafka.record.consumer_protocol import decode_subscription
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, SHARE, STREAMS
 from tests.random_logs import Shape
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.query.retention_forecast import HELD, LATER, NOW, forecast_rows
+from offsets_pipeline.questions.query.retention_forecast import HELD, LATER, NOW, forecast_rows
 from tests.property.retention_rules import FIRST_MS, PARTITIONS, RETENTION_MS, SHAPE, SPAN_MS, STEPS, by_the_rules
 from tests.random_logs import random_log
 from tests.unit.coordinator.stores import append_rows, opened, references_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.query.retention_forecast import ForecastRow
+    from offsets_pipeline.questions.query.retention_forecast import ForecastRow
     from tests.logs import Identity
 
 Taken = tuple[set["Identity"], set[str]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import FoldSettings
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import FoldSettings
+from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.fold.state.publishing import publish
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-from offsets_pipeline.state.fold import fold_log
-from offsets_pipeline.state.publishing import publish
 from tests.folded_stores import new_store
 from tests.logs import ALIKE, CAPTURE_NAMES, capture_partitions, capture_rows, capture_semantics, in_batches
 from tests.published import KEYS, Specification
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.semantics.log_row import LogRow
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.store.store import Store
 
 IN_DRIVER = Settings(fold=FoldSettings(driver_rows=2**31 - 1))
 _BATCHES = 3

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 from deltalake import DeltaTable
 
-from offsets_pipeline.state.publishing import publish
+from offsets_pipeline.fold.state.publishing import publish
 from tests.folded_stores import new_store, opened
 from tests.logs import in_batches
 from tests.programs import assert_refused, in_process
@@ -182,7 +182,7 @@ def test_table_does_not_belong_until_a_reload_has_ended(
     answer = run(store, "describe", "--all-groups").stdout
     lose_a_commit(store, older, table)
     with monkeypatch.context() as patch:
-        patch.setattr("offsets_pipeline.state.fold._Fold._swap", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr("offsets_pipeline.fold.state.fold._Fold._swap", Mock(side_effect=KeyboardInterrupt))
         assert [run(store, "reload").returncode for _ in range(2)] == [130, 130]
     named = r"is at version \d+, and the progress of its fold belongs to a later one, and a reload has not ended: .*"
     for command in (QUESTIONS[0], *UPKEEP):

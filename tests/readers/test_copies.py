@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import DamagedTable
-from offsets_pipeline.state.fold import reload_partitions
-from offsets_pipeline.state.publishing import publish
+from offsets_pipeline.fold.state.fold import reload_partitions
+from offsets_pipeline.fold.state.publishing import publish
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.folded_stores import new_store
 from tests.logs import in_batches
 from tests.readers.stores import IN_DRIVER, captured, fold

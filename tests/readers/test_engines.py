@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
 
-from offsets_pipeline.query.views import register_views
+from offsets_pipeline.questions.query.views import register_views
 from tests.published import KEYS, rows_of
 from tests.readers.stores import LogOfStore, logs_of_25_stores, published_store
 from tests.spark.frames import assert_same_rows

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.maintenance import maintain_store
+from offsets_pipeline.fold.maintenance import maintain_store
+from offsets_pipeline.fold.state.fold import reload_partitions
+from offsets_pipeline.fold.state.publishing import publish
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-from offsets_pipeline.state.fold import reload_partitions
-from offsets_pipeline.state.publishing import publish
 from tests.folded_stores import new_store
 from tests.logs import LogPartition, in_batches
 from tests.published import rows_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.store.store import Store
 
     Facts = list[tuple[Any, ...]]
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.maintenance import maintain_store
-from offsets_pipeline.state.fold import reload_partitions
-from offsets_pipeline.state.publishing import publish
+from offsets_pipeline.fold.maintenance import maintain_store
+from offsets_pipeline.fold.state.fold import reload_partitions
+from offsets_pipeline.fold.state.publishing import publish
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.folded_stores import new_store, opened
 from tests.logs import in_batches
 from tests.published import KEYS, assert_published, read

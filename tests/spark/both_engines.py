@@ -10,9 +10,9 @@ from pyspark.sql import Row
 
 from offsets_pipeline.cli.command import Command
 from offsets_pipeline.cli.program import offsets
-from offsets_pipeline.query.local_sql import LocalSql
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.query.views import register_views
+from offsets_pipeline.questions.query.local_sql import LocalSql
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.questions.query.views import register_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,23 +11,23 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.delta.data_file import LATE, late_in
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, TABLE_BY_NAME
-from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.fold.state.fold import reload_partitions
+from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.merge_on_read import CONNECT, OFFSETS, RECORDS, STATE_TABLES
+from offsets_pipeline.fold.state.published_rows import in_key_order
+from offsets_pipeline.fold.state.verify import Verification, verify_store
+from offsets_pipeline.fold.stream.folding import Folding
 from offsets_pipeline.ingest.segments.segment_ingest import IngestReport, ingest_segments
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.query.views import register_views
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.questions.query.views import register_views
 from offsets_pipeline.semantics.group_description import describe_group
 from offsets_pipeline.semantics.log_row import LogRow
-from offsets_pipeline.state.fold import reload_partitions
-from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.merge_on_read import CONNECT, OFFSETS, RECORDS, STATE_TABLES
-from offsets_pipeline.state.published_rows import in_key_order
-from offsets_pipeline.state.verify import Verification, verify_store
-from offsets_pipeline.store import Store
-from offsets_pipeline.stream.folding import Folding
+from offsets_pipeline.store.delta.data_file import LATE, late_in
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, TABLE_BY_NAME
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.store import Store
 from tests.compare import compare
 from tests.folded_state import FoldedState, assert_same
 from tests.logs import CAPTURES
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Row, SparkSession
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 CLOCK = FixedClock(1_795_000_000_000)

@@ -14,9 +14,9 @@ from offsets_pipeline.errors import UnsupportedTable, WriteConflict
 from offsets_pipeline.ingest.segments import segment_ingest as segments
 from offsets_pipeline.ingest.segments.segment_files import find_log
 from offsets_pipeline.ingest.segments.segment_reader import write_segments
-from offsets_pipeline.log.append import Append, LogAppender
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.log.append import Append, LogAppender
 from tests.logs import LogPartition, capture_rows
 from tests.spark.segments import batches_of, write_segment
 from tests.spark.stores import CLOCK, copied, log_of, rows_of, segments_of, table, versions
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from offsets_pipeline.delta.data_file import DataFile
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.store import Store
     from tests.spark.stores import Workbench
 
 CAPTURE = "4.2.0-txn-open"  # has transactions, markers and tombstones

@@ -13,11 +13,11 @@ from unittest.mock import Mock
 import pytest
 from deltalake import DeltaTable
 
-from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS, TABLES
-from offsets_pipeline.query.log_info import log_info
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.questions.query.log_info import log_info
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-from offsets_pipeline.state.fold_progress import FoldProgress
+from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS, TABLES
 from tests.compare import compared_offsets
 from tests.logs import (
     ALIKE,

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.errors import CannotClean
-from offsets_pipeline.log.clean import clean_log
-from offsets_pipeline.query.log_info import log_info
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.questions.query.log_info import log_info
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.store.log.clean import clean_log
 from tests.logs import oracle
 from tests.spark.stores import CLOCK, copied, differences, export_of, log_of, rows_of, segments_of
 

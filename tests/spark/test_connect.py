@@ -11,18 +11,18 @@ import pyarrow as pa
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.config.sections import FoldSettings
+from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore
 from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.errors import NoSuchConnector, WrongRecords
-from offsets_pipeline.log.clean import clean_log
-from offsets_pipeline.maintenance import maintain_store
-from offsets_pipeline.query.connectors import describe_connector, list_connectors
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.fold.maintenance import maintain_store
+from offsets_pipeline.questions.query.connectors import describe_connector, list_connectors
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.connect_keys import offset_key
 from offsets_pipeline.semantics.log_row import LogRow
-from offsets_pipeline.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.store.log.clean import clean_log
+from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
 from tests.record_batches import encode_batch
 from tests.spark.both_engines import assert_as_spark, documented_queries
 from tests.spark.segments import write_prefix

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import DamagedTable
-from offsets_pipeline.log.metadata import LogMetadata
+from offsets_pipeline.kafka.record.segment import Damage
 from offsets_pipeline.observability.collectors import StateMetrics
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.record.segment import Damage
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.store.log.metadata import LogMetadata
 from tests.figures import by_partition, exposed, extents
 from tests.logs import capture_rows, oracle
 from tests.spark.stores import CLOCK, appended, copied, log_of

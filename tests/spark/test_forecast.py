@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.config.sections import FoldSettings
+from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows, retention_inputs
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.questions.query.retention_forecast import ForecastRow, forecast_rows, retention_inputs
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.retention import forecast, holdings_of
 from tests.logs import capture_partitions, capture_rows

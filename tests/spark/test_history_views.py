@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
-from offsets_pipeline.history.history_tables import read_views
-from offsets_pipeline.query import views
-from offsets_pipeline.query.parse_tree import Filters
-from offsets_pipeline.query.views import register_views
+from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
+from offsets_pipeline.questions.history.history_tables import read_views
+from offsets_pipeline.questions.query import views
+from offsets_pipeline.questions.query.parse_tree import Filters
+from offsets_pipeline.questions.query.views import register_views
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import capture_partitions
 from tests.spark.frames import assert_same_rows

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.config.sections import LogSettings
+from offsets_pipeline.common.config.sections import LogSettings
+from offsets_pipeline.common.foreign_errors import raised_on_executor
 from offsets_pipeline.errors import (
     ConflictingLog,
     InvalidPartitionCount,
@@ -22,15 +23,14 @@ from offsets_pipeline.errors import (
     UndecodableRecord,
     WrongRecords,
 )
-from offsets_pipeline.foreign_errors import raised_on_executor
 from offsets_pipeline.ingest.segments.segment_files import LogFolder
 from offsets_pipeline.ingest.segments.segment_reader import write_segments
-from offsets_pipeline.query.log_info import LogPartitionInfo, log_info
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.record.corrupt import NotASegment
+from offsets_pipeline.kafka.record.corrupt import NotASegment
+from offsets_pipeline.questions.query.log_info import LogPartitionInfo, log_info
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.store import OWNED, Store, StoreProperties
+from offsets_pipeline.store.store import OWNED, Store, StoreProperties
 from tests.logs import LogPartition, capture_rows
 from tests.record_batches import encode_batch
 from tests.spark.segments import batch_ends, batches_of, write_log, write_segment

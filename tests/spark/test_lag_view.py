@@ -5,16 +5,16 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.clock import parse_time_ms
-from offsets_pipeline.lag.lag_of_groups import lag_of_groups
-from offsets_pipeline.lag.position_sources import SampledPositions
-from offsets_pipeline.query.answer_time import answer_time
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.local_sql import LocalSql
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.query.views import register_views
-from offsets_pipeline.topic_positions.position_samples import Sample, rows_of
-from offsets_pipeline.topic_positions.sample_table import SampleWriter, read_samples, table_of
+from offsets_pipeline.common.clock import parse_time_ms
+from offsets_pipeline.ingest.topic_positions.position_samples import Sample, rows_of
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, read_samples, table_of
+from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
+from offsets_pipeline.questions.lag.position_sources import SampledPositions
+from offsets_pipeline.questions.query.answer_time import answer_time
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.local_sql import LocalSql
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.questions.query.views import register_views
 from tests.spark.stores import CLOCK, copied
 
 if TYPE_CHECKING:

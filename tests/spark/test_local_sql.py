@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.query.local_sql import LocalSql
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.questions.query.local_sql import LocalSql
+from offsets_pipeline.questions.query.state_reader import StateReader
 from tests.spark.both_engines import assert_as_spark, documented_queries
 
 if TYPE_CHECKING:

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config import Settings
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.config import Settings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import MemberOfGroup
-from offsets_pipeline.delta.properties import CREATION
-from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.errors import InvalidProducerEpoch, UnsupportedTable, WriteConflict
-from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.log.clean import clean_log
-from offsets_pipeline.maintenance import maintain_store
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.fold.maintenance import maintain_store
+from offsets_pipeline.fold.state.fold import reload_partitions
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.log_row import LogRow
-from offsets_pipeline.state.fold import reload_partitions
-from offsets_pipeline.store import OWNED, Store, StoreProperties
+from offsets_pipeline.store.delta.properties import CREATION
+from offsets_pipeline.store.delta.schemas import LOG, TABLES
+from offsets_pipeline.store.log.append import LogAppender
+from offsets_pipeline.store.log.clean import clean_log
+from offsets_pipeline.store.store import OWNED, Store, StoreProperties
 from tests.logs import commit_key, commit_value
 from tests.spark.stores import CLOCK, assert_as_reference, export_of, log_of
 from tests.unit.coordinator.groups import stable

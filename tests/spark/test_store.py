@@ -11,15 +11,15 @@ from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.delta.schemas import TABLES
 from offsets_pipeline.errors import DamagedTable, InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
-from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.log.file_writer import LogFilePlace
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-from offsets_pipeline.store import MIRRORED, OWNED, Store, StoreProperties
+from offsets_pipeline.store.delta.schemas import TABLES
+from offsets_pipeline.store.log.append import LogAppender
+from offsets_pipeline.store.log.file_writer import LogFilePlace
+from offsets_pipeline.store.store import MIRRORED, OWNED, Store, StoreProperties
 from tests.logs import oracle
 from tests.spark.stores import CLOCK, assert_as_reference, copied, differences, log_of, segments_of
 

@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from offsets_pipeline.config.sections import LogSettings
+from offsets_pipeline.common.config.sections import LogSettings
 from offsets_pipeline.errors import BrokerUnreachable
+from offsets_pipeline.fold.maintenance import maintain_store
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_records import RECORDS_SCHEMA
-from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.log.clean import clean_log
-from offsets_pipeline.maintenance import maintain_store
+from offsets_pipeline.store.log.append import LogAppender
+from offsets_pipeline.store.log.clean import clean_log
 from tests.logs import CAPTURES
 from tests.spark.stores import CLOCK, Workbench, copied, rows_of, table, versions
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from offsets_pipeline.delta.data_file import DataFile
+    from offsets_pipeline.store.delta.data_file import DataFile
 
 LOG_INCARNATION = 3
 SOURCE = "kafka://c/t"

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.broker.fetch import FetchPosition
-from offsets_pipeline.broker.open_transactions import OpenTransaction
-from offsets_pipeline.clock import shown_time
+from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
@@ -17,9 +15,11 @@ from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog, Reading, plan_reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
-from offsets_pipeline.log.metadata import LogMetadata
-from offsets_pipeline.query.log_info import log_info
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.kafka.broker.fetch import FetchPosition
+from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
+from offsets_pipeline.questions.query.log_info import log_info
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.store.log.metadata import LogMetadata
 from tests.spark.stores import CLOCK, copied, log_of, segments_of
 
 if TYPE_CHECKING:

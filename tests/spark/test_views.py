@@ -13,17 +13,17 @@ from pyspark.sql.types import StructType
 from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.commits import fetch_offsets
 from offsets_pipeline.coordinator.requests import NO_MEMBER
-from offsets_pipeline.delta.schemas import TABLES
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
-from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.observability.collectors import StateMetrics
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.retention_forecast import retention_inputs
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.query.views import create_views, register_views, run_query
+from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.retention_forecast import retention_inputs
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.questions.query.views import create_views, register_views, run_query
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.partition_state import PartitionState
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.store.delta.schemas import TABLES
 from tests.logs import LogPartition, capture_partitions, capture_rows
 from tests.programs import start
 from tests.replays import references
@@ -52,9 +52,9 @@ UNSTABLE = "SELECT DISTINCT group_id, topic, partition FROM {}unstable_offsets"
 PROGRAM = """
 import json, os, sys
 from offsets_pipeline.cli import main
-from offsets_pipeline.config import load_settings
-from offsets_pipeline.query.views import create_views
-from offsets_pipeline.session import build_session
+from offsets_pipeline.common.config import load_settings
+from offsets_pipeline.questions.query.views import create_views
+from offsets_pipeline.store.session import build_session
 folder, store, *queries = sys.argv[1:]
 
 def application():
@@ -290,7 +290,7 @@ def test_views_are_created_in_a_catalog_by_a_command(
         "offsets: error: cannot create views: this session's catalog ends with the session; configure"
     )
     assert not workbench.spark.catalog.databaseExists("made_by_command")
-    monkeypatch.setattr("offsets_pipeline.query.views._outlives_session", lambda *_: True)
+    monkeypatch.setattr("offsets_pipeline.questions.query.views._outlives_session", lambda *_: True)
     try:
         assert main(command) == 0
         assert capsys.readouterr() == (

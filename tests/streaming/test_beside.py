@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import inheritable_thread_target
 
-from offsets_pipeline.config.sections import FoldSettings
+from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.state.fold import fold_log
-from offsets_pipeline.store import MIRRORED, Store, StoreProperties
-from offsets_pipeline.stream.fold_stream import FoldStream, start_fold
-from offsets_pipeline.stream.folding import Folding
+from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.fold.stream.fold_stream import FoldStream, start_fold
+from offsets_pipeline.fold.stream.folding import Folding
+from offsets_pipeline.store.log.append import LogAppender
+from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
 from tests.logs import capture_rows
 from tests.spark.segments import write_prefix
 from tests.spark.stores import CLOCK, assert_as_reference, copied, log_of, segments_of, table
@@ -156,7 +156,7 @@ def test_stopped_stream_completes_its_running_batch(
         assert of.spark.sql("SELECT reflect('java.lang.Thread', 'sleep', id + 2000) FROM range(2)").collect()
         return fold_log(of, *more)
 
-    monkeypatch.setattr("offsets_pipeline.stream.folding.fold_log", fold_slowly)
+    monkeypatch.setattr("offsets_pipeline.fold.stream.folding.fold_log", fold_slowly)
     stream = start_fold(Folding(workbench.open(store), workbench.settings, CLOCK))
     assert begun.wait(DEADLINE_SECONDS)
     told.set()

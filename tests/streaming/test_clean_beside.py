@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from pyspark import inheritable_thread_target
 
-from offsets_pipeline.config.sections import FoldSettings
+from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.log import clean
-from offsets_pipeline.log.append import Append, LogAppender
-from offsets_pipeline.log.clean import Cleaned, clean_log
-from offsets_pipeline.log.metadata import LogMetadata
-from offsets_pipeline.stream.fold_stream import start_fold
-from offsets_pipeline.stream.folding import Folding
+from offsets_pipeline.fold.stream.fold_stream import start_fold
+from offsets_pipeline.fold.stream.folding import Folding
+from offsets_pipeline.store.log import clean
+from offsets_pipeline.store.log.append import Append, LogAppender
+from offsets_pipeline.store.log.clean import Cleaned, clean_log
+from offsets_pipeline.store.log.metadata import LogMetadata
 from tests.logs import LogPartition
 from tests.random_logs import IN_SEGMENTS, random_log
 from tests.spark.segments import batches_of, write_log, write_prefix, write_segment

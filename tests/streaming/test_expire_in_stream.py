@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config.sections import CoordinatorSettings, FoldSettings
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config.sections import CoordinatorSettings, FoldSettings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.expiry_runs import expire_once
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import FOLDER
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.store import OWNED, Store, StoreProperties
-from offsets_pipeline.stream.fold_stream import FoldStream, start_fold
-from offsets_pipeline.stream.folding import Folding, _expiry
+from offsets_pipeline.fold.stream.fold_stream import FoldStream, start_fold
+from offsets_pipeline.fold.stream.folding import Folding, _expiry
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.store.store import OWNED, Store, StoreProperties
 from tests.logs import LogPartition, commit_key, group_key
 from tests.spark.stores import appended, assert_as_reference, copied, log_of, rows_of
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from tests.spark.stores import Workbench
 
 # they take Spark: that the stream folds what it expires is what is tested

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.config.sections import FoldSettings
-from offsets_pipeline.delta.retry import with_retries
+from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.state.fold import fold_log, reload_partitions
+from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
+from offsets_pipeline.store.delta.retry import with_retries
 from tests.spark.stores import CLOCK, alter, appended, assert_as_reference, copied, log_of, rows_of
 from tests.unit.state.dying import TABLES, Died, busy_log, dying
 

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.errors import StreamFailed
-from offsets_pipeline.log.clean import clean_log
-from offsets_pipeline.log.incarnations import current_log, log_incarnation
-from offsets_pipeline.log.metadata import LogMetadata
-from offsets_pipeline.maintenance import maintain_store
-from offsets_pipeline.query.retention_forecast import retention_inputs
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.state import fold
-from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.merge_on_read import STATE_TABLES
-from offsets_pipeline.stream import folding
-from offsets_pipeline.stream import publisher as publisher_module
-from offsets_pipeline.stream.fold_stream import start_fold
-from offsets_pipeline.stream.folding import Folding
-from offsets_pipeline.stream.publisher import Publisher
+from offsets_pipeline.fold.maintenance import maintain_store
+from offsets_pipeline.fold.state import fold
+from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.merge_on_read import STATE_TABLES
+from offsets_pipeline.fold.stream import folding
+from offsets_pipeline.fold.stream import publisher as publisher_module
+from offsets_pipeline.fold.stream.fold_stream import start_fold
+from offsets_pipeline.fold.stream.folding import Folding
+from offsets_pipeline.fold.stream.publisher import Publisher
+from offsets_pipeline.questions.query.retention_forecast import retention_inputs
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.store.log.clean import clean_log
+from offsets_pipeline.store.log.incarnations import current_log, log_incarnation
+from offsets_pipeline.store.log.metadata import LogMetadata
 from tests.kafka.live import wait_until
 from tests.logs import capture_rows
 from tests.spark.stores import (
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from offsets_pipeline.fold.state.fold_progress import PartitionProgress
     from offsets_pipeline.semantics.log_row import LogRow
-    from offsets_pipeline.state.fold_progress import PartitionProgress
-    from offsets_pipeline.store import Store
-    from offsets_pipeline.store_snapshot import LogIncarnation
+    from offsets_pipeline.store.store import Store
+    from offsets_pipeline.store.store_snapshot import LogIncarnation
     from tests.spark.stores import Workbench
 
     Partitions = dict[int, PartitionProgress]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config.sections import LogSettings
-from offsets_pipeline.delta.schemas import TABLES
-from offsets_pipeline.maintenance import maintain_store
-from offsets_pipeline.state.merge_on_read import STATE_TABLES
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.config.sections import LogSettings
+from offsets_pipeline.fold.maintenance import maintain_store
+from offsets_pipeline.fold.state.merge_on_read import STATE_TABLES
+from offsets_pipeline.store.delta.schemas import TABLES
 from tests.logs import LogPartition
 from tests.spark.stores import appended, assert_as_reference, copied, export_of, log_of
 

@@ -10,17 +10,17 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from offsets_pipeline.config.sections import FoldSettings
-from offsets_pipeline.delta.schemas import CURRENT_OFFSETS, GROUP_FACTS, GROUP_RECORDS, OFFSET_FACTS
-from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.common.config.sections import FoldSettings
+from offsets_pipeline.fold.state import fold as fold_module
+from offsets_pipeline.fold.state import published_rows, publishing
+from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
+from offsets_pipeline.fold.state.publishing import publish
+from offsets_pipeline.fold.stream import publisher as publisher_module
+from offsets_pipeline.fold.stream.publisher import Publisher
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.state import fold as fold_module
-from offsets_pipeline.state import published_rows, publishing
-from offsets_pipeline.state.fold import fold_log
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
-from offsets_pipeline.state.publishing import publish
-from offsets_pipeline.stream import publisher as publisher_module
-from offsets_pipeline.stream.publisher import Publisher
+from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, GROUP_FACTS, GROUP_RECORDS, OFFSET_FACTS
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.logs import LogPartition
 from tests.spark.stores import (
     CLOCK,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.store.store import Store
     from tests.spark.stores import Workbench
 
 pytestmark = pytest.mark.streaming

@@ -12,9 +12,9 @@ from benchmarks import log_bytes
 from benchmarks.generate import GeneratedLog, generate
 from benchmarks.log_content import UPGRADED_AFTER, Shape
 from offsets_pipeline.ingest.segments.segment_files import find_log
-from offsets_pipeline.record.compression import Codec
-from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.kafka.record.compression import Codec
+from offsets_pipeline.kafka.record.decode import decode_value
+from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT, LogRow
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.replays import replay

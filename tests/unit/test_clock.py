@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from offsets_pipeline.clock import (
+from offsets_pipeline.common.clock import (
     Clock,
     FixedClock,
     SystemClock,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.config import Settings, load_settings
-from offsets_pipeline.config.sections import FoldSettings, LogSettings
+from offsets_pipeline.common.config import Settings, load_settings
+from offsets_pipeline.common.config.sections import FoldSettings, LogSettings
 from offsets_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:

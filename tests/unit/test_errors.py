@@ -5,7 +5,8 @@ import traceback
 
 import pytest
 
-from offsets_pipeline import errors, foreign_errors
+from offsets_pipeline import errors
+from offsets_pipeline.common import foreign_errors
 from offsets_pipeline.errors import OffsetsError
 
 ALL = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, OffsetsError)]

@@ -9,17 +9,17 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from offsets_pipeline.broker.fetch import FetchPosition
-from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import BrokerUnreachable, MetricsUnavailable
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
-from offsets_pipeline.metrics import exposition
-from offsets_pipeline.metrics.exposition import Exposition
+from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.observability.collectors import LogExtent, TopicMetrics
+from offsets_pipeline.service.metrics import exposition
+from offsets_pipeline.service.metrics.exposition import Exposition
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.figures import exposed
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-    from offsets_pipeline.delta.data_file import DataFile
-    from offsets_pipeline.delta.snapshot import Snapshot
-    from offsets_pipeline.metrics.metric_families import Values
+    from offsets_pipeline.service.metrics.metric_families import Values
+    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.delta.snapshot import Snapshot
     from tests.figures import Figures
 
 PATIENCE_SECONDS = 30

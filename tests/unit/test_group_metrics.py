@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config.sections import LagSettings
-from offsets_pipeline.metrics.metric_families import FAMILIES
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config.sections import LagSettings
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
 from offsets_pipeline.observability.group_metrics import GroupMetrics
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.service.metrics.metric_families import FAMILIES
 from tests.figures import exposed
 from tests.logs import LogPartition, commit_key, commit_value
 from tests.unit.lag.stores import TimedRow, folded_store
@@ -22,7 +22,7 @@ from tests.unit.lag.stores import TimedRow, folded_store
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
     from tests.figures import Figures
 
 NOW_MS = 1_795_000_000_000

@@ -11,20 +11,20 @@ from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageWriter
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata, MemberOfGroup, OffsetAndMetadata
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.schemas import CONSUMER_GROUPS
-from offsets_pipeline.delta.store_folder import create_tables, properties_of
-from offsets_pipeline.export.segment_export import export_segments
-from offsets_pipeline.history.history_tables import read_views
-from offsets_pipeline.query.as_of import offsets_as_of
-from offsets_pipeline.query.connectors import describe_connector, list_connectors
-from offsets_pipeline.query.describe import GroupAnswer, describe_groups
-from offsets_pipeline.query.local_sql import LocalSql
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.record.wire import MAX_STRING_BYTES
+from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.kafka.record.wire import MAX_STRING_BYTES
+from offsets_pipeline.questions.history.history_tables import read_views
+from offsets_pipeline.questions.query.as_of import offsets_as_of
+from offsets_pipeline.questions.query.connectors import describe_connector, list_connectors
+from offsets_pipeline.questions.query.describe import GroupAnswer, describe_groups
+from offsets_pipeline.questions.query.local_sql import LocalSql
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.repair.export.segment_export import export_segments
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.state.fold import fold_log
-from offsets_pipeline.store import Store
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.schemas import CONSUMER_GROUPS
+from offsets_pipeline.store.delta.store_folder import create_tables, properties_of
+from offsets_pipeline.store.store import Store
 from tests.logs import LogPartition, segment_rows
 from tests.spark.stores import CLOCK, appended
 from tests.unit.connect.connect_logs import in_order
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pytest
     from pyspark.sql import SparkSession
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
 
 PARTITIONS = 3
 PLANES = range(17)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import LogSettings
-from offsets_pipeline.delta.schemas import LEASES
-from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import LogSettings
 from offsets_pipeline.errors import LeaseHeld, LeaseLost, StorageFailed
-from offsets_pipeline.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease
+from offsets_pipeline.store.delta.schemas import LEASES
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import MetricsUnavailable
-from offsets_pipeline.metrics.exposition import registry_of, serve_metrics, write_metrics
-from offsets_pipeline.metrics.metric_families import FAMILIES
+from offsets_pipeline.service.metrics.exposition import registry_of, serve_metrics, write_metrics
+from offsets_pipeline.service.metrics.metric_families import FAMILIES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from prometheus_client.registry import CollectorRegistry
 
-    from offsets_pipeline.metrics.metric_families import Values
+    from offsets_pipeline.service.metrics.metric_families import Values
 
 EXPECTED = """\
 # HELP offsets_records_read_total Records of the topic that were appended to the log.

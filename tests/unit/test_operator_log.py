@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.broker.fetch import FetchPosition
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic
+from offsets_pipeline.fold.maintenance import Upkeep
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
-from offsets_pipeline.maintenance import Upkeep
+from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.observability.operator_log import OperatorLog, TopicLog
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.foreign_errors import may_pass
+from offsets_pipeline.common.periodic import Periodic, monotonic_ms
+from offsets_pipeline.common.warnings import Warnings
 from offsets_pipeline.errors import CannotClean, WriteConflict
-from offsets_pipeline.foreign_errors import may_pass
-from offsets_pipeline.periodic import Periodic, monotonic_ms
-from offsets_pipeline.warnings import Warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

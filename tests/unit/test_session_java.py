@@ -9,7 +9,7 @@ import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.errors import JavaMissing
-from offsets_pipeline.session import check_java
+from offsets_pipeline.store.session import check_java
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,8 +84,8 @@ def test_the_java_of_this_machine_is_taken() -> None:
 def test_a_store_on_s3_without_the_jars_is_one_line_that_names_make_s3_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("offsets_pipeline.session._find_spark_home", lambda: str(tmp_path))
-    monkeypatch.setattr("offsets_pipeline.session.SparkContext._jvm", None)
-    monkeypatch.setattr("offsets_pipeline.session.build_session", lambda *_: pytest.fail("Spark starts"))
+    monkeypatch.setattr("offsets_pipeline.store.session._find_spark_home", lambda: str(tmp_path))
+    monkeypatch.setattr("offsets_pipeline.store.session.SparkContext._jvm", None)
+    monkeypatch.setattr("offsets_pipeline.store.session.build_session", lambda *_: pytest.fail("Spark starts"))
     assert main(["ingest-segments", "--store", "s3://bucket/store", str(tmp_path)]) == 1
     assert re.fullmatch(r"offsets: error: Spark cannot open s3://: .* run `make s3`, .*\n", capsys.readouterr().err)

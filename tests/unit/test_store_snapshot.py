@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_PARTITIONS, TOPICS
-from offsets_pipeline.delta.store_folder import create_tables
-from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import NoSuchStore, NotAStore
-from offsets_pipeline.history.log_history import LogHistory
+from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
-from offsets_pipeline.store_snapshot import LogIncarnation, StoreSnapshot, log_incarnations
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG_PARTITIONS, TOPICS
+from offsets_pipeline.store.delta.store_folder import create_tables
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.store_snapshot import LogIncarnation, StoreSnapshot, log_incarnations
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.store.delta.snapshot import Snapshot
 
 PROPERTIES = StoreProperties(MIRRORED, 3)
 

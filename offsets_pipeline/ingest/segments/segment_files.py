@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pyarrow import fs
 
-from offsets_pipeline.delta.filesystems import absolute_path, open_path
+from offsets_pipeline.common.topic_names import validated_topic
 from offsets_pipeline.errors import NoSegments, NoSuchPath, StoreMismatch
-from offsets_pipeline.topic_names import validated_topic
+from offsets_pipeline.store.delta.filesystems import absolute_path, open_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

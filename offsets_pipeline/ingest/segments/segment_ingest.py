@@ -14,33 +14,33 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from offsets_pipeline.delta.data_file import COMPRESSION
-from offsets_pipeline.delta.retry import with_retries
-from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.common.foreign_errors import raised_on_executor
 from offsets_pipeline.errors import ConflictingLog, InvalidPartitionCount, StoreMismatch
-from offsets_pipeline.foreign_errors import raised_on_executor
 from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, RecordKey, topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import FoundLog, LogFolder, find_log
 from offsets_pipeline.ingest.segments.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments
-from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.log.incarnations import current_log
-from offsets_pipeline.log.metadata import LogMetadata
-from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
-from offsets_pipeline.record.decode import decode_key
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
+from offsets_pipeline.kafka.record.decode import decode_key
+from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics, of_setting
 from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.store import MIRRORED, Store, StoreProperties, timestamp_of
+from offsets_pipeline.store.delta.data_file import COMPRESSION
+from offsets_pipeline.store.delta.retry import with_retries
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.log.append import LogAppender
+from offsets_pipeline.store.log.incarnations import current_log
+from offsets_pipeline.store.log.metadata import LogMetadata
+from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties, timestamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pyspark.sql import DataFrame
 
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.store import SparkSource
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.store.store import SparkSource
 
 _LOOK_BYTES = 64 * 1024  # the part of each file that the ingest checks before it creates anything
 _PLACE = ["log_partition", "record_offset"]

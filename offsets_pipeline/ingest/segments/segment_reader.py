@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from offsets_pipeline.delta.filesystems import open_path
-from offsets_pipeline.foreign_errors import working_on
+from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
 from offsets_pipeline.ingest.segments.segment_files import LogFolder
-from offsets_pipeline.log.file_writer import LogFileWriter
-from offsets_pipeline.record.segment import Damage, SegmentReader, read_segment
+from offsets_pipeline.kafka.record.segment import Damage, SegmentReader, read_segment
 from offsets_pipeline.semantics.log_row import place_of
+from offsets_pipeline.store.delta.filesystems import open_path
+from offsets_pipeline.store.log.file_writer import LogFileWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsets_pipeline.delta.data_file import DataFile
-    from offsets_pipeline.log.file_writer import LogFilePlace
     from offsets_pipeline.semantics.topic_kind import TopicKind
+    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.log.file_writer import LogFilePlace
 
 _BATCH_ROWS = 65_536
 _TASKS_PER_CORE = 4

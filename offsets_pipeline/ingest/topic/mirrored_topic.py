@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.clock import ms_of
-from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.common.clock import ms_of
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
-from offsets_pipeline.log.incarnations import current_log
-from offsets_pipeline.log.log_scan import ends_by_incarnation
-from offsets_pipeline.log.metadata import LogMetadata, TopicRead, partition_rows
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.log.incarnations import current_log
+from offsets_pipeline.store.log.log_scan import ends_by_incarnation
+from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead, partition_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicDescription
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.store.store import Store
 
 
 class MirroredTopic:

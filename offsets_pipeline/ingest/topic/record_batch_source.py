@@ -41,13 +41,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from offsets_pipeline.broker.cluster import Cluster, answered
-from offsets_pipeline.broker.fetch import Fetcher, FetchPosition
-from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.broker.log_offsets import EARLIEST, LATEST, list_offsets
-from offsets_pipeline.broker.offset_ranges import OffsetRange, require_same_log
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic
 from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, RECORDS_SCHEMA, TopicReader, ranges_row
+from offsets_pipeline.kafka.broker.cluster import Cluster, answered
+from offsets_pipeline.kafka.broker.fetch import Fetcher, FetchPosition
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.kafka.broker.log_offsets import EARLIEST, LATEST, list_offsets
+from offsets_pipeline.kafka.broker.offset_ranges import OffsetRange, require_same_log
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsets_pipeline.broker.cluster_metadata import TopicMetadata
+    from offsets_pipeline.kafka.broker.cluster_metadata import TopicMetadata
 
 FORMAT = "kafka_record_batches"
 #: Values of the option `content`.

@@ -14,29 +14,29 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.delta.data_file import COMPRESSION
-from offsets_pipeline.delta.retry import with_retries
-from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
-from offsets_pipeline.foreign_errors import working_on
-from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.log.file_writer import LogFileWriter, log_partitions_of
-from offsets_pipeline.log.log_scan import ends_by_incarnation
-from offsets_pipeline.log.metadata import LogMetadata
-from offsets_pipeline.log.task_results import task_results
-from offsets_pipeline.record.segment import Damage
+from offsets_pipeline.common.foreign_errors import working_on
+from offsets_pipeline.kafka.record.segment import Damage
 from offsets_pipeline.semantics.log_row import place_of
+from offsets_pipeline.store.delta.data_file import COMPRESSION
+from offsets_pipeline.store.delta.retry import with_retries
+from offsets_pipeline.store.delta.schemas import LOG, RECORD_COLUMNS
+from offsets_pipeline.store.log.append import LogAppender
+from offsets_pipeline.store.log.file_writer import LogFileWriter, log_partitions_of
+from offsets_pipeline.store.log.log_scan import ends_by_incarnation
+from offsets_pipeline.store.log.metadata import LogMetadata
+from offsets_pipeline.store.log.task_results import task_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame
 
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.delta.data_file import DataFile
-    from offsets_pipeline.log.append import Append, RecordsFold
-    from offsets_pipeline.log.file_writer import LogFilePlace
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.log.append import Append, RecordsFold
+    from offsets_pipeline.store.log.file_writer import LogFilePlace
+    from offsets_pipeline.store.store import Store
 
 
 class TopicAppender:

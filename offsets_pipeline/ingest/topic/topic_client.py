@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from offsets_pipeline.broker.cluster import Cluster, answered
-from offsets_pipeline.broker.log_offsets import LATEST, Isolation, epoch_ends, list_offsets, log_bounds
-from offsets_pipeline.broker.offset_ranges import OffsetRange, read_ranges
-from offsets_pipeline.broker.open_transactions import OpenTransaction, open_transactions
 from offsets_pipeline.errors import KafkaFailed, NotAuthorized
 from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, RecordKey
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.kafka.broker.cluster import Cluster, answered
+from offsets_pipeline.kafka.broker.log_offsets import LATEST, Isolation, epoch_ends, list_offsets, log_bounds
+from offsets_pipeline.kafka.broker.offset_ranges import OffsetRange, read_ranges
+from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction, open_transactions
+from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from offsets_pipeline.broker.kafka_options import KafkaOptions
-    from offsets_pipeline.broker.offset_ranges import FetchedBatches
+    from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+    from offsets_pipeline.kafka.broker.offset_ranges import FetchedBatches
 
 #: Kafka's default, used if the user may not read the topic's configuration.
 DELETE_RETENTION_MS = 86_400_000

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Protocol
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 
-from offsets_pipeline.batch_barrier import BatchBarrier
-from offsets_pipeline.broker.fetch import FetchPosition
+from offsets_pipeline.common.foreign_errors import first_line, raised_on_executor
+from offsets_pipeline.common.warnings import Warnings
 from offsets_pipeline.errors import (
     BrokerUnreachable,
     KafkaFailed,
@@ -30,7 +30,7 @@ from offsets_pipeline.errors import (
     OffsetsError,
     TopicStopped,
 )
-from offsets_pipeline.foreign_errors import first_line, raised_on_executor
+from offsets_pipeline.ingest.batch_barrier import BatchBarrier
 from offsets_pipeline.ingest.record_kind import topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
 from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
@@ -52,21 +52,21 @@ from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import check_topic
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
+from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.semantics.coordinator_semantics import AUTO, MODERN, CoordinatorSemantics
-from offsets_pipeline.store import MIRRORED, Store, StoreProperties, session_of
-from offsets_pipeline.warnings import Warnings
+from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from offsets_pipeline.broker.kafka_options import KafkaOptions
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicDescription
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
-    from offsets_pipeline.log.append import Append, RecordsFold
-    from offsets_pipeline.store import SparkSource
+    from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+    from offsets_pipeline.store.log.append import Append, RecordsFold
+    from offsets_pipeline.store.store import SparkSource
 
 _QUERY = "ingest-topic"
 # The source does not react to interrupts while it waits for a broker: this limits how long a stop of the query waits.

@@ -11,15 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.clock import shown_time
-from offsets_pipeline.delta.schemas import LOG_INCARNATION
+from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.errors import StoreMismatch
+from offsets_pipeline.store.delta.schemas import LOG_INCARNATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.delta.properties import StoreProperties
     from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
+    from offsets_pipeline.store.delta.properties import StoreProperties
 
 
 @dataclass(frozen=True)

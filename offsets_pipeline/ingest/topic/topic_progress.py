@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from offsets_pipeline.broker.fetch import FetchPosition
-    from offsets_pipeline.broker.open_transactions import OpenTransaction
     from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
     from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
+    from offsets_pipeline.kafka.broker.fetch import FetchPosition
+    from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
 
 
 class TopicProgress:

@@ -10,14 +10,14 @@ from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from offsets_pipeline.broker.fetch import FetchPosition
-    from offsets_pipeline.broker.open_transactions import OpenTransaction
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
     from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
     from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.kafka.broker.fetch import FetchPosition
+    from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
+    from offsets_pipeline.store.store import Store
 
 # Tolerance added to `delete.retention.ms` when the times of two complete reads are compared. A query reads new records
 # within seconds, but `TopicIngest` sees that only at its next look.

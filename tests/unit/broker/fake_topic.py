@@ -31,8 +31,8 @@ from kafka.protocol.consumer import (
 )
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
-from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.kafka_options import KafkaOptions
+from offsets_pipeline.kafka.broker.cluster import Cluster
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from tests.record_batches import BatchOptions, encode_batch
 from tests.unit.broker.fake_broker import TOPIC, VERSIONS, FakeBroker, fake_broker
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.broker.client_settings import _GENERAL, _OF_SASL, _OF_TLS, FetchLimits, client_settings
-from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.errors import ClientMissing, ConfigError, NoSuchPath
+from offsets_pipeline.kafka.broker.client_settings import _GENERAL, _OF_SASL, _OF_TLS, FetchLimits, client_settings
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from offsets_pipeline.broker.client_settings import ClientSettings
+    from offsets_pipeline.kafka.broker.client_settings import ClientSettings
 
 SASL = {"security.protocol": "SASL_PLAINTEXT"}
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 from kafka.protocol.metadata import MetadataRequest
 
-from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic, NotAuthorized, OffsetsError
+from offsets_pipeline.kafka.broker.cluster import Cluster
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from tests.unit.broker.fake_broker import TOPIC, FakeBroker, fake_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from offsets_pipeline.broker.cluster_metadata import Place, TopicMetadata
-    from offsets_pipeline.broker.connection import Connection
+    from offsets_pipeline.kafka.broker.cluster_metadata import Place, TopicMetadata
+    from offsets_pipeline.kafka.broker.connection import Connection
 
 METADATA = MetadataRequest.API_KEY
 LEADER_NOT_AVAILABLE, UNKNOWN_MEMBER = 5, 25

@@ -10,12 +10,12 @@ import pytest
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
 
-from offsets_pipeline.broker.cluster import Cluster
-from offsets_pipeline.broker.fetch import Fetched, Fetcher, FetchPosition, Problem, whole_batches
-from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.broker.log_offsets import log_bounds
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic, NotAuthorized
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.kafka.broker.cluster import Cluster
+from offsets_pipeline.kafka.broker.fetch import Fetched, Fetcher, FetchPosition, Problem, whole_batches
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.kafka.broker.log_offsets import log_bounds
+from offsets_pipeline.kafka.record.segment import read_segment
 from tests.unit.broker.fake_broker import TOPIC, VERSIONS, FakeBroker, fake_broker, fetched
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.broker import first_records as module
-from offsets_pipeline.broker.fetch import whole_batches
-from offsets_pipeline.broker.first_records import FirstRecord, first_records
-from offsets_pipeline.broker.log_offsets import LogBounds
 from offsets_pipeline.errors import KafkaFailed, OffsetsError
-from offsets_pipeline.record.compression import Codec
-from offsets_pipeline.record.log_batches import encode_log
+from offsets_pipeline.kafka.broker import first_records as module
+from offsets_pipeline.kafka.broker.fetch import whole_batches
+from offsets_pipeline.kafka.broker.first_records import FirstRecord, first_records
+from offsets_pipeline.kafka.broker.log_offsets import LogBounds
+from offsets_pipeline.kafka.record.compression import Codec
+from offsets_pipeline.kafka.record.log_batches import encode_log
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

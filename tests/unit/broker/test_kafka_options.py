@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
-from offsets_pipeline.config import load_settings
-from offsets_pipeline.config.sections import KafkaSettings
+from offsets_pipeline.common.config import load_settings
+from offsets_pipeline.common.config.sections import KafkaSettings
 from offsets_pipeline.errors import ConfigError
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, parse_options
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka.protocol.consumer import FetchRequest
 
-from offsets_pipeline.broker import offset_ranges
-from offsets_pipeline.broker.fetch import FetchPosition
-from offsets_pipeline.broker.offset_ranges import FetchedBatches, OffsetRange, read_ranges, require_same_log
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, LogTruncated
-from offsets_pipeline.record.corrupt import NotASegment
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.kafka.broker import offset_ranges
+from offsets_pipeline.kafka.broker.fetch import FetchPosition
+from offsets_pipeline.kafka.broker.offset_ranges import FetchedBatches, OffsetRange, read_ranges, require_same_log
+from offsets_pipeline.kafka.record.corrupt import NotASegment
+from offsets_pipeline.kafka.record.segment import read_segment
 from tests.unit.broker.fake_broker import TOPIC
 from tests.unit.broker.fake_topic import (
     FakeBatch,

@@ -99,7 +99,7 @@ def test_a_store_of_format_5_is_refused_with_the_command_that_copies_it(
     def start_spark(*_: object) -> NoReturn:
         raise AssertionError("Spark is started")
 
-    monkeypatch.setattr("offsets_pipeline.session.build_session", start_spark)
+    monkeypatch.setattr("offsets_pipeline.store.session.build_session", start_spark)
     store = Path(shutil.copytree(STORES / kind_of(command), tmp_path / "store"))
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli.program import offsets
-from offsets_pipeline.config import Settings
+from offsets_pipeline.common.config import Settings
 from tests.logs import LogPartition
 from tests.unit.lag.stores import TimedRow
 from tests.unit.lag.stores import folded_store as folded_store_of

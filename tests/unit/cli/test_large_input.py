@@ -11,9 +11,9 @@ from offsets_pipeline.cli import main
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import InvalidRequest, QueryFailed
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.local_sql import LocalSql
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.local_sql import LocalSql
+from offsets_pipeline.questions.query.state_reader import StateReader
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from offsets_pipeline.cli.command import Options
 from offsets_pipeline.cli.options import every_option
 from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.cli.values import AS_SET
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.errors import CannotClean, CommitUnknown, WriteConflict
 from tests.unit.test_periodic import BEGIN_MS, HOUR_MS, Waits
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from offsets_pipeline.connect.connector_offsets import OffsetRecord
 from offsets_pipeline.ingest.log_columns import log_columns
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA
 from offsets_pipeline.semantics.topic_state import ConnectRow

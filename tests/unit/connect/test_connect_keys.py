@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.connect_keys import (
     ConnectKey,
     ConnectRecordType,

@@ -6,9 +6,9 @@ import json
 
 import pyarrow as pa
 
+from offsets_pipeline.fold.state.merge_on_read import CONNECT
+from offsets_pipeline.fold.state.published_rows import connect_rows
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.state.merge_on_read import CONNECT
-from offsets_pipeline.state.published_rows import connect_rows
 
 
 def record(record_type: str, connector: str, value: object, record_offset: int, raw_key: str = "") -> dict[str, object]:

@@ -16,8 +16,6 @@ from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, Of
 from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.connect.target_states import RUNNING, STOPPED
 from offsets_pipeline.connect.target_table import TargetTable
-from offsets_pipeline.delta import put_if_absent
-from offsets_pipeline.delta.storage import LocalStorage, NoAnswer
 from offsets_pipeline.errors import (
     CommitUnknown,
     ConnectorStopped,
@@ -28,6 +26,8 @@ from offsets_pipeline.errors import (
     TaskFenced,
     UnsupportedTable,
 )
+from offsets_pipeline.store.delta import put_if_absent
+from offsets_pipeline.store.delta.storage import LocalStorage, NoAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

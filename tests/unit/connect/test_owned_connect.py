@@ -31,7 +31,7 @@ from offsets_pipeline.errors import (
     StorageFailed,
     StoreMismatch,
 )
-from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.connect_keys import offset_key
 from tests.waiting import wait_until
 

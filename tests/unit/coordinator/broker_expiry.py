@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.query.retention_forecast import HELD, NOW
+from offsets_pipeline.questions.query.retention_forecast import HELD, NOW
 from tests.logs import Identity, oracle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsets_pipeline.query.retention_forecast import ForecastRow
+    from offsets_pipeline.questions.query.retention_forecast import ForecastRow
 
 #: Each with the one behind it. The broker looks every five seconds; no time is over so shortly before a capture.
 PAIRS = [("4.2.0-expiry-before", "4.2.0-expiry-mid"), ("4.2.0-expiry-mid", "4.2.0-expiry-after")]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import CoordinatorSettings
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import CoordinatorSettings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_log import OwnedLog, Record
 from offsets_pipeline.semantics.log_row import LogRow

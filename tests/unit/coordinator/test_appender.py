@@ -9,7 +9,6 @@ import pytest
 
 from offsets_pipeline.coordinator import appender
 from offsets_pipeline.coordinator.requests import MemberOfGroup
-from offsets_pipeline.delta import storage
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
     IllegalGeneration,
@@ -18,6 +17,7 @@ from offsets_pipeline.errors import (
     OffsetOutOfRange,
     RequestTimedOut,
 )
+from offsets_pipeline.store.delta import storage
 from tests.unit.coordinator.groups import stable
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import log_of, opened
@@ -309,8 +309,8 @@ def test_close_appends_waiting_requests_and_refuses_new_ones(
 
 
 def test_housekeeping_expires_and_aborts_by_itself(store: Path) -> None:
-    from offsets_pipeline.config import Settings  # noqa: PLC0415
-    from offsets_pipeline.config.sections import CoordinatorSettings  # noqa: PLC0415
+    from offsets_pipeline.common.config import Settings  # noqa: PLC0415
+    from offsets_pipeline.common.config.sections import CoordinatorSettings  # noqa: PLC0415
     from offsets_pipeline.coordinator import housekeeping  # noqa: PLC0415
     from offsets_pipeline.coordinator.coordinator import Coordinator  # noqa: PLC0415
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.coordinator import record_encoding
 from offsets_pipeline.coordinator.owned_log import Record
 from offsets_pipeline.coordinator.requests import OffsetAndMetadata
-from offsets_pipeline.history.deletion_causes import Retention
-from offsets_pipeline.history.group_timeline import why
-from offsets_pipeline.history.log_history import LogHistory
+from offsets_pipeline.questions.history.deletion_causes import Retention
+from offsets_pipeline.questions.history.group_timeline import why
+from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 from tests.unit.coordinator.stores import NOW_MS, opened
 

@@ -25,7 +25,7 @@ from offsets_pipeline.errors import (
     UnknownTopicOrPartition,
     UnstableOffsetCommit,
 )
-from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import LogPartition
 from tests.unit.coordinator.groups import of_kip848, share_group, stable

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import CoordinatorSettings
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import CoordinatorSettings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetAndMetadata
 from offsets_pipeline.errors import (
@@ -22,7 +22,7 @@ from offsets_pipeline.errors import (
     NotCoordinator,
     OffsetMetadataTooLarge,
 )
-from offsets_pipeline.metrics.metric_families import FAMILIES
+from offsets_pipeline.service.metrics.metric_families import FAMILIES
 from tests.unit.coordinator.stores import NOW_MS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.query.retention_forecast import forecast_rows
+from offsets_pipeline.questions.query.retention_forecast import forecast_rows
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.retention import Basis, Expiry, Rule, forecast, holdings_of
 from tests.logs import LogPartition, capture_partitions, capture_rows, group_key, group_value

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.clock import FixedClock, shown_time
+from offsets_pipeline.common.clock import FixedClock, shown_time
 from offsets_pipeline.coordinator.owned_log import OwnedLog, Record
 from offsets_pipeline.coordinator.registry import FOLDER
 from tests.unit.coordinator.stores import NOW_MS, append, opened, references_of

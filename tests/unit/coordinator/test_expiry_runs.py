@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.coordinator import expiration
 from offsets_pipeline.coordinator.requests import GroupMetadata
 from offsets_pipeline.errors import CoordinatorNotAvailable
-from offsets_pipeline.record.decode import decode_key
+from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.replays import Replayed, replay
 from tests.unit.coordinator.groups import stable

@@ -16,7 +16,7 @@ from offsets_pipeline.errors import (
     NonEmptyGroup,
     NoSuchGroup,
 )
-from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.group_description import GroupDescription
 from tests.member_bytes import subscription
 from tests.unit.coordinator.groups import emptied_kip848, of_kip848, share_group, stable

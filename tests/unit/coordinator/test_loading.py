@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import LogSettings
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import LogSettings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.loading import LoadStatus, Partitions
 from offsets_pipeline.coordinator.registry import BELIEVED_MS, Instance, Registry

@@ -12,10 +12,6 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_log import CHECKPOINT_COMMITS, OwnedLog, Record
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.delta import table_folder
-from offsets_pipeline.delta.data_file import APPLICATION
-from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS, TABLES
-from offsets_pipeline.delta.storage import LocalStorage, NoAnswer, ObjectStorage
 from offsets_pipeline.errors import (
     InvalidPartitionCount,
     LogMovedOn,
@@ -25,6 +21,10 @@ from offsets_pipeline.errors import (
     StoreMismatch,
     WriteConflict,
 )
+from offsets_pipeline.store.delta import table_folder
+from offsets_pipeline.store.delta.data_file import APPLICATION
+from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS, TABLES
+from offsets_pipeline.store.delta.storage import LocalStorage, NoAnswer, ObjectStorage
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import NOW_MS, append, log_of, opened
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-    from offsets_pipeline.delta.data_file import DataFile
+    from offsets_pipeline.store.delta.data_file import DataFile
 
 
 def records(*partitions: int) -> list[Record]:

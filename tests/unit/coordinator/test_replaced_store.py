@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import FOLDER
-from offsets_pipeline.delta import table_folder
-from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage, Storage
 from offsets_pipeline.errors import StoreReplaced
+from offsets_pipeline.store.delta import table_folder
+from offsets_pipeline.store.delta.storage import LocalStorage, ObjectStorage, Storage
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import log_of, opened
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.delta.data_file import DataFile
+    from offsets_pipeline.store.delta.data_file import DataFile
 
 REPLACED = "was deleted, restored or created again while it was open: .* version 3, which was read; open it again"
 

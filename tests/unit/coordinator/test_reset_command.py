@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.coordinator.registry import FOLDER
 from offsets_pipeline.coordinator.requests import GroupMetadata, OffsetAndMetadata
 from offsets_pipeline.semantics.log_row import LogRow

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import CoordinatorSettings
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import CoordinatorSettings
 from offsets_pipeline.coordinator import expiry_runs as retention
 from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
 from offsets_pipeline.coordinator.owned_log import OwnedLog
@@ -132,7 +132,7 @@ def test_storage_that_is_not_safe_is_warned_of_once(
     def refuse(*_: object) -> None:
         raise UnsafeStorage("two writers could both succeed: put the store elsewhere")
 
-    monkeypatch.setattr("offsets_pipeline.delta.table_folder.storage_of", refuse)
+    monkeypatch.setattr("offsets_pipeline.store.delta.table_folder.storage_of", refuse)
     running.expiry.start()
     thread = running.expiry._periodic._thread
     assert thread is not None

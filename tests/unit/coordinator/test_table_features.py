@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from offsets_pipeline.coordinator.coordinator import Coordinator
-from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import NotAStore, NotCoordinator, UnsupportedTable
+from offsets_pipeline.store.delta.schemas import LOG
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import SECOND_ROW, log_of, opened
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.coordinator.requests import MemberOfGroup
 from offsets_pipeline.errors import (
     ConcurrentTransactions,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.delta.filesystems import arrow_path, open_path
+from offsets_pipeline.store.delta.filesystems import arrow_path, open_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,10 +15,6 @@ import pytest
 from pyarrow import fs
 
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.delta import put_if_absent, table_folder
-from offsets_pipeline.delta.schemas import LOG_PARTITIONS
-from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.delta.upkeep import compact
 from offsets_pipeline.errors import (
     ConfigError,
     CoordinatorNotAvailable,
@@ -26,6 +22,10 @@ from offsets_pipeline.errors import (
     StorageFailed,
     WriteConflict,
 )
+from offsets_pipeline.store.delta import put_if_absent, table_folder
+from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.delta.upkeep import compact
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import log_of, opened
 from tests.unit.delta.faulty_s3 import Fault, FaultyS3, is_commit

@@ -12,13 +12,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from offsets_pipeline.clock import EPOCH
-from offsets_pipeline.delta import data_file, reader
-from offsets_pipeline.delta.reader import UNREADABLE
-from offsets_pipeline.delta.schemas import LOG_PARTITIONS, TOPICS
-from offsets_pipeline.delta.snapshot import Snapshot
-from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.common.clock import EPOCH
 from offsets_pipeline.errors import UnsupportedTable
+from offsets_pipeline.store.delta import data_file, reader
+from offsets_pipeline.store.delta.reader import UNREADABLE
+from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS, TOPICS
+from offsets_pipeline.store.delta.snapshot import Snapshot
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.unit.coordinator.stores import SECOND_ROW
 
 if TYPE_CHECKING:

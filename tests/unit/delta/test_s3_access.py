@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from offsets_pipeline.delta.reader import UNREADABLE, open_table
-from offsets_pipeline.delta.s3_access import hadoop_options, is_s3, object_store_options
-from offsets_pipeline.delta.storage import storage_of
 from offsets_pipeline.errors import ConfigError
+from offsets_pipeline.store.delta.reader import UNREADABLE, open_table
+from offsets_pipeline.store.delta.s3_access import hadoop_options, is_s3, object_store_options
+from offsets_pipeline.store.delta.storage import storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ region = eu-west-3
 
 # Arrow reads the profiles once in a process, so it needs one of its own.
 OPEN_BY_ARROW = """
-from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.store.delta.filesystems import open_path
 system, path = open_path("s3://bucket/file")
 system.open_input_file(path)
 """

@@ -19,14 +19,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import fs
 
-from offsets_pipeline.delta import put_if_absent, table_folder
-from offsets_pipeline.delta.damage import damage_of
-from offsets_pipeline.delta.filesystems import children
-from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, OFFSET_FACTS
-from offsets_pipeline.delta.snapshot import Commit, Snapshot
-from offsets_pipeline.delta.storage import LocalStorage, NoAnswer, ObjectStorage, RenamingStorage, storage_of
-from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.delta.upkeep import compact, vacuum
 from offsets_pipeline.errors import (
     CommitUnknown,
     DamagedTable,
@@ -37,6 +29,14 @@ from offsets_pipeline.errors import (
     UnsupportedTable,
     WriteConflict,
 )
+from offsets_pipeline.store.delta import put_if_absent, table_folder
+from offsets_pipeline.store.delta.damage import damage_of
+from offsets_pipeline.store.delta.filesystems import children
+from offsets_pipeline.store.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, OFFSET_FACTS
+from offsets_pipeline.store.delta.snapshot import Commit, Snapshot
+from offsets_pipeline.store.delta.storage import LocalStorage, NoAnswer, ObjectStorage, RenamingStorage, storage_of
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.delta.upkeep import compact, vacuum
 from tests.unit.coordinator.stores import SECOND_ROW
 
 if TYPE_CHECKING:
@@ -776,8 +776,8 @@ def test_a_name_is_given_once(tmp_path: Path, kind: type[LocalStorage]) -> None:
     ],
 )
 def test_each_storage_has_its_way_to_commit(folder: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsets_pipeline.delta.storage.open_path", lambda _: (None, ""))
-    monkeypatch.setattr("offsets_pipeline.delta.storage._object_store", lambda *_, **__: None)
+    monkeypatch.setattr("offsets_pipeline.store.delta.storage.open_path", lambda _: (None, ""))
+    monkeypatch.setattr("offsets_pipeline.store.delta.storage._object_store", lambda *_, **__: None)
     assert isinstance(storage_of(folder), kind)
 
 

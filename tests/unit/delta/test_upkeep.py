@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.config.sections import FoldSettings
-from offsets_pipeline.delta import upkeep
-from offsets_pipeline.delta.retry import with_retries
-from offsets_pipeline.delta.schemas import LOG_PARTITIONS
-from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.delta.upkeep import compact
+from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import UnsupportedTable, WriteConflict
+from offsets_pipeline.store.delta import upkeep
+from offsets_pipeline.store.delta.retry import with_retries
+from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.delta.upkeep import compact
 from tests.unit.delta.test_table_folder import append, numbers, rows
 
 if TYPE_CHECKING:
-    from offsets_pipeline.delta.data_file import DataFile
+    from offsets_pipeline.store.delta.data_file import DataFile
 
 
 @pytest.fixture

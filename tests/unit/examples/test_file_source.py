@@ -14,7 +14,6 @@ from examples.file_source import FORMAT, SCHEMA, FileSource, FileStreamReader
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.connect.target_states import PAUSED, RUNNING, STOPPED
-from offsets_pipeline.delta.storage import LocalStorage
 from offsets_pipeline.errors import (
     ConfigError,
     ConnectorStopped,
@@ -22,6 +21,7 @@ from offsets_pipeline.errors import (
     NoSuchOffset,
     StorageFailed,
 )
+from offsets_pipeline.store.delta.storage import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,16 +18,16 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.errors import InvalidPartitionCount, InvalidTopic, NoSegments, NoSuchPath, TargetNotEmpty
-from offsets_pipeline.export import segment_writer, target
-from offsets_pipeline.export.segment_export import export_segments
-from offsets_pipeline.export.target import MANIFEST
 from offsets_pipeline.ingest.segments.segment_files import find_log
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.record.compression import Codec
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.kafka.record.compression import Codec
+from offsets_pipeline.kafka.record.segment import read_segment
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.repair.export import segment_writer, target
+from offsets_pipeline.repair.export.segment_export import export_segments
+from offsets_pipeline.repair.export.target import MANIFEST
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from tests.log_tables import capture_log, capture_records, log_store, segment_records
 from tests.logs import CAPTURE_NAMES, capture_partitions
 from tests.unit.log.test_ordered_log import append
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from offsets_pipeline.export.segment_export import Export
+    from offsets_pipeline.repair.export.segment_export import Export
 
 
 def files(folder: Path) -> list[str]:
@@ -77,7 +77,7 @@ def test_segments_are_named_by_their_first_record_offset_and_no_larger_than_they
 ) -> None:
     monkeypatch.setattr(segment_writer, "_WAITING_BYTES", 4000)  # so batches are small, as nothing waits for others
     store = log_store(tmp_path / "store", 1, [append([(0, 3 * at) for at in range(2000)])])
-    monkeypatch.setattr("offsets_pipeline.log.ordered_log._BLOCK_ROWS", 100)
+    monkeypatch.setattr("offsets_pipeline.store.log.ordered_log._BLOCK_ROWS", 100)
     (exported,) = export_segments(StateReader(str(store)), tmp_path / "to", segment_bytes=5000).log_partitions
     written = sorted(tmp_path.glob("to/*/*.log"))
     assert len(exported.files) == len(written) > 5
@@ -272,9 +272,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from offsets_pipeline.export.segment_export import export_segments
-from offsets_pipeline.export.target import MANIFEST
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.repair.export.segment_export import export_segments
+from offsets_pipeline.repair.export.target import MANIFEST
+from offsets_pipeline.questions.query.state_reader import StateReader
 rename, renames = Path.rename, []
 def renamed(path, to):
     renames.append(to)

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from offsets_pipeline.broker.groups_client import (
+from offsets_pipeline.cli import main
+from offsets_pipeline.common.clock import FixedClock, shown_time
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.errors import BrokerUnreachable, NotAStore, StoreMismatch
+from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.ingest.group_snapshots import group_snapshot
+from offsets_pipeline.ingest.group_snapshots.described_records import classic_values, consumer_values, streams_values
+from offsets_pipeline.ingest.group_snapshots.snapshot_log import GroupSnapshot, SnapshotLog
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.kafka.broker.groups_client import (
     AssignedTopic,
     DescribedClassicGroup,
     DescribedClassicMember,
@@ -17,23 +27,13 @@ from offsets_pipeline.broker.groups_client import (
     DescribedConsumerMember,
     GroupListing,
 )
-from offsets_pipeline.cli import main
-from offsets_pipeline.clock import FixedClock, shown_time
-from offsets_pipeline.config import Settings
-from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.delta.store_folder import properties_of
-from offsets_pipeline.errors import BrokerUnreachable, NotAStore, StoreMismatch
-from offsets_pipeline.group_snapshots import group_snapshot
-from offsets_pipeline.group_snapshots.described_records import classic_values, consumer_values, streams_values
-from offsets_pipeline.group_snapshots.snapshot_log import GroupSnapshot, SnapshotLog
-from offsets_pipeline.history.deletion_causes import Retention
-from offsets_pipeline.history.group_timeline import why
-from offsets_pipeline.history.log_history import LogHistory
-from offsets_pipeline.query.as_of import offsets_as_of
+from offsets_pipeline.questions.history.deletion_causes import Retention
+from offsets_pipeline.questions.history.group_timeline import why
+from offsets_pipeline.questions.history.log_history import LogHistory
+from offsets_pipeline.questions.query.as_of import offsets_as_of
 from offsets_pipeline.semantics.group_description import describe_group
-from offsets_pipeline.state.fold import fold_log
-from offsets_pipeline.store import MIRRORED, Store
-from offsets_pipeline.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.store.delta.store_folder import properties_of
+from offsets_pipeline.store.store import MIRRORED, Store
 from tests.unit.coordinator.stores import NOW_MS, log_of, references_of
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from offsets_pipeline.delta.properties import StoreProperties
-from offsets_pipeline.delta.schemas import LOG_PARTITIONS
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from offsets_pipeline.store.delta.properties import StoreProperties
+from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
 from tests.log_tables import LOG_SCHEMA, capture_log, log_store
 from tests.logs import capture_partitions, capture_semantics
 

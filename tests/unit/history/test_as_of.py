@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import InvalidTime
-from offsets_pipeline.query.as_of import AsOfAnswer, offsets_as_of
+from offsets_pipeline.questions.query.as_of import AsOfAnswer, offsets_as_of
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.semantics.partition_state import replay
 from offsets_pipeline.semantics.survivors import SCHEMA, survivors
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows, capture_semantics
 from tests.property.broker_cleaning import cleaned, endings
 from tests.random_logs import MANY, Shape, random_log

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.clock import shown_time
-from offsets_pipeline.delta.properties import OWNED
-from offsets_pipeline.history.deletion_causes import Retention
-from offsets_pipeline.history.group_timeline import group_timeline, why
-from offsets_pipeline.history.history_tables import read_views
-from offsets_pipeline.history.log_history import LogHistory
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.questions.history.deletion_causes import Retention
+from offsets_pipeline.questions.history.group_timeline import group_timeline, why
+from offsets_pipeline.questions.history.history_tables import read_views
+from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from offsets_pipeline.store.delta.properties import OWNED
 from tests.logs import LogPartition
 from tests.unit.history.history_stores import START_MS, capture_store, random_store
 

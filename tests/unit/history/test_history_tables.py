@@ -11,19 +11,24 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
-from offsets_pipeline.delta.schemas import CONSUMER_GROUPS, FOLD_PROGRESS, GROUP_FACTS, LOG_PARTITIONS
-from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.history.deletion_causes import Retention
-from offsets_pipeline.history.group_timeline import why
-from offsets_pipeline.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, HISTORY_VIEWS, OFFSET_HISTORY
-from offsets_pipeline.history.history_tables import read_views
-from offsets_pipeline.history.log_history import LogHistory
-from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.kafka.record.decode import decode_key, decode_value
+from offsets_pipeline.questions.history.deletion_causes import Retention
+from offsets_pipeline.questions.history.group_timeline import why
+from offsets_pipeline.questions.history.history_schemas import (
+    DELETED_OFFSETS,
+    GROUP_HISTORY,
+    HISTORY_VIEWS,
+    OFFSET_HISTORY,
+)
+from offsets_pipeline.questions.history.history_tables import read_views
+from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, endings
+from offsets_pipeline.store.delta.schemas import CONSUMER_GROUPS, FOLD_PROGRESS, GROUP_FACTS, LOG_PARTITIONS
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows, capture_semantics, input_table
 from tests.random_logs import MANY, Shape, random_log
 from tests.unit.history.history_stores import START_MS, capture_store, random_store, table_of, times_of
@@ -32,9 +37,9 @@ if TYPE_CHECKING:
     import random
     from pathlib import Path
 
-    from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.semantics.log_row import LogRow
     from offsets_pipeline.semantics.partition_state import CommittedOffset
+    from offsets_pipeline.store.delta.schemas import Table
 
 Identity = tuple[int, str, str, int]
 GROUP_VIEWS = (OFFSET_HISTORY, GROUP_HISTORY, DELETED_OFFSETS)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from offsets_pipeline.batch_barrier import BatchBarrier
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import Settings
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.ingest.batch_barrier import BatchBarrier
 from offsets_pipeline.ingest.topic.record_batch_source import RecordBatchStreamReader, SourceOptions
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
@@ -18,8 +18,8 @@ from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
-from offsets_pipeline.log.append import Append
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.log.append import Append
 from tests.unit.broker.fake_broker import TOPIC
 from tests.unit.broker.fake_topic import FakePartition, FakeTopic, batch, fake_topic, options_of
 

@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from offsets_pipeline.broker.fetch import FetchPosition
-from offsets_pipeline.broker.offset_ranges import FetchedBatches, OffsetRange
 from offsets_pipeline.errors import BrokerUnreachable, LogTruncated
 from offsets_pipeline.ingest.log_columns import LOG_COLUMNS
 from offsets_pipeline.ingest.topic import record_batch_source, topic_records
@@ -33,6 +31,8 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
     shared_out,
 )
 from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, RECORDS_SCHEMA
+from offsets_pipeline.kafka.broker.fetch import FetchPosition
+from offsets_pipeline.kafka.broker.offset_ranges import FetchedBatches, OffsetRange
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.unit.broker.fake_broker import TOPIC
 from tests.unit.broker.fake_topic import FakePartition, FakeTopic, batch, damaged, fake_topic, options_of

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from offsets_pipeline.ingest.topic.topic_append import _writer, _Written
-from offsets_pipeline.log.file_writer import SCHEMA, LogFilePlace
-from offsets_pipeline.record.segment import Damage
+from offsets_pipeline.kafka.record.segment import Damage
+from offsets_pipeline.store.log.file_writer import SCHEMA, LogFilePlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

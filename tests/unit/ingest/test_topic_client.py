@@ -9,7 +9,6 @@ from kafka.protocol.admin import DescribeConfigsRequest, DescribeProducersReques
 from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from offsets_pipeline.broker.open_transactions import OpenTransaction
 from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic, NotAuthorized
 from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, RecordKey
 from offsets_pipeline.ingest.topic.topic_client import (
@@ -18,6 +17,7 @@ from offsets_pipeline.ingest.topic.topic_client import (
     TopicClient,
     TopicDescription,
 )
+from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
 from tests.unit.broker.fake_broker import TOPIC
 from tests.unit.broker.fake_topic import (
     NOT_AUTHORIZED,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
 from offsets_pipeline.ingest.topic.topic_plan import (
@@ -19,6 +18,7 @@ from offsets_pipeline.ingest.topic.topic_plan import (
     check_topic,
     plan_reading,
 )
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,10 +9,9 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import FoldSettings
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -28,6 +27,7 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest, _QueryFailedError
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata
+from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes, NodeOffset
 from offsets_pipeline.ingest.zookeeper_import import ImportedGroup, import_offsets
 from offsets_pipeline.semantics.partition_state import TopicPartition
-from offsets_pipeline.zookeeper.consumer_nodes import GroupNodes, NodeOffset
 from tests.unit.coordinator.stores import NOW_MS, log_of, opened
 
 if TYPE_CHECKING:

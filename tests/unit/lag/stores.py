@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pyarrow as pa
 
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config import Settings
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.delta.store_folder import create_tables
-from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.log.metadata import LogMetadata, note_topics
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.log_row import LogRow
-from offsets_pipeline.state.fold import fold_log
-from offsets_pipeline.store import Store
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.delta.store_folder import create_tables
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.log.metadata import LogMetadata, note_topics
+from offsets_pipeline.store.store import Store
 from tests.spark.stores import CLOCK
 
 if TYPE_CHECKING:

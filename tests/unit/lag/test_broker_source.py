@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from offsets_pipeline.broker.first_records import FirstRecord
-from offsets_pipeline.broker.log_offsets import LogBounds
 from offsets_pipeline.errors import KafkaFailed
-from offsets_pipeline.lag import broker_source
-from offsets_pipeline.lag.broker_source import BrokerPositions
-from offsets_pipeline.lag.position_sources import UNKNOWN_END, Places
-from offsets_pipeline.lag.time_lag import Method, TimeLag
-from offsets_pipeline.topic_positions.position_samples import Sample, rows_of
+from offsets_pipeline.ingest.topic_positions.position_samples import Sample, rows_of
+from offsets_pipeline.kafka.broker.first_records import FirstRecord
+from offsets_pipeline.kafka.broker.log_offsets import LogBounds
+from offsets_pipeline.questions.lag import broker_source
+from offsets_pipeline.questions.lag.broker_source import BrokerPositions
+from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Places
+from offsets_pipeline.questions.lag.time_lag import Method, TimeLag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

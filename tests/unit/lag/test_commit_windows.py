@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.lag import commit_windows
-from offsets_pipeline.lag.commit_windows import CommitWindows
+from offsets_pipeline.questions.lag import commit_windows
+from offsets_pipeline.questions.lag.commit_windows import CommitWindows
 from offsets_pipeline.semantics.partition_state import replay
 from tests.logs import Identity, LogPartition, commit_key, commit_value, input_table
 from tests.random_logs import random_log

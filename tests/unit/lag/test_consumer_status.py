@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from offsets_pipeline.lag.consumer_status import UNKNOWN_LAG, CommitLags, group_status, partition_statuses
+from offsets_pipeline.questions.lag.consumer_status import UNKNOWN_LAG, CommitLags, group_status, partition_statuses
 
 if TYPE_CHECKING:
-    from offsets_pipeline.record.records import Int64s
-    from offsets_pipeline.topic_positions.position_samples import Float64s
+    from offsets_pipeline.ingest.topic_positions.position_samples import Float64s
+    from offsets_pipeline.kafka.record.records import Int64s
 
 # ten commits, a minute apart
 MINUTES = range(0, 600, 60)

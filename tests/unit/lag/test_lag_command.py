@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.clock import shown_time
+from offsets_pipeline.common.clock import shown_time
 from tests.logs import LogPartition, commit_key, commit_value
 from tests.unit.lag.stores import TimedRow, folded_store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
 
 FIELDS = [
     *("group", "topic", "partition", "current_offset", "log_start_offset", "log_end_offset", "lag", "lag_seconds"),

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.lag.lag_rows import LagRow, lag_rows
-from offsets_pipeline.lag.position_sources import SampledPositions
-from offsets_pipeline.query.as_of import offsets_as_of
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.topic_positions.position_samples import PositionSamples, sample_rows
+from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, sample_rows
+from offsets_pipeline.questions.lag.lag_rows import LagRow, lag_rows
+from offsets_pipeline.questions.lag.position_sources import SampledPositions
+from offsets_pipeline.questions.query.as_of import offsets_as_of
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.state_reader import StateReader
 from tests.logs import CAPTURE_NAMES, CAPTURES, capture_partitions, capture_semantics, oracle
 from tests.unit.lag.stores import folded_segments
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.lag.commit_windows import WindowColumns
-    from offsets_pipeline.query.describe import GroupAnswer
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.lag.commit_windows import WindowColumns
+    from offsets_pipeline.questions.query.describe import GroupAnswer
 
 #: One of each broker, and all kinds of groups.
 SOME = ["3.9.2-txn-open", "4.2.0-kip848", "4.2.0-share"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from offsets_pipeline.errors import InvalidReset
-from offsets_pipeline.lag.starting_offset import parse_reset, starting_offset
-from offsets_pipeline.query.describe import OffsetAnswer
-from offsets_pipeline.topic_positions.positions import Position, TimedOffset
+from offsets_pipeline.ingest.topic_positions.positions import Position, TimedOffset
+from offsets_pipeline.questions.lag.starting_offset import parse_reset, starting_offset
+from offsets_pipeline.questions.query.describe import OffsetAnswer
 
 NOW_MS = 1_795_000_000_000
 HOUR_MS = 3_600_000

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.lag.commit_windows import WindowColumns, WindowCommit
-from offsets_pipeline.lag.lag_rows import LagRow, lag_rows
-from offsets_pipeline.lag.position_sources import SampledPositions
-from offsets_pipeline.query.describe import GroupAnswer, OffsetAnswer
-from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, rows_of
+from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
+from offsets_pipeline.questions.lag.commit_windows import WindowColumns, WindowCommit
+from offsets_pipeline.questions.lag.lag_rows import LagRow, lag_rows
+from offsets_pipeline.questions.lag.position_sources import SampledPositions
+from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from offsets_pipeline.lag.time_lag import TimeLag, interpolated_lags
-from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, Series, rows_of
+from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, Series, rows_of
+from offsets_pipeline.questions.lag.time_lag import TimeLag, interpolated_lags
 
 if TYPE_CHECKING:
     import random

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.config import load_settings
+from offsets_pipeline.common.config import load_settings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 

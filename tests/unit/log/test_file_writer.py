@@ -12,19 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from offsets_pipeline.delta.data_file import COMPRESSION
-from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.delta.upkeep import compact
 from offsets_pipeline.errors import StorageFailed
-from offsets_pipeline.log import file_writer
-from offsets_pipeline.log.file_compaction import rewritten
-from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter
+from offsets_pipeline.store.delta.data_file import COMPRESSION
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.delta.upkeep import compact
+from offsets_pipeline.store.log import file_writer
+from offsets_pipeline.store.log.file_compaction import rewritten
+from offsets_pipeline.store.log.file_writer import LogFilePlace, LogFileWriter
 from tests.log_tables import log_store
 from tests.unit.log.test_ordered_log import append
 
 if TYPE_CHECKING:
-    from offsets_pipeline.delta.data_file import DataFile
+    from offsets_pipeline.store.delta.data_file import DataFile
 
 NOW_MS = 1_795_000_000_123
 

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from offsets_pipeline.delta.data_file import DataFile
-from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.log.log_range import LogRange
-from offsets_pipeline.log.log_reader import LogReader, shared_out
 from offsets_pipeline.semantics.compaction import compact_early
+from offsets_pipeline.store.delta.data_file import DataFile
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.log.log_range import LogRange
+from offsets_pipeline.store.log.log_reader import LogReader, shared_out
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,16 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from offsets_pipeline.delta.data_file import DataFile
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.delta.store_folder import create_tables
-from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import DamagedTable, TaskFailed
-from offsets_pipeline.log.file_writer import SCHEMA as WHOLE
-from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
-from offsets_pipeline.log.log_range import PLACE, LogRange
-from offsets_pipeline.log.log_scan import POSITION, LogScan, ends_by_incarnation
+from offsets_pipeline.store.delta.data_file import DataFile
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.delta.store_folder import create_tables
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.log.file_writer import SCHEMA as WHOLE
+from offsets_pipeline.store.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
+from offsets_pipeline.store.log.log_range import PLACE, LogRange
+from offsets_pipeline.store.log.log_scan import POSITION, LogScan, ends_by_incarnation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,7 +114,7 @@ def test_ends_of_the_log_come_from_statistics_and_else_from_the_rows(
     """Three files: of one log partition, of three in two row groups, and of a writer without statistics."""
     create_tables(str(tmp_path), StoreProperties(MIRRORED, 3))
     log = TableFolder(str(tmp_path / "log"), LOG)
-    monkeypatch.setattr("offsets_pipeline.log.file_writer._SMALL_ROW_GROUP_BYTES", 0)
+    monkeypatch.setattr("offsets_pipeline.store.log.file_writer._SMALL_ROW_GROUP_BYTES", 0)
     for log_incarnation, places in (0, [(2, 4), (2, 7)]), (1, [(0, 3), (0, 5), (1, 9), (1, 11)]):
         rows = rows_at(places).set_column(2, PLACE[2], pa.array([log_incarnation] * len(places), pa.int32()))
         writer = LogFileWriter(LogFilePlace(log.folder, 0, log_incarnation))

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import UnsupportedTable
-from offsets_pipeline.log import ordered_log
-from offsets_pipeline.log.ordered_log import OrderedLog
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.log import ordered_log
+from offsets_pipeline.store.log.ordered_log import OrderedLog
 from tests.log_tables import log_store, log_table
 
 if TYPE_CHECKING:

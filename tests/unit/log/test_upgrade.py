@@ -13,17 +13,17 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from offsets_pipeline.cli.program import main
-from offsets_pipeline.config import Settings
-from offsets_pipeline.delta.properties import OWNED, StoreProperties
-from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.delta.store_folder import create_tables, properties_of
-from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.common.config import Settings
 from offsets_pipeline.errors import StorageFailed, WriteConflict
-from offsets_pipeline.log.upgrade import upgrade
+from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.state.fold import fold_log
-from offsets_pipeline.store import Store
+from offsets_pipeline.store.delta.properties import OWNED, StoreProperties
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.delta.store_folder import create_tables, properties_of
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.log.upgrade import upgrade
+from offsets_pipeline.store.store import Store
 from tests.spark.stores import CLOCK
 
 if TYPE_CHECKING:

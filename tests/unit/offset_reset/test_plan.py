@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError, UnknownTopicOrPartition
-from offsets_pipeline.offset_reset.plan import (
+from offsets_pipeline.ingest.topic_positions.positions import Position, Positions, TimedOffset
+from offsets_pipeline.repair.offset_reset.plan import (
     MAX_OFFSET,
     FromFile,
     GroupOffsets,
@@ -21,10 +22,9 @@ from offsets_pipeline.offset_reset.plan import (
     plan_reset,
 )
 from offsets_pipeline.semantics.partition_state import TopicPartition
-from offsets_pipeline.topic_positions.positions import Position, Positions, TimedOffset
 
 if TYPE_CHECKING:
-    from offsets_pipeline.offset_reset.plan import ResetPlan
+    from offsets_pipeline.repair.offset_reset.plan import ResetPlan
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 # t-1 has lost its first hundred records; u-0 is empty

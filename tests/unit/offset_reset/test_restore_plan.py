@@ -5,12 +5,18 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.offset_reset.plan import GroupOffsets
-from offsets_pipeline.offset_reset.restore_plan import FoundBy, FoundOffset, PastOffset, plan_restore, same_offset
-from offsets_pipeline.offset_reset.translation import moments_by_samples
+from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
+from offsets_pipeline.ingest.topic_positions.positions import Position, Positions
+from offsets_pipeline.repair.offset_reset.plan import GroupOffsets
+from offsets_pipeline.repair.offset_reset.restore_plan import (
+    FoundBy,
+    FoundOffset,
+    PastOffset,
+    plan_restore,
+    same_offset,
+)
+from offsets_pipeline.repair.offset_reset.translation import moments_by_samples
 from offsets_pipeline.semantics.partition_state import TopicPartition
-from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, rows_of
-from offsets_pipeline.topic_positions.positions import Position, Positions
 
 T0, T1, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("other", 0)
 POSITIONS = Positions("a broker", {T0: Position(10, 20), T1: Position(0, 5)})

@@ -11,11 +11,11 @@ import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.store_folder import create_tables
-from offsets_pipeline.query.group_listing import matching
+from offsets_pipeline.questions.query.group_listing import matching
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.store_folder import create_tables
 from tests.compare import compare
 from tests.logs import LogPartition, capture_partitions, capture_rows, oracle
 from tests.spark.stores import appended

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config.sections import LagSettings
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.store_folder import create_tables
-from offsets_pipeline.lag.position_sources import SampledPositions
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config.sections import LagSettings
+from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
 from offsets_pipeline.observability.group_metrics import GroupMetrics
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.group_listing import list_groups
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.report.collect import ReportOptions, collect_report, state_at, state_now
+from offsets_pipeline.questions.lag.position_sources import SampledPositions
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.group_listing import list_groups
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, state_at, state_now
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.store_folder import create_tables
 from tests.figures import exposed
 from tests.logs import LogPartition
 from tests.spark.stores import appended
@@ -28,7 +28,7 @@ from tests.spark.stores import appended
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.report.model import Report
+    from offsets_pipeline.questions.report.model import Report
 
 OLD_MS, LATE_MS = 1_700_000_000_000, 1_700_000_600_000
 NOW_MS = LATE_MS + 600_000

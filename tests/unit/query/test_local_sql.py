@@ -16,10 +16,10 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import QueryFailed, StoreMismatch
-from offsets_pipeline.history.log_history import LogHistory
-from offsets_pipeline.query.local_sql import LocalSql
-from offsets_pipeline.query.parse_tree import Filters, filters_of, parsed
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.questions.history.log_history import LogHistory
+from offsets_pipeline.questions.query.local_sql import LocalSql
+from offsets_pipeline.questions.query.parse_tree import Filters, filters_of, parsed
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.folded_stores import folded_capture
 from tests.unit.coordinator.stores import opened
@@ -27,9 +27,9 @@ from tests.unit.coordinator.stores import opened
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from offsets_pipeline.delta.snapshot import Snapshot
-    from offsets_pipeline.log.ordered_log import OrderedLog
-    from offsets_pipeline.store_snapshot import LogIncarnation
+    from offsets_pipeline.store.delta.snapshot import Snapshot
+    from offsets_pipeline.store.log.ordered_log import OrderedLog
+    from offsets_pipeline.store.store_snapshot import LogIncarnation
 
 
 @pytest.fixture
@@ -360,7 +360,7 @@ def test_a_query_for_one_group_reads_its_log_partition_once_for_all_views(
 
 def test_two_stores_with_one_cluster_name_are_refused(tmp_path: Path) -> None:
     from offsets_pipeline.cli.opened import open_readers  # noqa: PLC0415
-    from offsets_pipeline.config import Settings  # noqa: PLC0415
+    from offsets_pipeline.common.config import Settings  # noqa: PLC0415
 
     places = [str(tmp_path / each / "store") for each in ("a", "b")]
     for place in places:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.store_folder import create_tables
-from offsets_pipeline.query.views import _queries
-from offsets_pipeline.store import Store
+from offsets_pipeline.questions.query.views import _queries
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.store_folder import create_tables
+from offsets_pipeline.store.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

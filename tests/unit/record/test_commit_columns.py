@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.record.commit_columns import BinaryColumn, parse_commits
-from offsets_pipeline.record.corrupt import CorruptRecord
-from offsets_pipeline.record.decode import DecodedValue, decode_key, decode_value
-from offsets_pipeline.record.encode import encode_value
-from offsets_pipeline.record.schema import UNKNOWN_TAGGED_FIELDS
-from offsets_pipeline.record.wire import uuid_to_text, write_uvarint
+from offsets_pipeline.kafka.record.commit_columns import BinaryColumn, parse_commits
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
+from offsets_pipeline.kafka.record.decode import DecodedValue, decode_key, decode_value
+from offsets_pipeline.kafka.record.encode import encode_value
+from offsets_pipeline.kafka.record.schema import UNKNOWN_TAGGED_FIELDS
+from offsets_pipeline.kafka.record.wire import uuid_to_text, write_uvarint
 from tests.logs import CAPTURE_NAMES, NO_TOPIC_ID, capture_rows, commit_key, commit_value
 
 if TYPE_CHECKING:

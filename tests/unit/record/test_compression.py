@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsets_pipeline.record.compression import Codec, compress, decompress, decompress_frames
-from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.kafka.record.compression import Codec, compress, decompress, decompress_frames
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 
 XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]

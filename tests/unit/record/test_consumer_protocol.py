@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from offsets_pipeline.record.consumer_protocol import decode_assignment, decode_subscription
-from offsets_pipeline.record.decode import DecodedValue
+from offsets_pipeline.kafka.record.consumer_protocol import decode_assignment, decode_subscription
+from offsets_pipeline.kafka.record.decode import DecodedValue
 
 TOPICS = "00000002" + "00027431" + "00027432"  # t1, t2
 USER_DATA = "00000002cafe"

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType, UnwritableRecord
-from offsets_pipeline.record.decode import DecodedKey, DecodedValue, decode_key, decode_value
-from offsets_pipeline.record.encode import encode_key, encode_value
-from offsets_pipeline.record.message_types import MESSAGE_TYPES
-from offsets_pipeline.record.schema import UNKNOWN_TAGGED_FIELDS
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType, UnwritableRecord
+from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue, decode_key, decode_value
+from offsets_pipeline.kafka.record.encode import encode_key, encode_value
+from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES
+from offsets_pipeline.kafka.record.schema import UNKNOWN_TAGGED_FIELDS
 from tests.unit.record.hand_worked import CLIENT, ID, ID_TEXT, OFFSET_42, TIME, commit, group, hexed, member
 
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.record import scan
-from offsets_pipeline.record.compression import Codec
-from offsets_pipeline.record.corrupt import NotASegment
-from offsets_pipeline.record.segment import SegmentReader, read_segment
+from offsets_pipeline.kafka.record import scan
+from offsets_pipeline.kafka.record.compression import Codec
+from offsets_pipeline.kafka.record.corrupt import NotASegment
+from offsets_pipeline.kafka.record.segment import SegmentReader, read_segment
 from tests.record_batches import BatchOptions, encode_batch
 
 LENGTH_OFFSET, MAGIC_OFFSET, CRC_OFFSET = 8, 16, 17

@@ -14,16 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offsets_pipeline.record import batch as b
-from offsets_pipeline.record.columns import BATCH_HEADER
-from offsets_pipeline.record.compression import CODEC_MASK, Codec
-from offsets_pipeline.record.consumer_protocol import ASSIGNMENT, SUBSCRIPTION, decode_assignment, decode_subscription
-from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import DecodedKey, DecodedValue, decode_key, decode_value
-from offsets_pipeline.record.encode import encode_key, encode_value
-from offsets_pipeline.record.message_types import MESSAGE_TYPES, NONE_SENTINEL
-from offsets_pipeline.record.schema import ArrayOf, Field, Schema, StructOf
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.kafka.record import batch as b
+from offsets_pipeline.kafka.record.columns import BATCH_HEADER
+from offsets_pipeline.kafka.record.compression import CODEC_MASK, Codec
+from offsets_pipeline.kafka.record.consumer_protocol import (
+    ASSIGNMENT,
+    SUBSCRIPTION,
+    decode_assignment,
+    decode_subscription,
+)
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue, decode_key, decode_value
+from offsets_pipeline.kafka.record.encode import encode_key, encode_value
+from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES, NONE_SENTINEL
+from offsets_pipeline.kafka.record.schema import ArrayOf, Field, Schema, StructOf
+from offsets_pipeline.kafka.record.segment import read_segment
 from tests.record_batches import DELETE_HORIZON
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"

@@ -10,8 +10,8 @@ import cramjam
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.record.compression import Codec, _xxh32_short, compress
-from offsets_pipeline.record.segment import SegmentReader, read_segment
+from offsets_pipeline.kafka.record.compression import Codec, _xxh32_short, compress
+from offsets_pipeline.kafka.record.segment import SegmentReader, read_segment
 from tests.record_batches import encode_batches
 
 if TYPE_CHECKING:

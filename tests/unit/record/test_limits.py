@@ -17,13 +17,13 @@ import pyarrow as pa
 import pytest
 
 from offsets_pipeline.ingest.log_columns import log_columns
-from offsets_pipeline.record import columns, legacy, scan
-from offsets_pipeline.record.checksums import StretchChecksums
-from offsets_pipeline.record.columns import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS
-from offsets_pipeline.record.compression import MAX_BATCH_BYTES, Codec, compress, decompress, decompress_frames
-from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment
-from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.record.segment import SegmentReader, read_segment
+from offsets_pipeline.kafka.record import columns, legacy, scan
+from offsets_pipeline.kafka.record.checksums import StretchChecksums
+from offsets_pipeline.kafka.record.columns import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS
+from offsets_pipeline.kafka.record.compression import MAX_BATCH_BYTES, Codec, compress, decompress, decompress_frames
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord, NotASegment
+from offsets_pipeline.kafka.record.decode import decode_value
+from offsets_pipeline.kafka.record.segment import SegmentReader, read_segment
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.mutation import message, repaired, seeds
 from tests.record_batches import BatchOptions, encode_batch

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.record import batch as b
-from offsets_pipeline.record.columns import BATCH_HEADER
-from offsets_pipeline.record.compression import Codec
-from offsets_pipeline.record.log_batches import LogBatches, encode_log
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.kafka.record import batch as b
+from offsets_pipeline.kafka.record.columns import BATCH_HEADER
+from offsets_pipeline.kafka.record.compression import Codec
+from offsets_pipeline.kafka.record.log_batches import LogBatches, encode_log
+from offsets_pipeline.kafka.record.segment import read_segment
 from tests.log_tables import capture_records
 from tests.logs import CAPTURE_NAMES
 
 if TYPE_CHECKING:
-    from offsets_pipeline.record.columns import Headers
+    from offsets_pipeline.kafka.record.columns import Headers
 
 REPEATABLE = settings(max_examples=60)
 CODECS = [Codec.NONE, Codec.ZSTD]

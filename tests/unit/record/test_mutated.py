@@ -13,18 +13,18 @@ import pyarrow as pa
 import pytest
 
 from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.fold.state.merge_on_read import RECORDS
+from offsets_pipeline.fold.state.published_rows import in_key_order
 from offsets_pipeline.ingest.log_columns import log_columns
-from offsets_pipeline.record.commit_columns import parse_commits
-from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import decode_key, decode_value
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.kafka.record.commit_columns import parse_commits
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.kafka.record.decode import decode_key, decode_value
+from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import compact_early
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group_facts import described
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.state.merge_on_read import RECORDS
-from offsets_pipeline.state.published_rows import in_key_order
 from tests.mutation import Mutator, seeds
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.record import wire
-from offsets_pipeline.record.corrupt import CorruptRecord
-from offsets_pipeline.record.wire import Reader
+from offsets_pipeline.kafka.record import wire
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
+from offsets_pipeline.kafka.record.wire import Reader
 from tests.record_batches import read_varint, write_varint, write_varlong
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.store import Store
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.store import Store
 from tests.folded_stores import folded_capture
 from tests.logs import capture_rows
 from tests.unit.lag.stores import note_files_read_now

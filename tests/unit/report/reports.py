@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from offsets_pipeline.lag.position_sources import SampledPositions
-from offsets_pipeline.report.commit_history import commit_rates, lag_over_time, rewinds
-from offsets_pipeline.report.model import (
+from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, sample_rows
+from offsets_pipeline.questions.lag.position_sources import SampledPositions
+from offsets_pipeline.questions.report.commit_history import commit_rates, lag_over_time, rewinds
+from offsets_pipeline.questions.report.model import (
     CommitRates,
     Expiring,
     ExpiringGroup,
@@ -19,7 +20,6 @@ from offsets_pipeline.report.model import (
     StaleGroups,
     TimeSeries,
 )
-from offsets_pipeline.topic_positions.position_samples import PositionSamples, sample_rows
 
 NOW_MS = 1_795_000_000_000
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000

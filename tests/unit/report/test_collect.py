@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import Settings
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config import Settings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata, MemberOfGroup
-from offsets_pipeline.delta.properties import StoreProperties
-from offsets_pipeline.delta.store_folder import create_tables
-from offsets_pipeline.lag.position_sources import SampledPositions
-from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.report.collect import ReportOptions, collect_report, state_at, state_now
+from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
+from offsets_pipeline.questions.lag.position_sources import SampledPositions
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, state_at, state_now
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.state.fold import fold_log
-from offsets_pipeline.store import Store
-from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
+from offsets_pipeline.store.delta.properties import StoreProperties
+from offsets_pipeline.store.delta.store_folder import create_tables
+from offsets_pipeline.store.store import Store
 from tests.logs import CAPTURES, capture_partitions, capture_rows, oracle
 from tests.member_bytes import assignment, subscription
 from tests.simulated import END_MS, PRODUCED, START_MS, STEP_MS, STEPS, simulate_day
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from offsets_pipeline.report.model import Report
+    from offsets_pipeline.questions.report.model import Report
     from offsets_pipeline.semantics.log_row import LogRow
 
 HOUR_MS = 3_600_000

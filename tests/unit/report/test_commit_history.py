@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from offsets_pipeline.lag.commit_windows import WindowCommit
-from offsets_pipeline.lag.position_sources import SampledPositions
-from offsets_pipeline.report.commit_history import commit_rates, lag_over_time, rewinds
-from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, rows_of
+from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
+from offsets_pipeline.questions.lag.commit_windows import WindowCommit
+from offsets_pipeline.questions.lag.position_sources import SampledPositions
+from offsets_pipeline.questions.report.commit_history import commit_rates, lag_over_time, rewinds
 from tests.unit.report.reports import HOUR_MS, MINUTE_MS, NOW_MS
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Mapping
 
-    from offsets_pipeline.lag.commit_windows import Identity
+    from offsets_pipeline.questions.lag.commit_windows import Identity
 
 SPAN_MS = (NOW_MS - 24 * HOUR_MS, NOW_MS)
 Samples = dict[tuple[str, int], list[Sample]]

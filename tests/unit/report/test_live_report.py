@@ -14,16 +14,16 @@ import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.errors import DamagedTable
-from offsets_pipeline.report.live_report import LiveReport
-from offsets_pipeline.report.page import fragment, page
-from offsets_pipeline.rest.server import Access, RestServer
+from offsets_pipeline.questions.report.live_report import LiveReport
+from offsets_pipeline.questions.report.page import fragment, page
+from offsets_pipeline.service.rest.server import Access, RestServer
 from tests.unit.report.reports import EMPTY_REPORT, NOW_MS, full_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from offsets_pipeline.report.model import Report
+    from offsets_pipeline.questions.report.model import Report
 
 TOKEN = "a-token-of-enough-length"
 HOUR_MS = 3_600_000

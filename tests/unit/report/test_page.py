@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from offsets_pipeline.report.model import CommitRates, Report
-from offsets_pipeline.report.page import fragment, page
+from offsets_pipeline.questions.report.model import CommitRates, Report
+from offsets_pipeline.questions.report.page import fragment, page
 from tests.unit.report.reports import EMPTY_REPORT, NAMES, full_report
 
 _VOID = {"meta", "link", "input"}

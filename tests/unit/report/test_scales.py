@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsets_pipeline.report.charts import cut, number_ticks, shown_duration, shown_number, text_width, time_ticks
+from offsets_pipeline.questions.report.charts import (
+    cut,
+    number_ticks,
+    shown_duration,
+    shown_number,
+    text_width,
+    time_ticks,
+)
 
 DAY_MS = 86_400_000
 START_MS = int(datetime(2026, 11, 20, 19, 7, 40, tzinfo=UTC).timestamp() * 1000)

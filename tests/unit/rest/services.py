@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.connect_service import MAX_REQUEST_BYTES, ConnectService
-from offsets_pipeline.rest.server import Access, RestServer
+from offsets_pipeline.service.rest.server import Access, RestServer
 from tests.rest_client import RestClient
 
 if TYPE_CHECKING:

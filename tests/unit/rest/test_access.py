@@ -19,7 +19,7 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_management import OffsetManagement
-from offsets_pipeline.rest.server import Access, RestServer
+from offsets_pipeline.service.rest.server import Access, RestServer
 from tests.kafka.certificates import Authority
 from tests.rest_client import Answer, RestClient
 from tests.unit.rest.services import service

@@ -13,7 +13,7 @@ from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageWriter
 from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.errors import StorageFailed
-from offsets_pipeline.rest.guard import wrong_path
+from offsets_pipeline.service.rest.guard import wrong_path
 from tests.rest_client import Answer, RestClient
 from tests.unit.rest.services import service
 

@@ -7,9 +7,9 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.metrics.exposition import registry_of, serve_metrics
-from offsets_pipeline.rest.limits import Limits
-from offsets_pipeline.rest.server import Access, RestServer
+from offsets_pipeline.service.metrics.exposition import registry_of, serve_metrics
+from offsets_pipeline.service.rest.limits import Limits
+from offsets_pipeline.service.rest.server import Access, RestServer
 from tests.kafka.certificates import Authority
 from tests.rest_client import RestClient
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from offsets_pipeline.metrics.metric_families import Values
+    from offsets_pipeline.service.metrics.metric_families import Values
 
 #: The first half of a request's headers.
 HALF = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.fold.state.merge_on_read import CONNECT, OFFSETS, RECORDS
+from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.columnar_replay import Replay
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.effects import (
@@ -19,7 +20,6 @@ from offsets_pipeline.semantics.effects import (
 )
 from offsets_pipeline.semantics.group_facts import GroupFacts
 from offsets_pipeline.semantics.topic_replay import CONNECT_SCHEMA
-from offsets_pipeline.state.merge_on_read import CONNECT, OFFSETS, RECORDS
 from tests.logs import LogPartition, group_key, group_value, input_table
 
 

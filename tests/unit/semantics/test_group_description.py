@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.record.consumer_protocol import ASSIGNMENT, SUBSCRIPTION
-from offsets_pipeline.record.schema import Schema, serde_for
+from offsets_pipeline.kafka.record.consumer_protocol import ASSIGNMENT, SUBSCRIPTION
+from offsets_pipeline.kafka.record.schema import Schema, serde_for
 from offsets_pipeline.semantics.group_description import (
     AssignedPartition,
     GroupDescription,

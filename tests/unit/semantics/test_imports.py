@@ -5,16 +5,21 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED
 from offsets_pipeline.semantics.group_facts import GROUP_SCHEMA
-from offsets_pipeline.state.merge_on_read import DESCRIBED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 ALLOWED = (
-    *("offsets_pipeline.semantics", "offsets_pipeline.record", "offsets_pipeline.errors"),
-    *("offsets_pipeline.foreign_errors", "offsets_pipeline.input_text", "numpy", "pyarrow"),  # Connect's keys are JSON
+    *("offsets_pipeline.semantics", "offsets_pipeline.kafka.record", "offsets_pipeline.errors"),
+    *(
+        "offsets_pipeline.common.foreign_errors",
+        "offsets_pipeline.common.input_text",
+        "numpy",
+        "pyarrow",
+    ),  # Connect's keys are JSON
 )
 
 

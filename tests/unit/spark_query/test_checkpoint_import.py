@@ -28,7 +28,7 @@ def offsets_of(store: Path, group: str = "g") -> dict[tuple[str, int], int]:
 
 def commit_times(store: Path) -> list[tuple[str, int, int, int]]:
     """Topic, partition, offset and commit timestamp of every commit in the log, in order."""
-    from offsets_pipeline.record.decode import decode_key, decode_value  # noqa: PLC0415
+    from offsets_pipeline.kafka.record.decode import decode_key, decode_value  # noqa: PLC0415
 
     found = []
     for rows in log_of(store).values():

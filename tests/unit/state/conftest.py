@@ -12,8 +12,8 @@ from tests.unit.state.tables import state_tables
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.delta.table_folder import TableFolder
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.store.delta.table_folder import TableFolder
+    from offsets_pipeline.store.store import Store
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.logs import LogPartition
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.store.delta.snapshot import Snapshot
 
 _LONGEST_SECONDS = 60
 _here = threading.local()

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS
+from offsets_pipeline.fold.state.current import CurrentState
+from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.merge_on_read import OFFSETS, StateTable, named_rows
+from offsets_pipeline.fold.state.published_rows import rows_by_sql, write_facts, write_published
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.state.current import CurrentState
-from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.merge_on_read import OFFSETS, StateTable, named_rows
-from offsets_pipeline.state.published_rows import rows_by_sql, write_facts, write_published
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from offsets_pipeline.delta.table_folder import TableFolder
-    from offsets_pipeline.state.fold_progress import PartitionProgress
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.fold.state.fold_progress import PartitionProgress
+    from offsets_pipeline.store.delta.table_folder import TableFolder
+    from offsets_pipeline.store.store import Store
 
     #: Of a table of facts, its published table and the progress, the rows that count, or of these the answered ones.
     Query = Callable[[StateTable, TableFolder, TableFolder | None, Mapping[int, PartitionProgress]], pa.Table]

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.delta.schemas import TABLE_BY_NAME
-from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.fold.state.changes import StateFolders, write_changes
+from offsets_pipeline.fold.state.fold_progress import PartitionProgress, progressed
+from offsets_pipeline.fold.state.known import KnownGroups
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
+from offsets_pipeline.fold.state.published_rows import rows_by_sql
+from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.state.changes import StateFolders, write_changes
-from offsets_pipeline.state.fold_progress import PartitionProgress, progressed
-from offsets_pipeline.state.known import KnownGroups
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
-from offsets_pipeline.state.published_rows import rows_by_sql
-from offsets_pipeline.state.replay_start import ReplayStart
+from offsets_pipeline.store.delta.schemas import TABLE_BY_NAME
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.logs import input_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from offsets_pipeline.fold.state.changes import Changes
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.log_row import LogRow
-    from offsets_pipeline.state.changes import Changes
 
 _INCARNATION = 1
 

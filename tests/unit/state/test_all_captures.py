@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
+from offsets_pipeline.fold.state.publishing import publish
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-from offsets_pipeline.state.fold import fold_log, reload_partitions
-from offsets_pipeline.state.publishing import publish
 from tests.folded_stores import new_store
 from tests.logs import all_captures, in_batches
 from tests.published import assert_published
@@ -17,7 +17,7 @@ from tests.spark.stores import CLOCK, appended, assert_as_reference, state_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.common.config import Settings
 
 
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)

@@ -9,20 +9,27 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.clock import FixedClock, SystemClock, shown_time
-from offsets_pipeline.config import Settings
-from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.log.metadata import LogMetadata, TopicRead
-from offsets_pipeline.query.answer_time import HELD_BACK, MIRROR_BEHIND, NOT_FOLDED, AnswerTime, Stale, answer_time
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.common.clock import FixedClock, SystemClock, shown_time
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.questions.query.answer_time import (
+    HELD_BACK,
+    MIRROR_BEHIND,
+    NOT_FOLDED,
+    AnswerTime,
+    Stale,
+    answer_time,
+)
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.state.fold import fold_log
+from offsets_pipeline.store.log.append import LogAppender
+from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended
 from tests.unit.coordinator.stores import opened
 
 if TYPE_CHECKING:
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.store.store import Store
 
 HOME = partition_for("g", 2)
 NOW_MS = 1_795_000_100_000

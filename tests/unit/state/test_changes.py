@@ -8,20 +8,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from offsets_pipeline.fold.state import published_rows
+from offsets_pipeline.fold.state.changes import Changes, StateFolders, write_changes
+from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.state import published_rows
-from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
-from offsets_pipeline.state.replay_start import ReplayStart
 from tests.logs import LogPartition
 from tests.unit.state.state_files import put
 from tests.unit.state.tables import append, known_groups
 
 if TYPE_CHECKING:
-    from offsets_pipeline.delta.data_file import DataFile
-    from offsets_pipeline.delta.table_folder import TableFolder
-    from offsets_pipeline.state.known import KnownGroups
+    from offsets_pipeline.fold.state.known import KnownGroups
+    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.delta.table_folder import TableFolder
 
 PARTITIONS = 2
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.log.metadata import LogMetadata
-from offsets_pipeline.query import state_reader
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.fold.state.belonging import belonging
+from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.fold.state.merge_on_read import STATE_TABLES
+from offsets_pipeline.fold.state.publishing import compact_facts, publish
+from offsets_pipeline.questions.query import state_reader
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.state.belonging import belonging
-from offsets_pipeline.state.fold import fold_log
-from offsets_pipeline.state.merge_on_read import STATE_TABLES
-from offsets_pipeline.state.publishing import compact_facts, publish
+from offsets_pipeline.store.log.metadata import LogMetadata
 from tests.folded_stores import new_store
 from tests.logs import LogPartition
 from tests.random_logs import Shape, random_log, several
@@ -26,13 +26,13 @@ from tests.unit.state.state_files import progress_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.delta.snapshot import Snapshot
-    from offsets_pipeline.delta.table_folder import TableFolder
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.fold.state.fold_progress import FoldProgress
+    from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.semantics.log_row import LogRow
-    from offsets_pipeline.state.fold_progress import FoldProgress
-    from offsets_pipeline.state.merge_on_read import StateTable
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.store.delta.snapshot import Snapshot
+    from offsets_pipeline.store.delta.table_folder import TableFolder
+    from offsets_pipeline.store.store import Store
 
 #: Few offsets, so that tombstones and transactions meet on both sides of the cut.
 TRANSACTIONS = Shape(

@@ -8,16 +8,16 @@ import pytest
 from deltalake import DeltaTable
 
 from offsets_pipeline.errors import DamagedTable
-from offsets_pipeline.state.fold import fold_log, reload_partitions
-from offsets_pipeline.state.merge_on_read import OFFSETS
-from offsets_pipeline.state.publishing import publish
+from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
+from offsets_pipeline.fold.state.merge_on_read import OFFSETS
+from offsets_pipeline.fold.state.publishing import publish
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of, rows_of
 from tests.unit.state.dying import TABLES, Died, busy_log, dying
 from tests.unit.state.state_files import in_order, progress_of, put
 
 if TYPE_CHECKING:
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.store.store import Store
 
 
 def test_a_fold_in_the_driver_that_dies_at_any_write_runs_again(store: Store, settings: Settings) -> None:

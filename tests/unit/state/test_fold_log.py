@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.delta.data_file import FOLDED, LATE
-from offsets_pipeline.delta.properties import FORMAT_VERSION
-from offsets_pipeline.delta.schemas import GROUP_RECORDS, LOG, RECORD_COLUMNS
-from offsets_pipeline.delta.upkeep import compact
 from offsets_pipeline.errors import NotAStore
-from offsets_pipeline.log.append import Append, LogAppender
-from offsets_pipeline.maintenance import maintain_store
-from offsets_pipeline.state import fold as fold_module
-from offsets_pipeline.state import replay_job
-from offsets_pipeline.state.fold import fold_log, next_fold, reload_partitions
-from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.stream.folding import Folding
+from offsets_pipeline.fold.maintenance import maintain_store
+from offsets_pipeline.fold.state import fold as fold_module
+from offsets_pipeline.fold.state import replay_job
+from offsets_pipeline.fold.state.fold import fold_log, next_fold, reload_partitions
+from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.stream.folding import Folding
+from offsets_pipeline.store.delta.data_file import FOLDED, LATE
+from offsets_pipeline.store.delta.properties import FORMAT_VERSION
+from offsets_pipeline.store.delta.schemas import GROUP_RECORDS, LOG, RECORD_COLUMNS
+from offsets_pipeline.store.delta.upkeep import compact
+from offsets_pipeline.store.log.append import Append, LogAppender
 from tests.folded_stores import opened
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of, versions
@@ -30,9 +30,9 @@ from tests.unit.state.state_files import before_swap, progress_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.delta.data_file import DataFile
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.store import Store
 
 
 @pytest.fixture

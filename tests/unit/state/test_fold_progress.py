@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS
-from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionProgress
+from offsets_pipeline.fold.state.replay_start import pending_rows
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress
-from offsets_pipeline.state.replay_start import pending_rows
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS
+from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
     from pathlib import Path

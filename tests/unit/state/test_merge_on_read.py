@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.state.fold_progress import PartitionProgress
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable
+from offsets_pipeline.fold.state.fold_progress import PartitionProgress
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.unit.state.state_files import in_duckdb, in_order, in_spark, of_a_reader, offset, places, put, write
 
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from deltalake import DeltaTable
 
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import Settings
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config import Settings
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageWriter
-from offsets_pipeline.delta.store_folder import properties_of
-from offsets_pipeline.log.metadata import LogMetadata, TopicRead
+from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.fold.state.publishing import publish
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.state.fold import fold_log
-from offsets_pipeline.state.publishing import publish
-from offsets_pipeline.store import Store
+from offsets_pipeline.store.delta.store_folder import properties_of
+from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead
+from offsets_pipeline.store.store import Store
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended
 

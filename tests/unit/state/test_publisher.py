@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.config.sections import FoldSettings
+from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import DamagedTable, StorageFailed, WriteConflict
-from offsets_pipeline.state.fold import fold_log, reload_partitions
-from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS
-from offsets_pipeline.state.publishing import publish
-from offsets_pipeline.stream import publisher as publisher_module
-from offsets_pipeline.stream.publisher import Publisher
+from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
+from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS
+from offsets_pipeline.fold.state.publishing import publish
+from offsets_pipeline.fold.stream import publisher as publisher_module
+from offsets_pipeline.fold.stream.publisher import Publisher
 from tests.logs import LogPartition
 from tests.published import assert_published
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of
 
 if TYPE_CHECKING:
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.store.store import Store
 
 AT_ONCE = FoldSettings(publish_within_ms=1, publish_large_within_ms=10**9)
 LONGEST_SECONDS = 60

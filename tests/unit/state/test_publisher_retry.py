@@ -6,16 +6,16 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.config.sections import FoldSettings
+from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import StorageFailed
-from offsets_pipeline.stream import publisher as publisher_module
-from offsets_pipeline.stream.publisher import Publisher
+from offsets_pipeline.fold.stream import publisher as publisher_module
+from offsets_pipeline.fold.stream.publisher import Publisher
 from tests.spark.stores import CLOCK
 
 if TYPE_CHECKING:
     import pytest
 
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.store.store import Store
 
 
 class FakeTime(threading.Event):

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.delta.data_file import APPLICATION
-from offsets_pipeline.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS, TABLES
-from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.fold.state import published_rows, publishing
+from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
+from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionProgress
+from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS
+from offsets_pipeline.fold.state.publishing import compact_facts, drop_replaced, publish
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.state import published_rows, publishing
-from offsets_pipeline.state.fold import fold_log, reload_partitions
-from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress
-from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS
-from offsets_pipeline.state.publishing import compact_facts, drop_replaced, publish
+from offsets_pipeline.store.delta.data_file import APPLICATION
+from offsets_pipeline.store.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS, TABLES
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.folded_stores import new_store, opened
 from tests.logs import LogPartition
 from tests.published import KEYS, assert_published, read, read_as_of
@@ -33,9 +33,9 @@ from tests.unit.state.state_files import append, before_swap, offset, offsets, p
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.delta.data_file import DataFile
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.store import Store
 
 HOME = partition_for("h", 2)
 #: In the order in which a publishing writes.

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.config import Settings
-from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
+from offsets_pipeline.fold.state.merge_on_read import state_tables_of
+from offsets_pipeline.fold.state.publishing import compact_facts, drop_replaced, publish
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-from offsets_pipeline.state.fold import fold_log, reload_partitions
-from offsets_pipeline.state.merge_on_read import state_tables_of
-from offsets_pipeline.state.publishing import compact_facts, drop_replaced, publish
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.folded_stores import new_store, opened
 from tests.logs import in_batches
 from tests.published import Specification, assert_published, read, read_as_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.semantics.log_row import LogRow
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.store.store import Store
 
 SETTINGS = Settings()
 SHAPES = (ANY, LEGAL, NARROW, several(2), several(5), IN_SEGMENTS)

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.config.sections import FoldSettings
+from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.log.metadata import LogMetadata
-from offsets_pipeline.state.fold import fold_log, reload_partitions
-from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.publishing import drop_replaced, publish
+from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
+from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.publishing import drop_replaced, publish
+from offsets_pipeline.store.log.metadata import LogMetadata
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of
 from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of, published, swap
 
 if TYPE_CHECKING:
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.store.store import Store
 
 
 @pytest.fixture

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import FoldSettings
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS
+from offsets_pipeline.fold.state.publishing import compact_facts, drop_replaced, publish
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.group_description import describe_group
-from offsets_pipeline.state.fold import fold_log, reload_partitions
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS
-from offsets_pipeline.state.publishing import compact_facts, drop_replaced, publish
 from tests.folded_stores import new_store, opened
 from tests.logs import in_batches
 from tests.published import Specification, assert_published, read, read_as_of

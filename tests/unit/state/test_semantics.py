@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.fold.state.merge_on_read import OFFSETS
 from offsets_pipeline.semantics.columnar_replay import Replay
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-from offsets_pipeline.state.merge_on_read import OFFSETS
 from tests.logs import LogPartition, input_table
 from tests.random_logs import Shape, random_log
 from tests.replays import effects_of, references

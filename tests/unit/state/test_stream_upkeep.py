@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from offsets_pipeline import maintenance
-from offsets_pipeline.clock import FixedClock, SystemClock
-from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import FoldSettings, LogSettings
-from offsets_pipeline.delta.schemas import LOG, TABLES
-from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.delta.upkeep import Vacuumed, compact, live, never, vacuum
+from offsets_pipeline.common.clock import FixedClock, SystemClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import FoldSettings, LogSettings
 from offsets_pipeline.errors import StorageFailed, WriteConflict
-from offsets_pipeline.log.clean import Cleaned
-from offsets_pipeline.maintenance import Upkeep, maintain_store
-from offsets_pipeline.stream import stream_upkeep
-from offsets_pipeline.stream.stream_upkeep import StreamUpkeep
+from offsets_pipeline.fold import maintenance
+from offsets_pipeline.fold.maintenance import Upkeep, maintain_store
+from offsets_pipeline.fold.stream import stream_upkeep
+from offsets_pipeline.fold.stream.stream_upkeep import StreamUpkeep
+from offsets_pipeline.store.delta.schemas import LOG, TABLES
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.delta.upkeep import Vacuumed, compact, live, never, vacuum
+from offsets_pipeline.store.log.clean import Cleaned
 from tests.logs import LogPartition
 from tests.spark.stores import appended, log_of
 from tests.unit.test_periodic import HOUR_MS, Waits
@@ -28,8 +28,8 @@ from tests.unit.test_periodic import HOUR_MS, Waits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.store import Store
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.store.store import Store
 
 BEGIN_MS = SystemClock().now_ms()  # the commits of the tables have the machine's time
 
@@ -169,7 +169,7 @@ def test_stop_ends_a_run_before_its_next_table_or_file(store: Store, monkeypatch
     append_batches(keeps_nothing(store), 3)
     clock = SystemClock()
     assert maintain_store(store, clock, Settings(), publishes=False, is_stopping=lambda: True) == []
-    monkeypatch.setattr("offsets_pipeline.maintenance.vacuum", lambda *_: Vacuumed(0, 0))
+    monkeypatch.setattr("offsets_pipeline.fold.maintenance.vacuum", lambda *_: Vacuumed(0, 0))
     maintain_store(store, clock, Settings(), publishes=False)
     assert stored_files(store) == 4
     asked = iter([False, True])
@@ -184,7 +184,7 @@ def test_a_run_that_is_stopped_reads_no_further_table(store: Store, monkeypatch:
         looked_at.append(folder.table.name)
         return live(folder)
 
-    monkeypatch.setattr("offsets_pipeline.maintenance.live", noted)
+    monkeypatch.setattr("offsets_pipeline.fold.maintenance.live", noted)
     asked = iter([False, False, True])
     assert maintain_store(store, SystemClock(), Settings(), is_stopping=lambda: next(asked)) == []
     assert looked_at == [table.name for table in store.tables[:2]]
@@ -194,7 +194,7 @@ def test_storage_that_fails_is_no_reason_to_end(store: Store, monkeypatch: pytes
     def broken(*_: object) -> None:
         raise StorageFailed("cannot list the folder")
 
-    monkeypatch.setattr("offsets_pipeline.maintenance.vacuum", broken)
+    monkeypatch.setattr("offsets_pipeline.fold.maintenance.vacuum", broken)
     running = Running(store, 2)
     assert running.warnings == [f"upkeep of {store.location} failed: cannot list the folder; the next run tries again"]
 

@@ -7,17 +7,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.clock import MS_OF_HOUR, FixedClock, SystemClock
-from offsets_pipeline.config import Settings
-from offsets_pipeline.config.sections import FoldSettings, LagSettings
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
-from offsets_pipeline.delta.store_folder import create_tables
+from offsets_pipeline.common.clock import MS_OF_HOUR, FixedClock, SystemClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import FoldSettings, LagSettings
 from offsets_pipeline.errors import BrokerUnreachable
-from offsets_pipeline.maintenance import maintain_store
-from offsets_pipeline.store import Store
-from offsets_pipeline.topic_positions.position_sampler import SamplerThread
-from offsets_pipeline.topic_positions.sample_table import SampleWriter, read_samples, table_of
+from offsets_pipeline.fold.maintenance import maintain_store
+from offsets_pipeline.ingest.topic_positions.position_sampler import SamplerThread
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, read_samples, table_of
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.schemas import TOPIC_OFFSETS
+from offsets_pipeline.store.delta.store_folder import create_tables
+from offsets_pipeline.store.store import Store
 from tests.spark.stores import CLOCK
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_sample_of_no_topic_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     create_tables(str(tmp_path / "store"), StoreProperties(MIRRORED, 1))
-    sampler = "offsets_pipeline.topic_positions.position_sampler"
+    sampler = "offsets_pipeline.ingest.topic_positions.position_sampler"
     monkeypatch.setattr(f"{sampler}.Cluster.topics", lambda *_: {"orders": None})
     monkeypatch.setattr(f"{sampler}.bounds_of_topics", lambda *_: {})
     at = ["sample-topic-offsets", "--store", str(tmp_path / "store"), "--bootstrap-server", "b:9092"]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.errors import (
     BrokerUnreachable,
     ConfigError,
@@ -14,9 +13,10 @@ from offsets_pipeline.errors import (
     NoSuchPath,
     UnknownTopicOrPartition,
 )
+from offsets_pipeline.ingest.topic_positions.broker_positions import ask_broker, read_client_properties
+from offsets_pipeline.ingest.topic_positions.positions import Position, Positions, TimedOffset, read_positions
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.semantics.partition_state import TopicPartition
-from offsets_pipeline.topic_positions.broker_positions import ask_broker, read_client_properties
-from offsets_pipeline.topic_positions.positions import Position, Positions, TimedOffset, read_positions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
-from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import MalformedFile, NoSuchPath, WriteConflict
-from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, rows_of
-from offsets_pipeline.topic_positions.sample_files import read_sample_file
-from offsets_pipeline.topic_positions.sample_table import SampleWriter, read_samples, remove_old_samples
+from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
+from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, read_samples, remove_old_samples
+from offsets_pipeline.store.delta.schemas import TOPIC_OFFSETS
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.unit.lag.test_time_lag import interpolated_lag
 
 if TYPE_CHECKING:
     import random
     from pathlib import Path
 
-    from offsets_pipeline.topic_positions.position_samples import Series
+    from offsets_pipeline.ingest.topic_positions.position_samples import Series
 
 PLACE = ("t", 0)
 NOW_MS = 1_795_000_000_000

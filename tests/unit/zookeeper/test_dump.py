@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.coordinator.zookeeper.consumer_nodes import offset_of, partition_of
+from offsets_pipeline.coordinator.zookeeper.dump import read_dump
 from offsets_pipeline.errors import MalformedFile, NoSuchPath
-from offsets_pipeline.zookeeper.consumer_nodes import offset_of, partition_of
-from offsets_pipeline.zookeeper.dump import read_dump
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.zookeeper.consumer_nodes import GroupNodes
+    from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes
 
 # 2016-03-03T10:13:20Z
 MODIFIED_MS = 1_457_000_000_000

@@ -1,0 +1,1 @@
+"""What every package uses: settings, time, text, periodic work."""

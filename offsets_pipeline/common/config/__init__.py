@@ -1,0 +1,151 @@
+"""Settings: typed, frozen, read from one TOML file.
+
+`conf/offsets.toml` has every setting with its default and a description; a test compares the defaults.
+A missing setting has its default. A name may be written with dots, as Kafka writes it: `offsets.retention.minutes`. An
+unknown setting, or a wrong type or value, raises ConfigError with the file, the setting, and the allowed values.
+
+`sections` has the settings, section by section, and `allowed_values` the checks of their values.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from offsets_pipeline.common.config.allowed_values import as_toml
+from offsets_pipeline.common.config.sections import (
+    CoordinatorSettings,
+    FoldSettings,
+    KafkaSettings,
+    LagSettings,
+    LogSettings,
+    QuestionSettings,
+    SparkSettings,
+    TopicSettings,
+    ZooKeeperSettings,
+    leaves,
+)
+from offsets_pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+CONF_ENV = "OFFSETS_CONF"
+CONF_PATH = Path("conf/offsets.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting."""
+
+    log: LogSettings = field(default_factory=LogSettings)
+    fold: FoldSettings = field(default_factory=FoldSettings)
+    coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
+    zookeeper: ZooKeeperSettings = field(default_factory=ZooKeeperSettings)
+    topic: TopicSettings = field(default_factory=TopicSettings)
+    questions: QuestionSettings = field(default_factory=QuestionSettings)
+    lag: LagSettings = field(default_factory=LagSettings)
+    kafka: KafkaSettings = field(default_factory=KafkaSettings)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+
+
+_SECTIONS: Mapping[
+    str,
+    type[
+        LogSettings
+        | FoldSettings
+        | CoordinatorSettings
+        | ZooKeeperSettings
+        | TopicSettings
+        | QuestionSettings
+        | LagSettings
+        | SparkSettings
+    ],
+] = {
+    "log": LogSettings,
+    "fold": FoldSettings,
+    "coordinator": CoordinatorSettings,
+    "zookeeper": ZooKeeperSettings,
+    "topic": TopicSettings,
+    "questions": QuestionSettings,
+    "lag": LagSettings,
+    "spark": SparkSettings,
+}
+#: The two names of the number of log partitions: this project's and Kafka's.
+_PARTITIONS = frozenset({"offsets_partitions", "offsets_topic_num_partitions"})
+_KAFKA = "kafka"  # only Kafka knows the names of its options
+
+
+def load_settings(path: Path | None = None) -> Settings:
+    """Read the settings.
+
+    The file is `path` if given, else the file that the environment variable OFFSETS_CONF names, else
+    ./conf/offsets.toml if it exists. Without a file every setting has its default.
+
+    Raises:
+        ConfigError: the file cannot be read, is not TOML, or has a setting with a wrong name, type or value.
+    """
+    chosen = _chosen_file(path)
+    if chosen is None:
+        return Settings()
+    try:
+        document = tomllib.loads(chosen.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the settings file {chosen}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the settings file {chosen}: it is not TOML: {error}") from error
+    except ValueError:  # of Python's own limit
+        raise ConfigError(f"cannot read the settings file {chosen}: a number has thousands of digits") from None
+    except RecursionError:
+        raise ConfigError(f"cannot read the settings file {chosen}: it is nested too deeply") from None
+    try:
+        return _from_document(document)
+    except ConfigError as error:
+        raise ConfigError(f"{chosen}: {error}") from error
+
+
+def _chosen_file(path: Path | None) -> Path | None:
+    if path is not None:
+        return path
+    named = os.environ.get(CONF_ENV)
+    if named:
+        return Path(named)
+    return CONF_PATH if CONF_PATH.is_file() else None
+
+
+def _from_document(document: Mapping[str, object]) -> Settings:
+    sections: dict[str, object] = {}
+    for section, values in document.items():
+        if section not in _SECTIONS and section != _KAFKA:
+            raise ConfigError(f"[{section}] is not a section; {_known(section, [*_SECTIONS, _KAFKA])}")
+        if not isinstance(values, dict):
+            raise ConfigError(f"{section}: {as_toml(values)} is not allowed; [{section}] is a section")
+        if section == _KAFKA:
+            try:
+                sections[section] = KafkaSettings.of_document(values)
+            except ConfigError as error:
+                raise ConfigError(f"[{section}] {error}") from error
+            continue
+        names = [each.name for each in fields(_SECTIONS[section])]
+        named = {name.replace(".", "_"): value for name, value in leaves(values)}
+        for name in named:
+            if name not in names and (section != "log" or name not in _PARTITIONS):
+                raise ConfigError(f"[{section}] {name} is not a setting; {_known(name, names)}")
+        if named.keys() >= _PARTITIONS and len({named[name] for name in _PARTITIONS}) > 1:
+            raise ConfigError(f"[{section}] {' and '.join(sorted(_PARTITIONS))} differ; give one of them")
+        try:
+            sections[section] = _SECTIONS[section](**cast("Any", named))
+        except ConfigError as error:
+            raise ConfigError(f"[{section}] {error}") from error
+    return Settings(**cast("Any", sections))
+
+
+def _known(wrong: str, names: Iterable[str]) -> str:
+    names = list(names)
+    near = difflib.get_close_matches(wrong, names, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{hint}known are {', '.join(names)}"

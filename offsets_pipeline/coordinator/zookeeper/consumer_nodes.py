@@ -1,0 +1,203 @@
+"""Nodes of Kafka's first consumers: /consumers/{group}/offsets/{topic}/{partition}, owners and ids.
+
+A broker up to 0.10 answers OffsetFetch v0 from these nodes, and reads their data as Java's Long.parseLong does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from offsets_pipeline.coordinator.zookeeper.node import Missing, Node
+from offsets_pipeline.errors import InvalidGroupId, UnknownTopicOrPartition, ZooKeeperFailed
+from offsets_pipeline.semantics.partition_state import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from offsets_pipeline.coordinator.zookeeper.client import ZooKeeperClient
+
+ROOT = "/consumers"
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+_PARTITION = re.compile(r"[0-9]{1,10}")
+_MAX_OFFSET = 2**63 - 1
+_MAX_PARTITION = 2**31 - 1
+_SHOWN_BYTES = 40
+#: Slashes in the path of an offset.
+_DEPTH_OF_OFFSETS = 5
+#: Groups whose nodes are in memory together.
+_GROUPS_AT_ONCE = 200
+#: ZooKeeper allows neither these characters, nor these names, nor an empty name.
+_NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff/]")
+_RESERVED_NAMES = {"", ".", ".."}
+
+
+class NodeOffset(NamedTuple):
+    """An offset that a consumer committed to ZooKeeper, and the time of the commit (ms), None if unknown."""
+
+    offset: int
+    modified_ms: int | None
+
+
+class SkippedNode(NamedTuple):
+    """A node that holds no offset, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass
+class GroupNodes:
+    """The nodes of a group. ``consumer_ids`` and ``owners`` are registrations of running consumers."""
+
+    group_id: str
+    offsets: dict[TopicPartition, NodeOffset] = field(default_factory=dict)
+    skipped: list[SkippedNode] = field(default_factory=list)
+    consumer_ids: list[str] = field(default_factory=list)
+    owners: dict[str, str] = field(default_factory=dict)
+
+    def add_offset(self, topic: str, partition: str, node: Node | Missing, modified_ms: int | None) -> None:
+        """Add the node of a partition, or the reason why it holds no offset."""
+        path = f"{ROOT}/{self.group_id}/offsets/{topic}/{partition}"
+        if node is Missing.ABSENT:
+            return  # a consumer deleted it a moment ago
+        if isinstance(node, Missing):
+            self.skipped.append(SkippedNode(path, node.value))
+            return
+        try:
+            where = TopicPartition(topic, partition_of(partition))
+            self.offsets[where] = NodeOffset(offset_of(node.data), modified_ms)
+        except ValueError as error:
+            self.skipped.append(SkippedNode(path, str(error)))
+
+
+def partition_of(name: str) -> int:
+    """Return the partition number in a node's name. Raises ValueError with the reason."""
+    if _PARTITION.fullmatch(name) is None or int(name) > _MAX_PARTITION:
+        raise ValueError(f"{name!r} is not a partition")
+    return int(name)
+
+
+def offset_of(data: bytes) -> int:
+    """Return the offset in a node's data. Raises ValueError with the reason."""
+    if not data:
+        raise ValueError("the node is empty")
+    shown = repr(data[:_SHOWN_BYTES])[1:] + ("..." if len(data) > _SHOWN_BYTES else "")
+    text = data.decode("ascii", "replace")
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError(f"{shown} is not a number")
+    if len(text) > _SHOWN_BYTES or int(text) > _MAX_OFFSET:
+        raise ValueError(f"{shown} is above 2^63-1")
+    if int(text) < 0:
+        raise ValueError(f"{shown} is negative")
+    return int(text)
+
+
+def offsets_path(group_id: str) -> str:
+    """Return the node above a group's offsets. Raises InvalidGroupId if no node can have this name."""
+    if not is_node_name(group_id):
+        raise InvalidGroupId(f"ZooKeeper cannot hold the group id {group_id!r}: no node can have this name")
+    return f"{ROOT}/{group_id}/offsets"
+
+
+def offset_path(group_id: str, where: TopicPartition) -> str:
+    """Return the node of an offset. Raises InvalidGroupId, UnknownTopicOrPartition if no node can have this name."""
+    if not is_node_name(where.topic):
+        raise UnknownTopicOrPartition(f"ZooKeeper cannot hold the topic {where.topic!r}: no node can have this name")
+    return f"{offsets_path(group_id)}/{where.topic}/{where.partition}"
+
+
+def offset_paths(group_id: str, partitions: Iterable[TopicPartition]) -> list[str]:
+    """Return the nodes of these offsets; leaves out those whose name no node can have."""
+    if not is_node_name(group_id):
+        return []
+    return [offset_path(group_id, where) for where in partitions if is_node_name(where.topic)]
+
+
+def is_node_name(text: str) -> bool:
+    """Return whether a node can have this name."""
+    return text not in _RESERVED_NAMES and _NOT_IN_NAMES.search(text) is None
+
+
+def group_ids(client: ZooKeeperClient, *, must_exist: bool = False) -> list[str]:
+    """Return the ids of all groups with nodes; none if there is no node /consumers.
+
+    Raises ZooKeeperFailed if the node may not be read, or is missing and ``must_exist``.
+    """
+    ((_, found),) = client.children([ROOT])
+    if found is Missing.FORBIDDEN:
+        raise ZooKeeperFailed(f"ZooKeeper at {client.at} does not allow reading {ROOT}: set digest in [zookeeper]")
+    if found is Missing.ABSENT and must_exist:
+        raise ZooKeeperFailed(f"ZooKeeper at {client.at} has no node {ROOT}: add Kafka's chroot, as in HOST:PORT/kafka")
+    return found if isinstance(found, list) else []
+
+
+def read_groups(client: ZooKeeperClient, chosen: Iterable[str]) -> Iterator[GroupNodes]:
+    """Yield the nodes of these groups, some groups at a time. Owners and ids included."""
+    waiting = iter(chosen)
+    while ids := list(islice(waiting, _GROUPS_AT_ONCE)):
+        groups = {group_id: GroupNodes(group_id) for group_id in ids}
+        _add_offsets(client, groups)
+        for path, names in client.children(f"{ROOT}/{group_id}/ids" for group_id in ids):
+            groups[path.split("/")[2]].consumer_ids += names if isinstance(names, list) else []
+        _add_owners(client, groups)
+        yield from groups.values()
+
+
+def read_offsets(
+    client: ZooKeeperClient, group_id: str, partitions: Iterable[TopicPartition] | None = None
+) -> GroupNodes:
+    """Return the offsets of a group, without its owners and ids: of these partitions, or all."""
+    group = GroupNodes(group_id)
+    if not is_node_name(group_id):
+        return group
+    if partitions is None:
+        _add_offsets(client, {group_id: group})
+    else:
+        _add_nodes(client, offset_paths(group_id, partitions), {group_id: group})
+    return group
+
+
+def delete_group(client: ZooKeeperClient, group_id: str) -> int:
+    """Delete all nodes of a group; returns the number of its offsets."""
+    levels = [[f"{ROOT}/{group_id}"] if is_node_name(group_id) else []]
+    offsets = 0
+    while levels[-1]:
+        below = client.children(levels[-1])
+        levels.append([f"{path}/{name}" for path, names in below if isinstance(names, list) for name in names])
+    for paths in reversed(levels):
+        offsets += sum(path.count("/") == _DEPTH_OF_OFFSETS and path.split("/")[3] == "offsets" for path in paths)
+        client.delete(paths)
+    return offsets
+
+
+def _add_offsets(client: ZooKeeperClient, groups: Mapping[str, GroupNodes]) -> None:
+    topics = _below(client, (f"{ROOT}/{group_id}/offsets" for group_id in groups), groups)
+    _add_nodes(client, _below(client, topics, groups), groups)
+
+
+def _add_nodes(client: ZooKeeperClient, paths: Iterable[str], groups: Mapping[str, GroupNodes]) -> None:
+    for path, node in client.read(paths):
+        _, _, group_id, _, topic, partition = path.split("/")
+        groups[group_id].add_offset(topic, partition, node, node.modified_ms if isinstance(node, Node) else None)
+
+
+def _below(client: ZooKeeperClient, paths: Iterable[str], groups: Mapping[str, GroupNodes]) -> list[str]:
+    """Return the paths of the nodes below these; notes nodes that may not be read."""
+    found = []
+    for path, names in client.children(paths):
+        if isinstance(names, list):
+            found += [f"{path}/{name}" for name in names]
+        elif names is Missing.FORBIDDEN:
+            groups[path.split("/")[2]].skipped.append(SkippedNode(path, names.value))
+    return found
+
+
+def _add_owners(client: ZooKeeperClient, groups: Mapping[str, GroupNodes]) -> None:
+    topics = _below(client, (f"{ROOT}/{group_id}/owners" for group_id in groups), groups)
+    for path, node in client.read(_below(client, topics, groups)):
+        _, _, group_id, _, topic, partition = path.split("/")
+        if isinstance(node, Node):
+            groups[group_id].owners[f"{topic}-{partition}"] = node.data.decode("utf-8", "replace")

@@ -1,0 +1,135 @@
+"""Upkeep of a store: cleans the log if the settings ask for it, compacts its tables and vacuums them.
+
+A vacuum removes files that a table dropped longer ago than its `delta.deletedFileRetentionDuration`. Streams and
+coordinators may run meanwhile: a compaction changes no row, and a fold whose commits are gone reads the log's files.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from offsets_pipeline.common.clock import MS_OF_HOUR
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.merge_on_read import state_tables_of
+from offsets_pipeline.fold.state.publishing import compact_facts, drop_replaced, publish
+from offsets_pipeline.ingest.topic_positions.sample_table import remove_old_samples
+from offsets_pipeline.store.delta.data_file import COMPRESSION
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG, STATE, TOPIC_OFFSETS
+from offsets_pipeline.store.delta.upkeep import compact, live, never, vacuum
+from offsets_pipeline.store.log.clean import clean_log
+from offsets_pipeline.store.log.file_compaction import rewritten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.store.delta.table_folder import TableFolder
+    from offsets_pipeline.store.store import Store
+
+
+class Upkeep(NamedTuple):
+    """A table's live files and their bytes, before and after; ``removed`` is the number of vacuumed files.
+
+    ``on_disk`` is the number of all files in the table's folder, with those of its Delta log.
+    """
+
+    table: str
+    files_before: int
+    bytes_before: int
+    files: int
+    bytes: int
+    removed: int
+    on_disk: int
+
+
+def maintain_store(
+    store: Store,
+    clock: Clock,
+    settings: Settings = Settings(),  # noqa: B008 - immutable
+    *,
+    publishes: bool = True,
+    cleans: bool = True,
+    is_stopping: Callable[[], bool] = never,
+    dropped_since_ms: dict[str, dict[str, int]] | None = None,
+) -> list[Upkeep]:
+    """Compact and vacuum every table of the store; returns the upkeep of each.
+
+    A conflict of a compaction with another writer is no error. Only a cleaning of the log starts Spark jobs.
+
+    Args:
+        store: the store.
+        clock: the present time.
+        settings: the program's settings: codec, and how long records and samples are kept.
+        publishes: whether to publish first what is folded; a stream does so itself.
+        cleans: whether to clean the log, if `history_hours` is set.
+        is_stopping: whether to end early, between two steps.
+        dropped_since_ms: for `vacuum`, by table.
+
+    Raises:
+        CannotClean: the log cannot be cleaned.
+        WriteConflict: other writers that rewrite the log committed first too often.
+        NotAStore: the store has got another format.
+    """
+    store.require_format()
+    before: list[tuple[TableFolder, tuple[int, int]]] = []
+    for each in (*store.tables, *LATER_TABLES):
+        if is_stopping():
+            return []
+        if each not in LATER_TABLES or store.has_later(each):
+            before.append((store.table(each.name), live(store.table(each.name))))
+    if publishes:
+        _publish(store, clock)
+    done = []
+    for folder, live_before in before:
+        if is_stopping():
+            break
+        table, changed = folder.table, publishes
+        if table is LOG and cleans:
+            changed |= _clean(store, clock, settings)
+        elif table is TOPIC_OFFSETS:
+            changed |= _expire_samples(folder, clock, settings.lag.sample_retention_hours)
+        if table.name not in STATE:
+            changed |= _compact(folder, settings.log.codec(COMPRESSION), is_stopping) > 0
+        after = live(folder) if changed else live_before  # else other writers alone made the difference
+        since_ms = None if dropped_since_ms is None else dropped_since_ms.setdefault(table.name, {})
+        vacuumed = vacuum(folder, is_stopping, since_ms, clock.now_ms())
+        done.append(Upkeep(table.name, *live_before, *after, *vacuumed))
+    return done
+
+
+def _clean(store: Store, clock: Clock, settings: Settings) -> bool:
+    """Clean the log if the settings ask for it; returns whether that removed records."""
+    if not settings.log.history_hours:
+        return False
+    return clean_log(store, settings, clock, older_than_ms=settings.log.history_hours * MS_OF_HOUR).removed > 0
+
+
+def _expire_samples(folder: TableFolder, clock: Clock, retention_hours: int) -> bool:
+    """Remove old samples of positions (0: keep all); returns whether there were any."""
+    if not retention_hours:
+        return False
+    try:
+        return remove_old_samples(folder, clock.now_ms() - retention_hours * MS_OF_HOUR) > 0
+    except WriteConflict:  # a compaction beside this run came first: the next run removes them
+        return False
+
+
+def _compact(folder: TableFolder, compression: str, is_stopping: Callable[[], bool]) -> int:
+    """Compact a table's small files, those of the log with this codec; returns how many were replaced."""
+    return compact(folder, partial(rewritten, folder, compression) if folder.table is LOG else None, is_stopping)
+
+
+def _publish(store: Store, clock: Clock) -> None:
+    """Publish what is folded, compact the other facts, and drop those of replaced incarnations.
+
+    If a stream does so at the same time, it or the next run does the rest.
+    """
+    publish(store, clock)
+    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
+    for table in state_tables_of(store.properties.topic_kind):
+        if table.published is None:
+            compact_facts(store, table, progress)
+    drop_replaced(store, progress)

@@ -1,0 +1,175 @@
+"""Published tables that are written as a whole: members, pending commits, connectors, and how far all tables reach."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from offsets_pipeline.common.sql_dialects import DUCKDB
+from offsets_pipeline.fold.state.belonging import INCARNATION, belonging
+from offsets_pipeline.fold.state.fold_progress import FoldProgress, pending_of
+from offsets_pipeline.fold.state.merge_on_read import CONNECT
+from offsets_pipeline.fold.state.published_rows import connect_rows, rows_by_sql
+from offsets_pipeline.fold.state.stored_rows import StoredRows
+from offsets_pipeline.fold.state.unfolded import UnfoldedLog
+from offsets_pipeline.fold.state.view_queries import VIEWS
+from offsets_pipeline.semantics.answering import HIDES_OFFSETS
+from offsets_pipeline.store.delta.properties import OWNED, beside
+from offsets_pipeline.store.delta.schemas import (
+    CONNECTOR_OFFSETS,
+    CONSUMER_GROUPS,
+    CURRENT_OFFSETS,
+    FOLD_PROGRESS,
+    GROUP_MEMBERS,
+    LOG,
+    LOG_PARTITIONS,
+    PUBLISHED_AS_OF,
+    TOPICS,
+    UNSTABLE_OFFSETS,
+    published_tables_of,
+)
+from offsets_pipeline.store.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offsets_pipeline.store.delta.snapshot import Snapshot
+
+#: Delta application whose transactions in `group_members` are the version of `topics` that its names are of.
+_TOPICS = "offsets-topics"
+#: Delta application whose transactions are the number of records that connectors were made of.
+_RECORDS = "offsets-records"
+
+
+def write_derived(
+    store: Store, progress: FoldProgress, seen: Mapping[str, Snapshot], *, groups_changed: bool
+) -> dict[str, int]:
+    """Write the tables that are made from the published groups, or from connect records; returns their versions.
+
+    ``seen`` are these tables as they were before the progress was read. Raises WriteConflict if another process has
+    written them since, DamagedTable as `belonging`.
+    """
+    for table in published_tables_of(store.properties.topic_kind):
+        belonging(store.table(table.name), progress)
+    if store.properties.topic_kind.is_connect:
+        return _write_connectors(store, progress, seen)
+    return {
+        GROUP_MEMBERS.name: _write_members(store, progress, seen[GROUP_MEMBERS.name], groups_changed=groups_changed),
+        UNSTABLE_OFFSETS.name: _write_unstable(store, progress, seen[UNSTABLE_OFFSETS.name]),
+    }
+
+
+def _write_members(store: Store, progress: FoldProgress, seen: Snapshot, *, groups_changed: bool) -> int:
+    names = store.table(TOPICS.name).snapshot()
+    made_of = {INCARNATION: progress.incarnation, _TOPICS: names.version}
+    if not groups_changed and all(seen.transaction(each) == version for each, version in made_of.items()):
+        return seen.version
+    rows = rows_by_sql(
+        VIEWS["group_members"].format(groups="groups", answers="TRUE", topics="topics", **DUCKDB),
+        groups=_published_groups(store, "group_id", "members"),
+        topics=names.rows(),
+    )
+    return store.table(GROUP_MEMBERS.name).replace(rows, seen=seen, advance=made_of)
+
+
+def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot) -> int:
+    """R17: the pending commits of groups that exist."""
+    if not any(each.pending for each in progress.partitions.values()) and not seen.files():
+        return seen.version
+    found = rows_by_sql(
+        VIEWS["unstable_offsets"].format(
+            groups="groups", hides_offsets=HIDES_OFFSETS, fold_progress="progress", **DUCKDB
+        ),
+        groups=_published_groups(store, "log_partition", "group_id", "group_type", "state"),
+        progress=pending_of(progress.partitions),
+    ).cast(UNSTABLE_OFFSETS.arrow_schema())
+    return seen.version if found.equals(seen.rows()) else store.table(UNSTABLE_OFFSETS.name).replace(found, seen=seen)
+
+
+def _published_groups(store: Store, *columns: str) -> pa.Table:
+    return store.table(CONSUMER_GROUPS.name).snapshot().rows(columns)
+
+
+# --- Kafka Connect
+
+
+def _write_connectors(store: Store, progress: FoldProgress, seen: Mapping[str, Snapshot]) -> dict[str, int]:
+    """R30: the rows of the views, if this store or one beside it has more records; returns the versions."""
+    beside_it = (Store.find(lambda: store.spark, each) for each in beside(store.location))
+    others = [each for each in beside_it if each is not None and each.properties.topic_kind.is_connect]
+    every = {store: progress} | {each: FoldProgress.read(each.table(FOLD_PROGRESS.name)) for each in others}
+    records = sum(each.records for one in every.values() for each in one.partitions.values())
+    made_of = {INCARNATION: progress.incarnation, _RECORDS: records}
+    written = {table.name: seen[table.name] for table in published_tables_of(store.properties.topic_kind)}
+    if all(each.transaction(name) == made for each in written.values() for name, made in made_of.items()):
+        return {name: each.version for name, each in written.items()}
+    stores = [(each.properties.topic_kind, _connect_rows(each, known)) for each, known in every.items()]
+    return {
+        name: store.table(name).replace(connect_rows(name, stores), seen=each, advance=made_of)
+        for name, each in written.items()
+    }
+
+
+def _connect_rows(store: Store, progress: FoldProgress) -> pa.Table:
+    """The rows of `connect_records` that count as of a progress."""
+    rows = StoredRows.of([belonging(store.table(CONNECT.name), progress)], progress.incarnations)
+    return rows.newest(CONNECT, CONNECT.columns, ends=progress.folded_to)
+
+
+# --- how far they reach
+
+
+def note_as_of(store: Store, progress: FoldProgress, seen: Snapshot, times: Mapping[int, int], now_ms: int) -> None:
+    """Write how far the published tables reach, and as of when, by `data_times`; no data time steps back.
+
+    ``seen`` is the table as it was before the progress was read. Raises WriteConflict if it was written since.
+    """
+    known = seen.rows()
+    places = zip(known["table_name"].to_pylist(), known["log_partition"].to_pylist(), strict=True)
+    before = dict(zip(places, known["data_time"].cast(pa.int64()).to_pylist(), strict=True))
+    rows = [
+        {
+            "table_name": published.name,
+            "log_partition": at,
+            "record_offset": each.folded_to,
+            "data_time": max(filter(None, (times.get(at), before.get((published.name, at)))), default=None),
+            "published_at": now_ms * 1000,
+        }
+        for published in published_tables_of(store.properties.topic_kind)
+        for at, each in sorted(progress.partitions.items())
+    ]
+    found = pa.Table.from_pylist(rows, schema=PUBLISHED_AS_OF.arrow_schema())
+    store.table(PUBLISHED_AS_OF.name).replace(found, seen=seen)
+
+
+def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, int]:
+    """The data time of each log partition in microseconds (R36), just after the progress was read.
+
+    A log partition without unfolded records has all records up to the last look at its source. Another one has them up
+    to its newest commit of the last publishing, and no data time without such a commit.
+    """
+    log = UnfoldedLog(store.table(LOG.name).snapshot(), store.table(LOG_PARTITIONS.name).snapshot(), store.properties)
+    if log.incarnation != progress.log_incarnation:
+        return {}
+    missing, behind, _ = log.unfolded(progress.partitions, progress.snapshot)
+    whole = progress.partitions.keys() - missing.keys() - behind
+    if store.properties.kind == OWNED:
+        times = dict.fromkeys(whole, now_ms * 1000)
+    else:
+        notes = store.table(LOG_PARTITIONS.name).snapshot().rows(only={"log_incarnation": [log.incarnation]})
+        looks = _microseconds(notes, "coalesce(read_at, max(updated_at) OVER ()) AS time FROM found")
+        times = {at: looks[at] for at in whole & looks.keys()}
+    if times.keys() == progress.partitions.keys():
+        return times
+    is_connect = store.properties.topic_kind.is_connect
+    table, time_of = (CONNECTOR_OFFSETS, "record_timestamp") if is_connect else (CURRENT_OFFSETS, "commit_timestamp")
+    rows = store.table(table.name).snapshot().rows(["log_partition", time_of])
+    return _microseconds(rows, f"max({time_of}) AS time FROM found GROUP BY log_partition") | times
+
+
+def _microseconds(found: pa.Table, time: str) -> dict[int, int]:
+    """A time of each log partition by a query of these rows."""
+    times = rows_by_sql(f"SELECT log_partition, epoch_us(time) FROM (SELECT log_partition, {time}) t", found=found)
+    in_pairs = zip(*(column.to_pylist() for column in times.columns), strict=True)
+    return {at: time_us for at, time_us in in_pairs if time_us is not None}

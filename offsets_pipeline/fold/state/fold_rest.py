@@ -1,0 +1,76 @@
+"""Folds the rest of the log for one question, into tables in memory.
+
+Uses the replay and the writer of changes that the stream uses. The store stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from offsets_pipeline.common.arrow_values import repeated
+from offsets_pipeline.fold.state.changes import StateFolders, write_changes
+from offsets_pipeline.fold.state.fold_progress import progressed
+from offsets_pipeline.fold.state.known import KnownGroups
+from offsets_pipeline.fold.state.replay_start import replay_start
+from offsets_pipeline.store.delta.data_file import DataFile
+from offsets_pipeline.store.delta.snapshot import conformed
+from offsets_pipeline.store.log.log_range import LogRange
+from offsets_pipeline.store.log.log_reader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from offsets_pipeline.fold.state.current import CurrentState
+    from offsets_pipeline.fold.state.unfolded import UnfoldedLog
+    from offsets_pipeline.store.delta.schemas import Table
+
+_NO_PARTITION: Mapping[str, str] = MappingProxyType({})
+
+
+class FactsInMemory:
+    """Facts of one table that a question folded: takes the place of a `TableFolder`, and keeps files in memory."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._tables = [pa.Table.from_batches([], table.arrow_schema())]
+
+    @property
+    def rows(self) -> pa.Table:
+        """All rows, with the columns of the table."""
+        return pa.concat_tables(self._tables)
+
+    def write_file(self, rows: pa.Table, partition: Mapping[str, str] = _NO_PARTITION) -> DataFile:
+        """Keep the rows of a file."""
+        for name, value in partition.items():
+            rows = rows.append_column(name, repeated(value, rows.num_rows))
+        self._tables.append(conformed(rows, self._table))
+        return DataFile("", 0, rows.num_rows, partition=partition)
+
+
+def fold_rest(
+    state: CurrentState, chosen: Collection[int], log: UnfoldedLog, files: Sequence[DataFile]
+) -> CurrentState:
+    """Return the state after a fold of the rest of these log partitions, from ``files`` of the log.
+
+    The fold continues the state's tables. A log partition whose incarnation is UNSTORED_INCARNATION is folded from the
+    start of the log. Raises as `TableFolder.open_file`.
+    """
+    start = {at: state.progress[at] for at in chosen}
+    replay = replay_start(state.properties, log.offsets_partitions, state.semantics).after(start)
+    tables = {each.name: FactsInMemory(each.table) for each in replay.tables}
+    incarnations = {at: each.incarnation for at, each in start.items()}
+    known = KnownGroups.of(map(state.table, replay.known), incarnations)
+    log_range = LogRange(replay.folded_to, log_incarnation=log.incarnation)
+    reader = LogReader(log.folder, log_range, replay.schema, replay.compact)
+    folders = StateFolders(tables, log.offsets_partitions, state.semantics, incarnations, known)
+    changes = write_changes(replay.replay(reader.read(files)), folders)
+    return replace(
+        state,
+        progress={**state.progress, **progressed(start, changes.partitions, 0)},
+        folded={name: each.rows for name, each in tables.items()},
+        topics=dict(sorted(changes.topics, reverse=True)),  # of an id the first of its names
+    )

@@ -1,0 +1,70 @@
+"""Replays as Spark jobs of one shuffle, and in the driver where the rows are few.
+
+Tasks read and compact rows of the log, then tasks with all rows of some log partitions replay them. What these do with
+the result is up to the caller: they write the files of the state, or compare it with the state. Only results come to
+the driver.
+"""
+
+from __future__ import annotations
+
+import pickle
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from offsets_pipeline.store.log.log_reader import shared_out
+from offsets_pipeline.store.log.task_results import task_results
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.log.log_reader import LogReader
+    from offsets_pipeline.store.store import Store
+
+Result = TypeVar("Result")
+
+_TASKS_PER_CORE = 2  # of a replay of the log: enough to even out their durations
+_FEW_STORED_BYTES = 16 * 1024 * 1024  # of files that may be read in the driver
+
+
+def replay_log(
+    store: Store,
+    reader: LogReader,
+    files: Sequence[DataFile],
+    at_most: int,
+    replay: Callable[[Iterable[pa.Table]], Result],
+) -> list[Result]:
+    """Replay files of the log; in the driver, and without Spark, if these hold no more than ``at_most`` rows."""
+    rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+    if rows <= at_most and size <= _FEW_STORED_BYTES:
+        return [replay(reader.read(files))]
+    spark = store.spark
+    cores = spark.sparkContext.defaultParallelism
+    in_order = sorted(files, key=lambda file: (file.lowest.get("log_partition", 0), file.name))
+    tasks = shared_out(in_order, _TASKS_PER_CORE * cores)
+    shares = spark.sparkContext.parallelize([(pickle.dumps(share),) for share in tasks], max(1, len(tasks)))
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        shares = (pickle.loads(share) for batch in batches for share in batch["files"].to_pylist())  # noqa: S301 - ours
+        for table in reader.read(file for share in shares for file in share):
+            yield from table.to_batches()
+
+    def replayed(batches: Iterable[pa.RecordBatch]) -> Iterator[Result]:
+        first = next(iter(batches), None)
+        if first is not None:  # a task without rows has no result
+            yield replay(pa.Table.from_batches([each]) for each in chain([first], batches))
+
+    found = spark.createDataFrame(shares, "files binary").mapInArrow(read, from_arrow_schema(reader.schema))
+    return task_results(_in_ranges(found, reader.range.starts or (), _TASKS_PER_CORE * cores), replayed)
+
+
+def _in_ranges(rows: DataFrame, partitions: Collection[int], tasks: int) -> DataFrame:
+    """The rows with neighbouring log partitions in one task: so the files of published rows are of disjoint ranges."""
+    first, last = min(partitions, default=0), max(partitions, default=0)
+    return rows.repartitionById(tasks, F.expr(f"int((log_partition - {first}) * {tasks} div {last - first + 1})"))

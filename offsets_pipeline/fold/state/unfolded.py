@@ -1,0 +1,76 @@
+"""Records of the log that are not folded: their files, and their number by log partition."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from offsets_pipeline.store.delta.data_file import FOLDED, LATE, late_in
+from offsets_pipeline.store.log.log_range import LogRange
+from offsets_pipeline.store.log.log_scan import LogScan
+from offsets_pipeline.store.store_snapshot import log_incarnations
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from offsets_pipeline.fold.state.fold_progress import PartitionProgress
+    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.delta.properties import StoreProperties
+    from offsets_pipeline.store.delta.snapshot import Snapshot
+
+_LOG_PARTITION = pa.schema([pa.field("log_partition", pa.int32())])
+
+
+def files_after(version: int, log: Snapshot) -> list[DataFile]:
+    """Return the files of the log that may have records which an older version of it lacks.
+
+    Returns all files if a commit since then is no longer kept: a replay selects records by their offset.
+    """
+    added = log.table_folder.added_after(version, log)
+    return log.files() if added is None else added
+
+
+def with_late_records(log: Snapshot, partitions: Collection[int], folded: int) -> set[int]:
+    """The log partitions with late records after version ``folded`` of LATE; all if the append did not name them."""
+    if log.transaction(LATE) <= folded:
+        return set()
+    return {at for at in partitions if log.transaction(late_in(at)) > folded} or set(partitions)
+
+
+class Unfolded(NamedTuple):
+    """What a fold has to do: the number of records by log partition, and the files that may hold them.
+
+    ``behind``: log partitions to fold from their start, since late records precede folded ones.
+    """
+
+    records: Mapping[int, int]
+    behind: set[int]
+    files: list[DataFile]
+
+
+class UnfoldedLog:
+    """The incarnation of the log that counts, in one version of the table `log`."""
+
+    def __init__(self, log: Snapshot, log_partitions: Snapshot, properties: StoreProperties) -> None:
+        current = log_incarnations(log_partitions.rows(), properties)[-1]
+        self.incarnation, self.offsets_partitions = current.number, current.offsets_partitions
+        self.folder = log.table_folder
+        self._log = log
+
+    def unfolded(self, start: Mapping[int, PartitionProgress], progress: Snapshot | None) -> Unfolded:
+        """Return what to fold from these starts, which ``progress`` has; None for the start of the log."""
+        if progress is None:
+            behind, files = set[int](), self._log.files()
+        else:
+            behind = with_late_records(self._log, start, progress.transaction(LATE))
+            files = self._log.files() if behind else files_after(progress.transaction(FOLDED), self._log)
+        starts = {at: 0 if at in behind else each.folded_to for at, each in start.items()}
+        scan = LogScan(self.folder, _LOG_PARTITION, LogRange(starts, log_incarnation=self.incarnation))
+        records: Counter[int] = Counter()
+        for rows in scan.rows(files):
+            partitions, counts = np.unique(rows["log_partition"].to_numpy(), return_counts=True)
+            records.update(dict(zip(partitions.tolist(), counts.tolist(), strict=True)))
+        return Unfolded(records, behind, files)

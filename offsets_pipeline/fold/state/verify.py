@@ -1,0 +1,266 @@
+"""Whether the state is what a replay of the log gives.
+
+Tasks replay whole log partitions and compare the result with the rows of the state that count there. The replay is the
+columnar one, which also wrote the state, or the specification (independent.py), which finds a fault of the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.common.config.sections import FoldSettings
+from offsets_pipeline.fold.state.belonging import belonging
+from offsets_pipeline.fold.state.changes import groups_of, partitions_of
+from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.independent import specified_groups, specified_topic
+from offsets_pipeline.fold.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, ended, state_tables_of
+from offsets_pipeline.fold.state.published_rows import in_key_order, rows_by_sql
+from offsets_pipeline.fold.state.replay_job import replay_log
+from offsets_pipeline.fold.state.replay_start import replay_start
+from offsets_pipeline.fold.state.stored_rows import StoredRows, rows_of
+from offsets_pipeline.semantics.answering import DEAD
+from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG
+from offsets_pipeline.store.log.incarnations import log_incarnation
+from offsets_pipeline.store.log.log_range import LogRange
+from offsets_pipeline.store.log.log_reader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from offsets_pipeline.fold.state.changes import ReplayedPartition
+    from offsets_pipeline.fold.state.fold_progress import PartitionProgress
+    from offsets_pipeline.fold.state.independent import Replayed
+    from offsets_pipeline.fold.state.merge_on_read import StateTable
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.effects import Effects
+    from offsets_pipeline.semantics.topic_kind import TopicKind
+    from offsets_pipeline.store.store import Store
+
+
+_EXAMPLES = 5  # differences that a verification shows in words
+
+
+@dataclass
+class Verification:
+    """Numbers of compared log partitions, records and rows; differences by table, and the first few in words."""
+
+    log_partitions: int = 0
+    records: int = 0
+    offsets: int = 0
+    groups: int = 0
+    differences: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+    def add(self, other: Verification) -> None:
+        """Take in the comparison of other log partitions."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+    def note_progress(self, log_partition: int, of_log: object, of_state: object) -> None:
+        """Note a log partition whose end or pending commits differ."""
+        if of_log != of_state:
+            self.differences[FOLD_PROGRESS.name] += 1
+            self.examples.append(
+                f"{FOLD_PROGRESS.name}: log_partition {log_partition}: the log gives {of_log}, the state has {of_state}"
+            )
+
+    def compare(self, table: str, key: tuple[str, ...], expected: pa.Table, found: pa.Table) -> None:
+        """Note rows that only one of the two has, rows that differ, and rows that ``found`` has more than once."""
+        if expected.equals(found):
+            return
+        columns = [name for name in expected.column_names if name not in key]
+        of_log = _by_key(expected, key, columns)
+        copies = Counter(zip(*(found[name].to_pylist() for name in key), strict=True))
+        of_state = _by_key(found, key, columns)
+        differing = [
+            at for at in of_log.keys() | of_state.keys() if of_log.get(at) != of_state.get(at) or copies[at] > 1
+        ]
+        if not differing:
+            return
+        self.differences[table] += len(differing)
+        for at in sorted(differing, key=repr)[:_EXAMPLES]:
+            where = ", ".join(f"{name} {value!r}" for name, value in zip(key, at, strict=True))
+            times = f" {copies[at]} times" if copies[at] > 1 else ""
+            self.examples.append(
+                f"{table}: {where}: the log gives {of_log.get(at, 'nothing')}, "
+                f"the state has {of_state.get(at, 'nothing')}{times}"
+            )
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Compares replayed log partitions with their state; picklable.
+
+    ``rows`` are those of the state tables, and ``progress`` is theirs. With ``is_independent`` the specification has
+    replayed.
+    """
+
+    kind: TopicKind
+    rows: StoredRows
+    progress: Mapping[int, PartitionProgress]
+    cleaned_to: Mapping[int, int]
+    is_independent: bool
+
+    def __call__(self, replayed: Replayed) -> tuple[set[int], Verification]:
+        """Compare all of a replay; returns its log partitions, too."""
+        partitions, rows = replayed
+        result = self.compare_rows(set(partitions), rows)
+        for at, each in partitions.items():
+            result.records += each.records
+            result.note_progress(at, self._place(each), self._place(self.progress[at]))
+        return set(partitions), result
+
+    def compare_rows(self, partitions: set[int], rows: Mapping[str, pa.Table]) -> Verification:
+        """Compare the rows of these log partitions, by the name of their table, with those of the state that count."""
+        result = Verification(log_partitions=len(partitions))
+        for table in state_tables_of(self.kind):
+            if table.name not in rows:
+                continue  # the specification has no records of groups
+            of_log, of_state = (
+                self._comparable(table, in_key_order(table, each.combine_chunks()).combine_chunks())
+                for each in (rows[table.name], self._of_state(table, partitions))
+            )
+            result.compare(table.name, table.key, of_log, of_state)
+            if table is DESCRIBED:
+                result.groups = of_log.num_rows
+            elif table is not RECORDS:
+                value = of_log["committed_offset" if table is OFFSETS else "value"]
+                result.offsets = of_log.num_rows - value.null_count
+        return result
+
+    def _of_state(self, table: StateTable, partitions: set[int]) -> pa.Table:
+        """The rows that count, merged by another engine than publishing's: it keeps copies of published rows, too."""
+        stored = self.rows.of_partitions(partitions)
+        tables = {"facts": stored.facts(table, table.columns)}
+        if table.published is not None:
+            name = table.published.name
+            tables["published"] = rows_of(stored.tables[name], stored.files[name], partitions)
+        newest = table.newest("facts", "published" if "published" in tables else None)
+        return rows_by_sql(newest, **tables).cast(table.row_schema())
+
+    def _comparable(self, table: StateTable, rows: pa.Table) -> pa.Table:
+        """The rows without those, and without the columns, that may differ."""
+        if table is OFFSETS and self.is_independent:  # the specification has neither tombstones nor positions
+            return rows.filter(rows["committed_offset"].is_valid()).drop_columns(["position"])
+        if table is OFFSETS:
+            return self._kept(rows)
+        if table is RECORDS:
+            return _live(rows) if self.cleaned_to else _but_commits(rows)
+        return _existing(rows) if table is DESCRIBED else rows
+
+    def _kept(self, offsets: pa.Table) -> pa.Table:
+        """The offsets without tombstones that a cleaning of the log may have removed (R23)."""
+        cleaned = ended(offsets, {**dict.fromkeys(self.progress, 0), **self.cleaned_to})
+        is_cleaned = pc.less(offsets["record_offset"], cleaned)
+        return offsets.filter(pc.invert(pc.and_(offsets["committed_offset"].is_null(), is_cleaned)))
+
+    def _place(self, progress: ReplayedPartition | PartitionProgress) -> dict[str, object]:
+        """End and pending commits of a log partition."""
+        if self.kind.is_connect:
+            identity: tuple[str, ...] = ("key",)
+        elif self.is_independent:
+            identity = ("group_id", "topic", "partition")
+        else:
+            return {"folded_to": progress.folded_to, "pending": progress.pending}
+        names = ("producer_id", *identity, "record_offset")
+        return {
+            "folded_to": progress.folded_to,
+            "pending": {tuple(commit[name] for name in names) for commit in progress.pending},
+        }
+
+
+def verify_store(store: Store, settings: FoldSettings | None = None, *, independent: bool = False) -> Verification:
+    """Replay the log from its start, as far as it is folded, and compare the result with the state tables.
+
+    With ``independent`` the specification replays record by record, which takes much longer. Ignores records that are
+    appended during the run. A fold during the run may cause a difference: stop the stream.
+
+    Raises DamagedTable if a table does not belong to the progress.
+    """
+    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
+    log = store.table(LOG.name)
+    starts = {at: replace(each, folded_to=0, pending=[]) for at, each in progress.partitions.items()}
+    kind, semantics = store.properties.topic_kind, progress.semantics or store.properties.coordinator_semantics
+    log_range = LogRange(dict.fromkeys(starts, 0), progress.folded_to, progress.log_incarnation)
+    of_state = log_incarnation(store, progress.log_incarnation)
+    count = of_state.offsets_partitions
+    start = replay_start(store.properties, count, semantics).after(starts)
+    reader = LogReader(log, log_range, start.schema, None if independent else start.compact)
+    files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
+    names = [name for each in start.tables for name in each.names]
+    known = {name: belonging(store.table(name), progress) for name in dict.fromkeys([*names, *progress.versions])}
+    stored = StoredRows.of(map(known.__getitem__, names), progress.incarnations)
+    comparison = _Comparison(kind, stored, progress.partitions, of_state.cleaned_to, independent)
+
+    def compared(rows: Iterable[pa.Table]) -> tuple[set[int], Verification]:
+        if not independent:
+            return comparison(_replayed(start.replay(rows), count, semantics))
+        return comparison(specified_topic(rows, kind) if kind.is_connect else specified_groups(rows, count, semantics))
+
+    whole, replayed = Verification(), set()
+    for partitions, each in replay_log(store, reader, files, (settings or FoldSettings()).driver_rows, compared):
+        replayed |= partitions
+        whole.add(each)
+    # log partitions without records should have no rows
+    nothing = {each.name: each.row_schema().empty_table() for each in start.tables}
+    of_others = replace(comparison, is_independent=False).compare_rows(progress.partitions.keys() - replayed, nothing)
+    of_others.log_partitions = 0
+    whole.add(of_others)
+    for at in set(range(count) if progress.partitions else ()) - progress.partitions.keys():
+        whole.note_progress(at, "a row", "none")
+    del whole.examples[_EXAMPLES:]
+    return whole
+
+
+def _replayed(effects: Effects, offsets_partitions: int, semantics: CoordinatorSemantics) -> Replayed:
+    """Effects of a columnar replay as rows of all state tables."""
+    records = pa.concat_tables([effects.group_records, effects.group_commits])
+    return partitions_of(effects), {
+        OFFSETS.name: effects.offsets,
+        RECORDS.name: records,
+        DESCRIBED.name: groups_of(records, offsets_partitions, semantics),
+        CONNECT.name: effects.connect_records,
+    }
+
+
+def _existing(groups: pa.Table) -> pa.Table:
+    """The groups that exist; a published one says nothing by an empty protocol, as a broker does (R34)."""
+    existing = groups.filter(pc.not_equal(groups["state"], DEAD)).drop_columns(["record_offset"])
+    protocol = pc.fill_null(existing["protocol"], "")
+    return existing.set_column(existing.schema.get_field_index("protocol"), "protocol", protocol)
+
+
+def _but_commits(records: pa.Table) -> pa.Table:
+    """Rows of types other than 1. Of commits the state keeps only the proof of a group, which `groups` shows."""
+    return records.filter(pc.not_equal(records["record_type"], 1))
+
+
+def _live(records: pa.Table) -> pa.Table:
+    """The values that no later tombstone of their key or their group hides (R14), but for commits.
+
+    A log that was cleaned has no others (R23).
+    """
+    rows = _but_commits(records)
+    removing = rows.filter(pc.is_in(rows["record_type"], pa.array(list(GROUP_REMOVING_TYPES), pa.int16())))
+    removed = removing.group_by(["log_partition", "group_id"]).aggregate([("tombstone_offset", "max")])
+    found = rows.join(removed, ["log_partition", "group_id"])
+    hidden_to = pc.max_element_wise(found["tombstone_offset"], found["tombstone_offset_max"], -1)
+    live = found.filter(pc.greater(found["value_offset"], hidden_to)).drop_columns(["tombstone_offset"])
+    none = pa.nulls(live.num_rows, pa.int64())
+    return in_key_order(RECORDS, live.append_column("tombstone_offset", none).select(records.column_names))
+
+
+def _by_key(rows: pa.Table, key: tuple[str, ...], columns: list[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    keys = zip(*(rows[name].to_pylist() for name in key), strict=True)
+    return dict(zip(keys, rows.select(columns).to_pylist(), strict=True))

@@ -1,0 +1,61 @@
+"""Positions from a running broker, for a reset of offsets or the start of a consumer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.errors import MalformedFile, NoSuchPath, OffsetsError
+from offsets_pipeline.ingest.topic_positions.positions import Position, Positions, TimedOffset
+from offsets_pipeline.kafka.broker.cluster import Cluster
+from offsets_pipeline.kafka.broker.log_offsets import bounds_of_topics, list_offsets
+from offsets_pipeline.semantics.partition_state import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+
+
+def ask_broker(options: KafkaOptions, topics: Collection[str], time_ms: int | None = None) -> Positions:
+    """Return start and end of the partitions of these topics, and their first records at or after a time (ms).
+
+    Leaves out topics that do not exist. Raises the errors of `Cluster`, also if one partition does not answer.
+    """
+    with Cluster(options) as cluster:
+        return positions_of(cluster, topics, time_ms)
+
+
+def positions_of(cluster: Cluster, topics: Collection[str], time_ms: int | None = None) -> Positions:
+    """Do as `ask_broker`, with a connected cluster."""
+    bounds = bounds_of_topics(cluster, topics)
+    since = {} if time_ms is None else list_offsets(cluster, dict.fromkeys(bounds, time_ms))
+    found = {}
+    for place, each in bounds.items():
+        offset = since.get(place)
+        if isinstance(each, OffsetsError):
+            raise each
+        if isinstance(offset, OffsetsError):
+            raise offset
+        times = () if time_ms is None else (TimedOffset(time_ms, offset),)
+        found[TopicPartition(*place)] = Position(each.start, each.end, times)
+    return Positions(f"the broker at {cluster.settings.at}", found)
+
+
+def read_client_properties(path: Path) -> dict[str, str]:
+    """Return the properties of a file with lines `name=value`. Raises NoSuchPath, MalformedFile."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise NoSuchPath(f"no such file: {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise MalformedFile(f"cannot read {path}: {error}") from None
+    properties: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        name, equals, value = line.partition("=")
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if not equals:
+            raise MalformedFile(f"{path}, line {number}: {line!r} is not of the form name=value")
+        properties[name.strip()] = value.strip()
+    return properties

@@ -1,0 +1,123 @@
+"""Start and end of topics' partitions, and offsets of the first records at or after a time.
+
+The offsets log does not have them. They come from a broker (`broker_positions`) or from a CSV file. The header of the
+file is `topic,partition,earliest,latest` and any number of times (ISO 8601, or milliseconds since 1970). A column with
+a time as its name has the offset of the first record at or after it, empty if no record is that late.
+`kafka-get-offsets --time` prints these numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from offsets_pipeline.common.clock import parse_time_ms
+from offsets_pipeline.coordinator.requests import validated_partition
+from offsets_pipeline.errors import InvalidTime, MalformedFile, UnknownTopicOrPartition
+from offsets_pipeline.ingest.topic_positions.csv_file import malformed, number, read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from offsets_pipeline.semantics.partition_state import TopicPartition
+
+_HEADER = ["topic", "partition", "earliest", "latest"]
+
+
+class TimedOffset(NamedTuple):
+    """Offset of the first record at or after a time (ms), None if no record is that late."""
+
+    time_ms: int
+    offset: int | None
+
+
+class Position(NamedTuple):
+    """Offsets of a partition's first record and of its next record; times in order."""
+
+    earliest: int
+    latest: int
+    times: tuple[TimedOffset, ...] = ()
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Positions by partition; ``source`` is the file or broker, for messages."""
+
+    source: str
+    by_partition: Mapping[TopicPartition, Position]
+
+    @cached_property
+    def _by_topic(self) -> dict[str, list[TopicPartition]]:
+        found: dict[str, list[TopicPartition]] = {}
+        for where in self.by_partition:
+            found.setdefault(where.topic, []).append(where)
+        return found
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """Return the partitions of a topic. Raises UnknownTopicOrPartition."""
+        found = self._by_topic.get(topic)
+        if found is None:
+            raise UnknownTopicOrPartition(f"{self.source} has no topic {topic!r}")
+        return found
+
+    def of(self, where: TopicPartition) -> Position:
+        """Return the position of a partition. Raises UnknownTopicOrPartition."""
+        found = self.by_partition.get(where)
+        if found is None:
+            raise UnknownTopicOrPartition(f"{self.source} has no partition {where.topic}-{where.partition}")
+        return found
+
+
+def read_positions(path: Path) -> Positions:
+    """Return the positions of a file. Raises NoSuchPath, and MalformedFile with the number of the wrong line."""
+    rows = read_rows(path)
+    line, header = next(rows, (1, []))
+    if [name.strip() for name in header[: len(_HEADER)]] != _HEADER:
+        raise malformed(path, line, f"the header has to begin with {','.join(_HEADER)}")
+    times = [_time(path, line, name.strip()) for name in header[len(_HEADER) :]]
+    if len(set(times)) < len(times):
+        raise malformed(path, line, "the header names a time twice")
+    found: dict[TopicPartition, Position] = {}
+    for line, row in rows:
+        if len(row) != len(header):
+            raise malformed(path, line, f"{len(row)} fields, the header has {len(header)}")
+        try:
+            where = validated_partition((row[0], number(path, line, "partition", row[1])))
+        except UnknownTopicOrPartition as error:
+            raise malformed(path, line, str(error)) from None
+        if where in found:
+            raise malformed(path, line, f"{where.topic}-{where.partition} has a line already")
+        found[where] = _position(path, line, row[len(_HEADER) - 2 :], times)
+    if not found:
+        raise MalformedFile(f"{path} has no partitions: add a line for each")
+    return Positions(str(path), found)
+
+
+def _time(path: Path, line: int, name: str) -> int:
+    try:
+        return parse_time_ms(name)
+    except InvalidTime as error:
+        raise malformed(path, line, str(error)) from None
+
+
+def _position(path: Path, line: int, fields: list[str], times: list[int]) -> Position:
+    earliest, latest = (number(path, line, name, text) for name, text in zip(_HEADER[2:], fields[:2], strict=True))
+    if earliest > latest:
+        raise malformed(path, line, f"earliest {earliest} is above latest {latest}")
+    timed = sorted(
+        TimedOffset(time_ms, number(path, line, "offset", text) if text.strip() else None)
+        for time_ms, text in zip(times, fields[2:], strict=True)
+    )
+    reached = earliest
+    for each in timed:
+        offset = latest if each.offset is None else each.offset
+        if not reached <= offset <= latest:
+            raise malformed(
+                path,
+                line,
+                f"offset {offset} is not from {reached} to {latest}: offsets grow with time, up to the latest",
+            )
+        reached = offset
+    return Position(earliest, latest, tuple(timed))

@@ -1,0 +1,164 @@
+"""The table `topic_offsets` of a store: made with the first sample, appended to, read for some topics. No Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.errors import MalformedFile, NoSuchTable
+from offsets_pipeline.ingest.topic_positions.position_samples import SAMPLE_SCHEMA, PositionSamples, Sample, rows_of
+from offsets_pipeline.store.delta.filesystems import arrow_folder
+from offsets_pipeline.store.delta.reader import names_in_order
+from offsets_pipeline.store.delta.schemas import TOPIC_OFFSETS
+from offsets_pipeline.store.delta.table_folder import TableFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    Place = tuple[str, int]
+
+_COLUMNS = ("topic", "partition", "log_start_offset", "log_end_offset", "sampled_at")
+_READ_SCHEMA = pa.schema([SAMPLE_SCHEMA.field(name).with_nullable(nullable=True) for name in _COLUMNS])
+#: Every partition gets a row this often, so that the newest sample of all is never far back.
+_FULL_EVERY_MS = 3_600_000
+#: Old samples are removed if they are at least this part of all: a removal rewrites the table.
+_LEAST_PART = 10
+
+
+def table_of(store: str) -> TableFolder:
+    """The table `topic_offsets` of the store in a folder; it may not exist yet."""
+    return TableFolder(f"{arrow_folder(store)}/{TOPIC_OFFSETS.name}", TOPIC_OFFSETS)
+
+
+def read_samples(table: TableFolder, topics: Collection[str] | None = None) -> PositionSamples:
+    """Return the samples of these topics, or of all (None); none if the table does not exist.
+
+    Raises MalformedFile if the table lacks a column of `topic_offsets`.
+    """
+    return PositionSamples(samples_of(table, topics), newest_sample_ms(table))
+
+
+def newest_sample_ms(table: TableFolder) -> int | None:
+    """Return the time of the newest sample of all topics; None without samples.
+
+    A partition whose last row is older has not changed since then.
+    """
+    try:
+        snapshot = table.snapshot()
+    except NoSuchTable:
+        return None
+    at_us = (rows["sampled_at"].cast(pa.int64()) for rows in snapshot.tables(["sampled_at"]))
+    return max((pc.max(each).as_py() // 1000 for each in at_us if len(each)), default=None)
+
+
+def samples_of(table: TableFolder, topics: Collection[str] | None = None) -> pa.Table:
+    """The rows of `read_samples`."""
+    try:
+        snapshot = table.snapshot()
+    except NoSuchTable:
+        return pa.Table.from_batches([], _READ_SCHEMA)  # `empty_table` imports pandas
+    missing = [name for name in _COLUMNS if name not in snapshot.columns]
+    if missing:
+        raise MalformedFile(f"cannot read positions from {table.folder}: it has no column {missing[0]}")
+    only = {} if topics is None else {"topic": names_in_order(topics)}
+    return snapshot.rows(_COLUMNS, only).cast(_READ_SCHEMA)
+
+
+def remove_old_samples(table: TableFolder, before_ms: int) -> int:
+    """Remove samples older than a time, if they are a tenth of all; returns the number of rows removed.
+
+    Keeps the last one of each partition before that time: it is the position then, and later lag is interpolated from
+    it. Reads one file at a time. Raises WriteConflict if another writer rewrites the same files.
+    """
+    snapshot = table.snapshot()
+    before = pa.scalar(before_ms * 1000, pa.timestamp("us", tz="UTC"))
+    key = ["topic", "partition", "sampled_at"]
+    key_schema = pa.schema([_READ_SCHEMA.field(name) for name in key])
+    last: pa.Table | None = None
+    for file in snapshot.files():
+        rows = table.read_file(file, key).cast(key_schema)
+        old = rows.filter(pc.less(rows["sampled_at"], before))
+        last = (
+            (old if last is None else pa.concat_tables([last, old]))
+            .group_by(key[:2])
+            .aggregate([("sampled_at", "max")])
+        )
+        last = last.rename_columns(key).cast(key_schema)
+    changed, removed = [], 0
+    for file in snapshot.files():
+        rows = table.read_file(file, SAMPLE_SCHEMA.names).select(SAMPLE_SCHEMA.names).cast(SAMPLE_SCHEMA)
+        is_old = pc.less(rows["sampled_at"], before)
+        old = rows.filter(is_old)
+        if old.num_rows:
+            kept = pa.concat_tables(
+                [rows.filter(pc.invert(is_old)), old.join(last, key, join_type="left semi").cast(SAMPLE_SCHEMA)]
+            )
+            if kept.num_rows < rows.num_rows:
+                changed.append((file, kept))
+                removed += rows.num_rows - kept.num_rows
+    if removed * _LEAST_PART < sum(file.rows for file in snapshot.files()) or not removed:
+        return 0
+    add = [table.write_file(kept) for _, kept in changed if kept.num_rows]
+    table.commit(add, [file for file, _ in changed], seen=snapshot, operation="DELETE")
+    return removed
+
+
+class SampleWriter:
+    """Appends samples to `topic_offsets`, without rows that repeat the last sample of their partition.
+
+    If a partition changes after repeated samples, the writer appends two rows: the last repeated sample and the change.
+    So no sample between two rows of a partition saw a change, and interpolation gives the same result as with all rows.
+    """
+
+    def __init__(self, table: TableFolder, source: str) -> None:
+        """``source`` is the broker or file that the samples come from."""
+        self._table = table
+        self._source = source
+        self._table.create()
+        self._written: dict[Place, Sample] = {}
+        self._seen: dict[Place, Sample] = {}
+        self._full_ms: int | None = None
+
+    def write(self, positions: Mapping[Place, tuple[int, int]], sampled_ms: int) -> int:
+        """Append one sample; returns the number of rows written.
+
+        Raises as `TableFolder.commit`; then nothing is written, and the next sample makes up for it.
+        """
+        is_full = self._full_ms is None or sampled_ms - self._full_ms >= _FULL_EVERY_MS
+        rows: list[tuple[Place, Sample]] = []
+        for place, (start, end) in sorted(positions.items()):
+            now, seen = Sample(start, end, sampled_ms), self._seen.get(place)
+            if seen is not None and (seen.log_start_offset, seen.log_end_offset) == (start, end) and not is_full:
+                continue
+            if seen is not None and seen.sampled_ms > self._written[place].sampled_ms:
+                rows.append((place, seen))
+            rows.append((place, now))
+        if rows:
+            self._append(rows)
+        self._seen.update({place: Sample(*each, sampled_ms) for place, each in positions.items()})
+        if is_full:
+            self._full_ms = sampled_ms
+        return len(rows)
+
+    def close(self) -> None:
+        """Append the last sample of each partition whose samples have repeated its last row."""
+        rows = [(place, each) for place, each in sorted(self._seen.items()) if each != self._written[place]]
+        if rows:
+            self._append(rows)
+
+    def append(self, rows: pa.Table) -> int:
+        """Append samples as they are, all or none; returns their number. Raises as `TableFolder.commit`."""
+        columns = [rows[name] for name in _COLUMNS] + [pa.array([self._source] * rows.num_rows, pa.string())]
+        if rows.num_rows:
+            seen = self._table.snapshot()
+            file = self._table.write_file(
+                pa.Table.from_arrays(columns, names=[*_COLUMNS, "source"]).cast(SAMPLE_SCHEMA)
+            )
+            self._table.commit([file], seen=seen)
+        return int(rows.num_rows)
+
+    def _append(self, rows: list[tuple[Place, Sample]]) -> None:
+        self.append(rows_of(rows, self._source))
+        self._written.update(rows)

@@ -1,0 +1,1 @@
+"""Kafka's formats and protocols, without Spark: records and brokers."""

@@ -1,0 +1,389 @@
+"""A Kafka cluster: its brokers, its topics, and requests to the broker that can answer them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
+
+from kafka.protocol.admin import DescribeConfigsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic, OffsetsError
+from offsets_pipeline.kafka.broker.broker_errors import (
+    NO_ERROR,
+    RETRIABLE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    broker_error,
+    unreachable,
+)
+from offsets_pipeline.kafka.broker.client_settings import client_settings
+from offsets_pipeline.kafka.broker.cluster_metadata import Broker, Place, TopicMetadata, topic_metadata
+from offsets_pipeline.kafka.broker.connection import Connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+
+    from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+
+_TOPIC_RESOURCE = 2
+_MAX_BACKOFF_SECONDS = 1.0
+
+_Key = TypeVar("_Key", bound="Hashable")
+_Answer = TypeVar("_Answer")
+
+
+class Cluster:
+    """A client of one cluster, with one connection to each broker that it asks. Threads may share it.
+
+    It asks the broker that can answer, refreshes the metadata and retries while a partition has no leader, moves to
+    another broker, or a connection breaks, for default.api.timeout.ms. It connects with the first request. Close it
+    with `close`, or use it in `with`.
+
+    Every request may raise BrokerUnreachable, AuthenticationFailed, NotAuthorized, NoSuchTopic or KafkaFailed.
+    """
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self.settings = client_settings(options)
+        self._lock = threading.RLock()
+        self._connections: dict[int, Connection] = {}
+        self._any: Connection | None = None
+        self._brokers: dict[int, Broker] = {}
+        self._cluster_id: str | None = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            for connection in (*self._connections.values(), *filter(None, [self._any])):
+                connection.close()
+            self._connections, self._any = {}, None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- metadata
+
+    def address(self) -> str:
+        """Host and port of the broker that is asked for metadata."""
+        return self.retried(lambda: self.any_connection().at)
+
+    def cluster_id(self) -> str | None:
+        """The id of the cluster; None if it has none."""
+        self.brokers()
+        return self._cluster_id
+
+    def brokers(self) -> dict[int, Broker]:
+        """The brokers that are up, by node id."""
+        if not self._brokers:
+            self.retried(self.refresh)
+        return dict(self._brokers)
+
+    def topic(self, name: str) -> TopicMetadata:
+        """Id, partitions and leaders of a topic, as a broker knows them now. Raises NoSuchTopic."""
+        return self.retried(lambda: _known(self._metadata([name])[name]))
+
+    def topics(self, names: Collection[str] | None) -> dict[str, TopicMetadata]:
+        """Id, partitions and leaders of these topics; None: of all topics.
+
+        Leaves out topics that do not exist, or that we may not describe.
+        """
+        wanted = None if names is None else sorted(names)
+        found = {} if wanted == [] else self.retried(lambda: self._metadata(wanted))
+        return {name: each for name, each in found.items() if isinstance(each, TopicMetadata)}
+
+    def topic_configs(self, name: str, keys: Collection[str]) -> dict[str, str | None]:
+        """Values of a topic's configs, such as delete.retention.ms; omits those that the broker does not know."""
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=list(keys)
+        )
+
+        def ask() -> dict[str, str | None]:
+            connection = self.any_connection()
+            (found,) = connection.send(DescribeConfigsRequest(resources=[resource])).results
+            action = f"describe the configs of topic {name}"
+            self.check(found.error_code, connection, action, needs="DESCRIBE_CONFIGS on it", topic=name)
+            return {each.name: each.value for each in found.configs}
+
+        return self.retried(ask)
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        """Lowest and highest version that a broker supports of each request, by API key."""
+        return self.retried(lambda: dict(self.any_connection().api_versions))
+
+    def finalized_features(self) -> dict[str, int]:
+        """Levels of the cluster's features, such as transaction.version; empty before Kafka 2.7."""
+        return self.retried(lambda: dict(self.any_connection().finalized_features))
+
+    # --- requests
+
+    def ask_leaders(
+        self,
+        places: Iterable[Place],
+        ask: Callable[[Connection, Mapping[str, TopicMetadata], list[Place]], Mapping[Place, tuple[int, _Answer]]],
+        action: str,
+        at_once: int | None = None,
+    ) -> dict[Place, _Answer | OffsetsError]:
+        """Ask the leaders of partitions; an error takes the place of an answer that does not come.
+
+        Args:
+            places: partitions to ask about.
+            ask: sends one request, and returns an error code and an answer for each of its partitions.
+            action: what the request is for, as "list the offsets", for errors.
+            at_once: the largest number of partitions of a request; None: no limit.
+
+        Raises as `ask_each`.
+        """
+        metadata: dict[str, TopicMetadata] = {}
+
+        def leaders(rest: list[Place]) -> dict[Place, int | OffsetsError | Retry]:
+            found = self._metadata(sorted({topic for topic, _ in rest}))
+            metadata.update({name: each for name, each in found.items() if isinstance(each, TopicMetadata)})
+            return {(topic, partition): self._leader(found[topic], partition) for topic, partition in rest}
+
+        def ask_leader(connection: Connection, at_leader: list[Place]) -> Mapping[Place, tuple[int, _Answer]]:
+            return ask(connection, metadata, at_leader)
+
+        def error(code: int, place: Place, connection: Connection) -> OffsetsError:
+            return broker_error(code, connection.at, f"{action} of topic {place[0]}", topic=place[0])
+
+        return self.ask_each(places, leaders, ask_leader, error, at_once)
+
+    def _leader(self, topic: TopicMetadata | OffsetsError | Retry, partition: int) -> int | OffsetsError | Retry:
+        """The node id of a partition's leader, or why there is none."""
+        if not isinstance(topic, TopicMetadata):
+            return topic
+        leader = topic.partitions.get(partition)
+        if leader is None:
+            return NoSuchTopic(f"{self.settings.at} has no partition {partition} of topic {topic.name}")
+        if leader.node_id is None:
+            return Retry(unreachable(self.settings.at, f"partition {partition} of topic {topic.name} has no leader"))
+        return leader.node_id
+
+    def ask_each(
+        self,
+        keys: Iterable[_Key],
+        find: Callable[[list[_Key]], Mapping[_Key, int | OffsetsError | Retry]],
+        ask: Callable[[Connection, list[_Key]], Mapping[_Key, tuple[int, _Answer]]],
+        error: Callable[[int, _Key, Connection], OffsetsError],
+        at_once: int | None = None,
+    ) -> dict[_Key, _Answer | OffsetsError]:
+        """Ask for each key the broker that can answer, and again where another broker may answer later.
+
+        An error takes the place of an answer that does not come.
+
+        Args:
+            keys: partitions or groups to ask about.
+            find: returns the node id of each key's broker, or why there is none.
+            ask: sends a request about some keys of one broker, and returns an error code and an answer for each.
+            error: the error for an error code of a key.
+            at_once: the largest number of keys of a request; None: no limit.
+
+        Raises an error only if no broker tells which broker to ask, or if a broker refuses the whole request.
+        """
+        answers = _Answers[_Key, _Answer](keys)
+
+        def ask_rest() -> None:
+            by_node: dict[int, list[_Key]] = {}
+            for key, found in find(answers.begin_round()).items():
+                if isinstance(found, int):
+                    by_node.setdefault(found, []).append(key)
+                else:
+                    answers.take(key, found)
+            for node_id, at_node in by_node.items():
+                try:
+                    connection = self.connection_to(node_id)
+                    for some in _portions(at_node, at_once):
+                        for key, (code, answer) in ask(connection, some).items():
+                            failed = None if code == NO_ERROR else or_retry(code, error(code, key, connection))
+                            answers.take(key, answer if failed is None else failed)
+                except BrokerUnreachable as away:
+                    answers.fail(at_node, away)
+            answers.end_round()
+
+        try:
+            if answers.wanted:
+                self.retried(ask_rest)
+        except OffsetsError as raised:
+            if raised not in answers.failed.values():
+                raise
+        return answers.all()
+
+    def refresh(self) -> None:
+        """Ask any broker which brokers are up. In the function of `retried` only."""
+        self._metadata([])
+
+    def ask_all(self, ask: Callable[[Connection], _Answer]) -> list[_Answer]:
+        """Ask every broker that is up."""
+
+        def ask_them() -> list[_Answer]:
+            self.refresh()
+            return [ask(self.connection_to(node_id)) for node_id in sorted(self._brokers)]
+
+        return self.retried(ask_them)
+
+    def connect(self, node_id: int) -> Connection:
+        """A new connection to a broker; the caller closes it. Raises BrokerUnreachable if there is no such broker."""
+        broker = self.brokers().get(node_id)
+        if broker is None:
+            raise unreachable(self.settings.at, f"the cluster has no broker {node_id} now")
+        return Connection(self.settings, broker.host, broker.port)
+
+    def check(
+        self,
+        code: int,
+        connection: Connection,
+        action: str,
+        *,
+        needs: str = "DESCRIBE and READ on it",
+        topic: str | None = None,
+    ) -> None:
+        """Raise the error of an error code other than 0; the request is retried if that may help."""
+        if code != NO_ERROR:
+            raise or_retry(code, broker_error(code, connection.at, action, needs, topic))
+
+    def retried(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Call again after errors that a retry may heal, until default.api.timeout.ms have passed."""
+        deadline = time.monotonic() + self.settings.api_seconds
+        backoff = self.settings.backoff_seconds
+        while True:
+            try:
+                return ask()
+            except Retry as error:
+                failed: OffsetsError = error.error
+            except BrokerUnreachable as error:
+                if not self._brokers:
+                    raise  # no bootstrap address answers
+                failed = error
+            if time.monotonic() + backoff >= deadline:
+                raise failed from None
+            time.sleep(backoff)
+            backoff = min(2 * backoff, _MAX_BACKOFF_SECONDS)
+
+    def _metadata(self, names: list[str] | None) -> dict[str, TopicMetadata | OffsetsError | Retry]:
+        """Ask any broker for the brokers and these topics, each with its error; None: all topics."""
+        topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        connection = self.any_connection()
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        answer = connection.send(request)
+        self.check(answer.error_code or NO_ERROR, connection, "send its metadata")
+        with self._lock:
+            self._cluster_id = answer.cluster_id
+            self._brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in answer.brokers}
+        found: dict[str, TopicMetadata | OffsetsError | Retry] = {}
+        for each in answer.topics:
+            if each.error_code == NO_ERROR:
+                found[each.name] = topic_metadata(each)
+                continue
+            error = broker_error(each.error_code, connection.at, f"read topic {each.name}", topic=each.name)
+            is_unknown = each.error_code == UNKNOWN_TOPIC_OR_PARTITION  # here it is final
+            found[each.name] = error if is_unknown else or_retry(each.error_code, error)
+        return found
+
+    def any_connection(self) -> Connection:
+        """A connection to any broker: an open one, or a new one to the first address that answers."""
+        with self._lock:
+            self._drop_closed()
+            for connection in (self._any, *self._connections.values()):
+                if connection is not None:
+                    return connection
+            self._any = self._bootstrapped()
+            return self._any
+
+    def _bootstrapped(self) -> Connection:
+        known = [(each.host, each.port) for each in self._brokers.values()]
+        failed: BrokerUnreachable | None = None
+        deadline = time.monotonic() + self.settings.api_seconds
+        for host, port in dict.fromkeys([*self.settings.bootstrap, *known]):
+            try:
+                return Connection(self.settings, host, port)
+            except BrokerUnreachable as error:
+                failed = error
+                if time.monotonic() >= deadline:
+                    break
+        assert failed is not None  # noqa: S101 - there is at least one address
+        raise failed
+
+    def connection_to(self, node_id: int) -> Connection:
+        """The connection to a broker. Raises BrokerUnreachable if there is no such broker."""
+        with self._lock:
+            self._drop_closed()
+            if node_id not in self._connections:
+                self._connections[node_id] = self.connect(node_id)
+            return self._connections[node_id]
+
+    def _drop_closed(self) -> None:
+        self._connections = {node_id: each for node_id, each in self._connections.items() if not each.is_closed}
+        if self._any is not None and self._any.is_closed:
+            self._any = None
+
+
+class _Answers(Generic[_Key, _Answer]):
+    """Answers by key over rounds of requests; `failed` has the errors of this round that a retry may heal."""
+
+    def __init__(self, keys: Iterable[_Key]) -> None:
+        self.wanted = list(dict.fromkeys(keys))
+        self.failed: dict[_Key, OffsetsError] = {}
+        self._found: dict[_Key, _Answer | OffsetsError] = {}
+
+    def begin_round(self) -> list[_Key]:
+        """Begin a round; returns the keys without an answer."""
+        self.failed.clear()
+        return [key for key in self.wanted if key not in self._found]
+
+    def take(self, key: _Key, answer: _Answer | OffsetsError | Retry) -> None:
+        """Take the answer of a key, or its error."""
+        if isinstance(answer, Retry):
+            self.failed[key] = answer.error
+        else:
+            self._found[key] = answer
+
+    def fail(self, keys: Iterable[_Key], error: OffsetsError) -> None:
+        """Take an error that a retry may heal for the keys that have no answer yet."""
+        self.failed |= {key: error for key in keys if key not in self._found}
+
+    def end_round(self) -> None:
+        """Raise `Retry` if a key has an error that a retry may heal."""
+        if self.failed:
+            raise Retry(next(iter(self.failed.values())))
+
+    def all(self) -> dict[_Key, _Answer | OffsetsError]:
+        """The answers and errors, in the order of the keys."""
+        found = self.failed | self._found
+        return {key: found[key] for key in self.wanted if key in found}
+
+
+class Retry(Exception):
+    """An answer that a retry may heal; `error` is raised when the time is over."""
+
+    def __init__(self, error: OffsetsError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def or_retry(code: int, error: OffsetsError) -> OffsetsError | Retry:
+    """The error of an error code, as a `Retry` if a retry may heal it."""
+    return Retry(error) if code in RETRIABLE else error
+
+
+def answered(found: Mapping[_Key, _Answer | OffsetsError]) -> dict[_Key, _Answer]:
+    """All answers. Raises the first error among them."""
+    answers: dict[_Key, _Answer] = {}
+    for key, answer in found.items():
+        if isinstance(answer, OffsetsError):
+            raise answer
+        answers[key] = answer
+    return answers
+
+
+def _known(topic: TopicMetadata | OffsetsError | Retry) -> TopicMetadata:
+    if isinstance(topic, TopicMetadata):
+        return topic
+    raise topic
+
+
+def _portions(keys: list[_Key], at_once: int | None) -> Iterator[list[_Key]]:
+    size = at_once or len(keys)
+    return (keys[start : start + size] for start in range(0, len(keys), size))

@@ -1,0 +1,299 @@
+"""Fetch raw record batches from a partition's leader: the same bytes as its segment files have.
+
+The isolation level is read_uncommitted, so the bytes include control records, and records of open and aborted
+transactions. `offsets_pipeline.kafka.record` decodes them.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from kafka.protocol.consumer import FetchRequest
+
+from offsets_pipeline.errors import KafkaFailed
+from offsets_pipeline.kafka.broker.broker_errors import (
+    NO_ERROR,
+    OFFSET_OUT_OF_RANGE,
+    RETRIABLE,
+    STALE_METADATA,
+    broker_error,
+)
+from offsets_pipeline.kafka.broker.connection import NONE, or_none
+from offsets_pipeline.kafka.record.batch import LOG_OVERHEAD, Batch, examine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from offsets_pipeline.kafka.broker.client_settings import FetchLimits
+    from offsets_pipeline.kafka.broker.cluster import Cluster
+    from offsets_pipeline.kafka.broker.cluster_metadata import TopicMetadata
+    from offsets_pipeline.kafka.broker.connection import Message
+
+LAST_VERSION_WITH_NAMES = 12  # later versions name a topic by its id
+_NO_SESSION_EPOCH = -1
+_READ_UNCOMMITTED = 0
+_PREFIX = struct.Struct(">qi5x")  # offset and length; the magic is the last byte
+_MOST_BYTES = 2**30  # of a fetch, whose limits are int32
+
+
+class Problem(Enum):
+    """Why a partition returned no records."""
+
+    STALE_METADATA = "the broker does not lead the partition, or in another epoch: refresh the metadata and retry"
+    OUT_OF_RANGE = "the position is below the log start offset or above the log end offset"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPosition:
+    """Start of a fetch: a record offset, and the leader epoch of the metadata; with None the epoch is not checked."""
+
+    offset: int
+    leader_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Response of one partition.
+
+    `records` are whole batches. The first may start below the position that was asked for: skip these records. The
+    last batch has a valid checksum, unless none has. `next_offset` is the position after the last batch, or the
+    requested position if there are no batches. The offsets are None if the broker reported a problem without them.
+    """
+
+    records: bytes
+    next_offset: int
+    high_watermark: int | None
+    last_stable_offset: int | None
+    log_start_offset: int | None
+    problem: Problem | None = None
+
+
+class Fetcher:
+    """Fetches partitions of one topic from one broker, over a connection of its own.
+
+    One thread uses it. Another may call `close`: a fetch that waits then raises BrokerUnreachable.
+    """
+
+    def __init__(self, cluster: Cluster, topic: TopicMetadata, node_id: int) -> None:
+        self._topic = topic
+        self._limits = cluster.settings.fetch
+        self._connection = cluster.connect(node_id)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fetch(self, positions: Mapping[int, FetchPosition], limits: FetchLimits | None = None) -> dict[int, Fetched]:
+        """Fetch from these positions, in this order: the broker stops at its limit of bytes.
+
+        Waits up to `max_wait_ms` while there are fewer than `min_bytes`. A broker returns at least the first batch of
+        the first partition that has records, whatever its size.
+
+        Raises NotAuthorized, KafkaFailed for other errors of the broker, and the errors of `Connection`.
+        """
+        chosen = limits or self._limits
+        answers = self._send(positions, chosen)
+        if answers is None:
+            return {
+                partition: _response(None, each, problem=Problem.STALE_METADATA)
+                for partition, each in positions.items()
+            }
+        return {
+            partition: self._fetched(answers[partition], each, chosen)
+            for partition, each in positions.items()
+            if partition in answers
+        }
+
+    def _send(self, positions: Mapping[int, FetchPosition], limits: FetchLimits) -> dict[int, Message] | None:
+        """The answers by partition; None if the metadata is stale."""
+        # a broker older than topic ids, or metadata from one
+        max_version = None if self._topic.uuid is not None else LAST_VERSION_WITH_NAMES
+        partitions = {partition: (each, limits.max_partition_bytes) for partition, each in positions.items()}
+        request = fetch_request(
+            [fetch_topic(self._topic, partitions)],
+            min_bytes=limits.min_bytes,
+            max_wait_ms=limits.max_wait_ms,
+            max_bytes=limits.max_bytes,
+        )
+        answer = self._connection.send(request, max_version=max_version, wait_seconds=limits.max_wait_ms / 1000)
+        if answer.error_code in STALE_METADATA:
+            return None
+        if answer.error_code:
+            raise self._error(answer.error_code)
+        return {each.partition_index: each for topic in answer.responses for each in topic.partitions}
+
+    def _fetched(self, answer: Message, position: FetchPosition, limits: FetchLimits) -> Fetched:
+        if answer.error_code == OFFSET_OUT_OF_RANGE:
+            return _response(answer, position, problem=Problem.OUT_OF_RANGE)
+        if answer.error_code in RETRIABLE:
+            return _response(answer, position, problem=Problem.STALE_METADATA)
+        if answer.error_code != NO_ERROR:
+            raise self._error(answer.error_code, answer.partition_index)
+        data = answer.records or b""
+        batches = whole_batches(data)
+        if data and not batches:
+            raise KafkaFailed(
+                f"{self._connection.at} returned a part of a batch for partition {answer.partition_index} of topic "
+                f"{self._topic.name} at record offset {position.offset}: set max.partition.fetch.bytes above "
+                f"{len(data)}"
+            )
+        end, next_offset = sound_part(data, batches)
+        if batches and next_offset <= position.offset and not isinstance(_examined(data, batches[0]), Batch):
+            return self._fetched_damage(answer.partition_index, position, limits)
+        return _response(answer, position, data[:end], next_offset)
+
+    def _fetched_damage(self, partition: int, position: FetchPosition, limits: FetchLimits) -> Fetched:
+        """Fetch a partition that answered with a damaged batch, and with no sound one that reaches the position.
+
+        The header of a damaged batch is not enough to continue after it: its last offset may be wrong. So this fetches
+        more, up to the next sound batch.
+        """
+        size = limits.max_partition_bytes
+        while True:
+            size = min(2 * size, _MOST_BYTES)
+            larger = replace(limits, max_wait_ms=0, max_bytes=size, max_partition_bytes=size)
+            answer = self._alone(partition, position, larger)
+            if answer is None:
+                return _response(None, position, problem=Problem.STALE_METADATA)
+            data = answer.records or b""
+            batches = whole_batches(data)
+            end, next_offset = sound_part(data, batches)
+            if next_offset <= position.offset and batches and len(data) < size:
+                # the end of the log, or of its segment: a broker does not read on in the next one
+                returned = {_base_offset(data, each.start) for each in batches}
+                next_offset = self._first_behind(partition, position, returned, answer.high_watermark, limits)
+                end = batches[-1].end
+            if next_offset > position.offset or size == _MOST_BYTES:
+                return _response(answer, position, data[:end], next_offset)
+
+    def _first_behind(
+        self,
+        partition: int,
+        position: FetchPosition,
+        batches: AbstractSet[int],
+        high_watermark: int,
+        limits: FetchLimits,
+    ) -> int:
+        """The lowest record offset for which the broker returns none of these batches first, by their base offsets."""
+        before, behind = position.offset, high_watermark
+        one_batch = replace(limits, max_wait_ms=0, max_bytes=1, max_partition_bytes=1)
+        while behind - before > 1:
+            middle = (before + behind) // 2
+            answer = self._alone(partition, replace(position, offset=middle), one_batch)
+            if answer is not None and answer.records and _base_offset(answer.records) in batches:
+                before = middle
+            else:
+                behind = middle
+        return behind
+
+    def _alone(self, partition: int, position: FetchPosition, limits: FetchLimits) -> Message | None:
+        """The answer of one partition; None if it has an error."""
+        answer = (self._send({partition: position}, limits) or {}).get(partition)
+        return answer if answer is not None and answer.error_code == NO_ERROR else None
+
+    def _error(self, code: int, partition: int | None = None) -> Exception:
+        place = (
+            f"topic {self._topic.name}" if partition is None else f"partition {partition} of topic {self._topic.name}"
+        )
+        return broker_error(code, self._connection.at, f"read {place}", "READ on it", self._topic.name)
+
+
+def fetch_topic(topic: TopicMetadata, partitions: Mapping[int, tuple[FetchPosition, int]]) -> Message:
+    """Return the part of a fetch request for one topic: by partition, the position and the largest number of bytes."""
+    of_topic = FetchRequest.FetchTopic
+    return of_topic(
+        topic=topic.name,
+        topic_id=topic.uuid,
+        partitions=[
+            of_topic.FetchPartition(
+                partition=partition,
+                current_leader_epoch=NONE if position.leader_epoch is None else position.leader_epoch,
+                fetch_offset=position.offset,
+                last_fetched_epoch=NONE,
+                log_start_offset=NONE,
+                partition_max_bytes=max_bytes,
+            )
+            for partition, (position, max_bytes) in partitions.items()
+        ],
+    )
+
+
+def fetch_request(topics: list[Message], *, min_bytes: int, max_wait_ms: int, max_bytes: int) -> Message:
+    """Return a request for the results of `fetch_topic`, outside of a fetch session."""
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=_READ_UNCOMMITTED,
+        session_id=0,
+        session_epoch=_NO_SESSION_EPOCH,
+        topics=topics,
+        forgotten_topics_data=[],
+        rack_id="",  # with a rack a leader may refer us to a follower
+    )
+
+
+class BatchBytes(NamedTuple):
+    """Start and end of a batch in a fetch, by the length in its header."""
+
+    start: int
+    end: int
+
+
+def whole_batches(data: bytes) -> list[BatchBytes]:
+    """The whole batches. A broker cuts the last batch off where its limit of bytes is."""
+    found, position, size = [], 0, len(data)
+    while position + _PREFIX.size <= size:
+        length = _PREFIX.unpack_from(data, position)[1]
+        end = position + LOG_OVERHEAD + length
+        if length < 0 or end > size:
+            break
+        found.append(BatchBytes(position, end))
+        position = end
+    return found
+
+
+def _base_offset(data: bytes, position: int = 0) -> int:
+    base_offset: int = _PREFIX.unpack_from(data, position)[0]
+    return base_offset
+
+
+def sound_part(data: bytes, batches: Sequence[BatchBytes]) -> tuple[int, int]:
+    """End of the last batch with a good checksum, and the record offset after it; 0 and 0 without such a batch."""
+    for each in reversed(batches):
+        found = _examined(data, each)
+        if isinstance(found, Batch):
+            return each.end, found.last_offset + 1
+    return 0, 0
+
+
+def _examined(data: bytes, batch: BatchBytes) -> object:
+    return examine(memoryview(data)[: batch.end], batch.start)
+
+
+def _response(
+    answer: Message | None,
+    position: FetchPosition,
+    records: bytes = b"",
+    next_offset: int = 0,
+    problem: Problem | None = None,
+) -> Fetched:
+    """The response of a partition; without an answer it has no offsets."""
+    return Fetched(
+        records,
+        max(next_offset, position.offset),
+        None if answer is None else or_none(answer.high_watermark),
+        None if answer is None else or_none(answer.last_stable_offset),
+        None if answer is None else or_none(answer.log_start_offset),
+        problem,
+    )

@@ -1,0 +1,113 @@
+"""Committed offsets of consumer groups: requests to their group coordinators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+
+from offsets_pipeline.errors import NonEmptyGroup
+from offsets_pipeline.kafka.broker.broker_errors import NO_ERROR, TRY_LATER, broker_error, error_name
+from offsets_pipeline.kafka.broker.connection import NONE, or_none
+from offsets_pipeline.kafka.broker.group_coordinators import ask_coordinators
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from offsets_pipeline.errors import OffsetsError
+    from offsets_pipeline.kafka.broker.cluster import Cluster
+    from offsets_pipeline.kafka.broker.connection import Connection, Message
+
+_BY_TOPIC_NAME = 9  # the last version of both requests that names topics; later ones have topic ids
+_MANY_GROUPS_SINCE = 8  # version of OffsetFetch (KIP-709)
+_HAS_MEMBERS = frozenset({22, 25, 27})  # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS
+
+
+def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> None:
+    """Commit offsets of a group without members, as the Admin client does: by (topic, partition), with metadata.
+
+    Needs READ on the group and the topics. Raises the errors of `Cluster`; NonEmptyGroup if the group has members;
+    NoSuchTopic or another error for a partition, after the other partitions are committed.
+    """
+    for error in refused_offsets(cluster, group_id, offsets).values():
+        raise error
+
+
+def refused_offsets(
+    cluster: Cluster, group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]
+) -> dict[tuple[str, int], OffsetsError]:
+    """Commit as `commit_group_offsets`, and return the errors of partitions, whose offsets were not committed.
+
+    Raises the errors of `Cluster`; NonEmptyGroup if the group has members.
+    """
+    partition = OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition
+    topics: dict[str, list[Message]] = {}
+    for (topic, index), (offset, metadata) in offsets.items():
+        of_topic = topics.setdefault(topic, [])
+        of_topic.append(partition(partition_index=index, committed_offset=offset, committed_metadata=metadata))
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=of_topic)
+            for topic, of_topic in topics.items()
+        ],
+    )
+
+    def ask(connection: Connection, _: list[str]) -> dict[str, tuple[int, tuple[Connection, Message]]]:
+        answer = connection.send(request, max_version=_BY_TOPIC_NAME)
+        codes = {each.error_code for topic in answer.topics for each in topic.partitions}
+        return {group_id: (min(codes & TRY_LATER, default=NO_ERROR), (connection, answer))}
+
+    connection, answer = ask_coordinators(cluster, [group_id], ask, "commit offsets")[group_id]
+    refused: dict[tuple[str, int], OffsetsError] = {}
+    for topic in answer.topics:
+        for each in topic.partitions:
+            if each.error_code in _HAS_MEMBERS:
+                raise NonEmptyGroup(
+                    f"{connection.at} cannot commit offsets of group {group_id}: it has members "
+                    f"({error_name(each.error_code)}); stop them, or name another group"
+                )
+            if each.error_code != NO_ERROR:
+                action = f"commit the offset of group {group_id} for {topic.name}-{each.partition_index}"
+                needs = "READ on the group and the topic"
+                error = broker_error(each.error_code, connection.at, action, needs, topic.name)
+                refused[topic.name, each.partition_index] = error
+    return refused
+
+
+def fetch_group_offsets(
+    cluster: Cluster, group_ids: Collection[str]
+) -> dict[str, dict[tuple[str, int], tuple[int, int | None, str]]]:
+    """Committed offset, leader epoch and metadata by (topic, partition), of each group.
+
+    A group without offsets, or an unknown one, has none. Needs DESCRIBE on the groups, and on the topics that it is to
+    show. Raises the errors of `Cluster`.
+    """
+
+    def ask(connection: Connection, of_node: list[str]) -> dict[str, tuple[int, list[Message]]]:
+        answers: dict[str, tuple[int, list[Message]]] = {}
+        batched = connection.version_of(OffsetFetchRequest(), _BY_TOPIC_NAME) >= _MANY_GROUPS_SINCE
+        for some in [of_node] if batched else [[group_id] for group_id in of_node]:
+            groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=each, topics=None) for each in some]
+            request = OffsetFetchRequest(group_id=some[0], topics=None, groups=groups)
+            answer = connection.send(request, max_version=_BY_TOPIC_NAME)
+            if batched:
+                answers |= {each.group_id: (each.error_code, each.topics) for each in answer.groups}
+            else:
+                answers[some[0]] = answer.error_code, answer.topics
+        return answers
+
+    found = ask_coordinators(cluster, group_ids, ask, "fetch the offsets")
+    return {
+        group_id: {
+            (topic.name, each.partition_index): (
+                each.committed_offset,
+                or_none(each.committed_leader_epoch),
+                each.metadata or "",
+            )
+            for topic in topics
+            for each in topic.partitions
+            if each.error_code == NO_ERROR and each.committed_offset != NONE
+        }
+        for group_id, topics in found.items()
+    }

@@ -1,0 +1,169 @@
+"""Record offsets of partitions: log start, last stable offset, high watermark, offsets by time, ends of leader epochs.
+
+Each function sends one request to each leader, however many topics there are.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
+
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.kafka.broker.connection import or_none
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from offsets_pipeline.kafka.broker.cluster import Cluster
+    from offsets_pipeline.kafka.broker.cluster_metadata import Place, TopicMetadata
+    from offsets_pipeline.kafka.broker.connection import Connection
+
+EARLIEST, LATEST = -2, -1
+_CONSUMER = -1  # replica id of a consumer
+
+
+class Isolation(IntEnum):
+    """Kafka's isolation levels: the end of the log is the high watermark, or the last stable offset."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class LogBounds(NamedTuple):
+    """Log start offset and high watermark of a partition."""
+
+    start: int
+    end: int
+
+
+class EpochEnd(NamedTuple):
+    """The leader epoch found, and the record offset at which it ends; None if the leader has no such epoch."""
+
+    leader_epoch: int | None
+    end_offset: int | None
+
+
+def list_offsets(
+    cluster: Cluster, times_ms: Mapping[Place, int], isolation: Isolation = Isolation.READ_UNCOMMITTED
+) -> dict[Place, int | OffsetsError | None]:
+    """Record offset for a time in each partition: EARLIEST, LATEST, or the first record at or after a time in ms.
+
+    The offset is None if no record is that late. A partition that does not answer has its error. Raises the errors of
+    `Cluster`.
+    """
+    of_topic = ListOffsetsRequest.ListOffsetsTopic
+
+    def ask(
+        connection: Connection, metadata: Mapping[str, TopicMetadata], at_leader: list[Place]
+    ) -> dict[Place, tuple[int, int | None]]:
+        topics = [
+            of_topic(
+                name=name,
+                partitions=[
+                    of_topic.ListOffsetsPartition(
+                        partition_index=at,
+                        current_leader_epoch=metadata[name].current_leader_epoch(at),
+                        timestamp=times_ms[name, at],
+                    )
+                    for at in partitions
+                ],
+            )
+            for name, partitions in by_topic(at_leader).items()
+        ]
+        request = ListOffsetsRequest(
+            replica_id=_CONSUMER,
+            isolation_level=int(isolation),
+            topics=topics,
+            timeout_ms=int(cluster.settings.request_seconds * 1000),
+        )
+        return {
+            (topic.name, each.partition_index): (each.error_code, or_none(each.offset))
+            for topic in connection.send(request).topics
+            for each in topic.partitions
+        }
+
+    return cluster.ask_leaders(times_ms, ask, "list the offsets")
+
+
+def log_bounds(cluster: Cluster, places: Collection[Place]) -> dict[Place, LogBounds | OffsetsError]:
+    """Log start offset and high watermark of each partition. Errors as `list_offsets`."""
+    starts = list_offsets(cluster, dict.fromkeys(places, EARLIEST))
+    ends = list_offsets(cluster, dict.fromkeys(places, LATEST))
+    found: dict[Place, LogBounds | OffsetsError] = {}
+    for place, start in starts.items():
+        end = ends[place]
+        if isinstance(start, OffsetsError):
+            found[place] = start
+        elif isinstance(end, OffsetsError):
+            found[place] = end
+        else:
+            found[place] = LogBounds(start or 0, max(end or 0, start or 0))
+    return found
+
+
+def bounds_of_topics(cluster: Cluster, topics: Collection[str] | None) -> dict[Place, LogBounds | OffsetsError]:
+    """`log_bounds` of all partitions of these topics; None: of all topics. Leaves out topics that do not exist."""
+    return log_bounds(
+        cluster, [(name, at) for name, topic in cluster.topics(topics).items() for at in topic.partitions]
+    )
+
+
+def epoch_ends(cluster: Cluster, leader_epochs: Mapping[Place, int]) -> dict[Place, EpochEnd | OffsetsError]:
+    """The end of a leader epoch in each partition, or of the largest epoch below it that the leader has.
+
+    A reader whose position is above the end has read records that a new leader does not have. Errors as `list_offsets`.
+    """
+    of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+
+    def ask(
+        connection: Connection, metadata: Mapping[str, TopicMetadata], at_leader: list[Place]
+    ) -> dict[Place, tuple[int, EpochEnd]]:
+        topics = [
+            of_topic(
+                topic=name,
+                partitions=[
+                    of_topic.OffsetForLeaderPartition(
+                        partition=at,
+                        current_leader_epoch=metadata[name].current_leader_epoch(at),
+                        leader_epoch=leader_epochs[name, at],
+                    )
+                    for at in partitions
+                ],
+            )
+            for name, partitions in by_topic(at_leader).items()
+        ]
+        answer = connection.send(OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics))
+        return {
+            (topic.topic, each.partition): (
+                each.error_code,
+                EpochEnd(or_none(each.leader_epoch), or_none(each.end_offset)),
+            )
+            for topic in answer.topics
+            for each in topic.partitions
+        }
+
+    return cluster.ask_leaders(leader_epochs, ask, "find the leader epochs")
+
+
+def by_topic(places: Iterable[Place]) -> dict[str, list[int]]:
+    """The partitions of each topic, in the order given."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in places:
+        found[topic].append(partition)
+    return found
+
+
+def rounds_of(points: Iterable[tuple[Place, int]]) -> list[dict[Place, int]]:
+    """The points in as few parts as possible, each with one point of a partition: a request names it once."""
+    rounds: list[dict[Place, int]] = []
+    used: dict[Place, int] = {}
+    for place, number in dict.fromkeys(points):
+        index = used.get(place, 0)
+        used[place] = index + 1
+        if index == len(rounds):
+            rounds.append({})
+        rounds[index][place] = number
+    return rounds

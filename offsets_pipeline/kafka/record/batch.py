@@ -1,0 +1,211 @@
+"""Batch headers of all message formats, and the check whether a whole batch starts at a position.
+
+Format 2 (magic 2) has record batches. Formats 0 and 1 have messages, which may wrap a compressed set of messages.
+This module calls both a batch. All three formats start with the same fields:
+
+    offset int64 (format 2: base offset), length int32 (of what follows), 4 bytes, magic int8 at byte 16
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+import crc32c
+import numpy as np
+
+from offsets_pipeline.kafka.record.compression import MAX_BATCH_BYTES
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
+from offsets_pipeline.kafka.record.legacy import (
+    LEGACY_HEADER_BYTES,
+    LEGACY_MIN_LENGTH,
+    LEGACY_TIMESTAMP_BYTES,
+    MAX_OFFSET,
+    LegacyRecord,
+    decode_message,
+)
+from offsets_pipeline.kafka.record.records import Bytes, Int64s
+
+LOG_OVERHEAD = 12  # offset and length fields; the length does not include them
+MAGIC_OFFSET = 16
+MAGIC_END = 17
+MAGIC_2 = 2
+
+# format 2    base_offset int64, batch_length int32, partition_leader_epoch int32, magic int8, crc uint32 (crc32c of
+#             all that follows), attributes int16, last_offset_delta int32, base_timestamp int64, max_timestamp int64,
+#             producer_id int64, producer_epoch int16, base_sequence int32, record_count int32, records
+BATCH_HEADER_BYTES = 61
+BATCH_MIN_LENGTH = BATCH_HEADER_BYTES - LOG_OVERHEAD
+CRC_START = 21
+# only the fields that the scanner needs: base_offset, batch_length, magic, crc, attributes, last_offset_delta, count
+WALK_HEADER = struct.Struct(">qi4xbIhi30xi")
+
+ATTRIBUTE_LOG_APPEND_TIME = 0x08
+ATTRIBUTE_TRANSACTIONAL = 0x10
+ATTRIBUTE_CONTROL = 0x20
+ATTRIBUTES_KNOWN = 0x7F
+
+_LENGTH_OFFSET = 8
+_LAST_OFFSET_DELTA_OFFSET = 23
+_RECORD_COUNT_OFFSET = 57
+_POSITIVE = 0x7F  # a larger first byte makes a big-endian integer negative
+
+_PREFIX = struct.Struct(">qi4xb")
+_MIN_LENGTH = {0: LEGACY_MIN_LENGTH[0], 1: LEGACY_MIN_LENGTH[1], MAGIC_2: BATCH_MIN_LENGTH}
+_LEAST_BYTES = LOG_OVERHEAD + np.array([_MIN_LENGTH[magic] for magic in range(MAGIC_2 + 1)], dtype=np.int64)
+_CRC32 = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A whole batch with a good checksum.
+
+    `records` is None for format 2, whose `record_count` comes from the header.
+    """
+
+    position: int
+    end: int
+    magic: int
+    base_offset: int
+    last_offset: int
+    record_count: int
+    records: list[LegacyRecord] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """A batch starts here, but the buffer ends before the batch does."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A damaged batch: the buffer has all its bytes, but its content is wrong.
+
+    `end`: position after the batch, from the length in its header. `is_certain`: the checksum is good, so `end` is
+    right, and no other batch starts before `end`.
+    """
+
+    end: int
+    reason: str
+    is_certain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NoBatch:
+    """The bytes here cannot be the start of a batch."""
+
+    reason: str
+
+
+def examine(data: memoryview, position: int, *, may_be_good: bool = True) -> Batch | Incomplete | Broken | NoBatch:
+    """Examine the bytes at a position. Decodes the messages of formats 0 and 1, but not the records of format 2.
+
+    `may_be_good`: false if the caller knows that the checksum is wrong; it is not computed then.
+    """
+    remaining = len(data) - position
+    if remaining < MAGIC_END:
+        return Incomplete(f"batch header cut short: {remaining} bytes")
+    offset, length, magic = _PREFIX.unpack_from(data, position)
+    if magic not in _MIN_LENGTH:
+        return NoBatch(f"unknown magic {magic}")
+    if offset < 0:
+        return NoBatch(f"negative offset {offset}")
+    if length < _MIN_LENGTH[magic]:
+        return NoBatch(f"batch length {length} is below the minimum {_MIN_LENGTH[magic]}")
+    if LOG_OVERHEAD + length > remaining:
+        return Incomplete(f"batch of {LOG_OVERHEAD + length} bytes cut short: {remaining} bytes")
+    if LOG_OVERHEAD + length > MAX_BATCH_BYTES:
+        return NoBatch(f"batch length {length} is above the maximum {MAX_BATCH_BYTES}")
+    end = position + LOG_OVERHEAD + length
+    if not may_be_good:
+        return Broken(end, "checksum is wrong")
+    return _examine_batch(data, position, end) if magic == MAGIC_2 else _examine_message(data, position, end)
+
+
+def checked_stretch(data: memoryview, position: int) -> tuple[int, int, int, int]:
+    """Return the magic and checksum of a batch, and start and end of the bytes that the checksum covers.
+
+    The batch must fit into the buffer by its length.
+    """
+    _, length, magic = _PREFIX.unpack_from(data, position)
+    end = position + LOG_OVERHEAD + length
+    if magic == MAGIC_2:
+        return magic, WALK_HEADER.unpack_from(data, position)[3], position + CRC_START, end
+    return magic, _CRC32.unpack_from(data, position + LOG_OVERHEAD)[0], position + MAGIC_OFFSET, end
+
+
+def offset_of(data: memoryview, position: int) -> int:
+    """Base offset of a batch, or offset of a message. A wrapper has the offset of its last inner message."""
+    offset: int = _PREFIX.unpack_from(data, position)[0]
+    return offset
+
+
+def length_of(data: memoryview, position: int) -> int:
+    """Length field of a batch or message, in bytes. It does not include the offset and length fields."""
+    length: int = _PREFIX.unpack_from(data, position)[1]
+    return length
+
+
+def shaped(raw: Bytes, start: Int64s) -> Int64s:
+    """Keep the positions where a whole batch with plausible fields may start. Does not check checksums.
+
+    `start` ascends, and the magic of each position must lie within `raw`.
+    """
+    start = start[(raw[start + MAGIC_OFFSET] <= MAGIC_2) & (raw[start] <= _POSITIVE)]
+    magic = raw[start + MAGIC_OFFSET]
+    end = start + LOG_OVERHEAD + _int32s(raw, start + _LENGTH_OFFSET)
+    # lengths are signed: the minimum also rejects negative ones
+    fits = (end <= len(raw)) & (end - start <= MAX_BATCH_BYTES) & (end - start >= _LEAST_BYTES[magic])
+    start, end, magic = start[fits], end[fits], magic[fits]
+    plausible = np.ones(len(start), dtype=np.bool_)
+    of_batch = magic == MAGIC_2
+    at = start[of_batch]
+    plausible[of_batch] = (
+        # Kafka leaves unused attribute bits zero
+        (raw[at + CRC_START] == 0)
+        & (raw[at + CRC_START + 1] <= ATTRIBUTES_KNOWN)
+        & (raw[at + _LAST_OFFSET_DELTA_OFFSET] <= _POSITIVE)
+        & (raw[at + _RECORD_COUNT_OFFSET] <= _POSITIVE)
+    )
+    # the value of a message ends where the message ends
+    end_of_message = end[~of_batch]
+    key = start[~of_batch] + LEGACY_HEADER_BYTES + np.where(magic[~of_batch] == 1, LEGACY_TIMESTAMP_BYTES, 0)
+    value = key + 4 + np.maximum(_int32s(raw, key), 0)
+    behind = value + 4 + np.maximum(_int32s(raw, value), 0)
+    plausible[~of_batch] = (value + 4 <= end_of_message) & (behind == end_of_message)
+    return start[plausible]
+
+
+def _int32s(raw: Bytes, position: Int64s) -> Int64s:
+    """Big-endian int32 at each position. Beyond the end of `raw` the value is arbitrary."""
+    value: Int64s = raw.take(position, mode="clip").astype(np.int8).astype(np.int64)
+    for byte in range(1, 4):
+        value = value << 8 | raw.take(position + byte, mode="clip")
+    return value
+
+
+def _examine_batch(data: memoryview, position: int, end: int) -> Batch | Broken:
+    base_offset, _, magic, crc, _, last_offset_delta, record_count = WALK_HEADER.unpack_from(data, position)
+    actual = crc32c.crc32c(data[position + CRC_START : end])
+    if crc != actual:
+        return Broken(end, f"checksum is {actual:#010x}, {crc:#010x} expected")
+    if last_offset_delta < 0 or record_count < 0:
+        reason = f"last offset delta {last_offset_delta}, record count {record_count}: negative"
+        return Broken(end, reason, is_certain=True)
+    if base_offset + last_offset_delta > MAX_OFFSET:
+        return Broken(end, f"last offset {base_offset + last_offset_delta} is beyond {MAX_OFFSET}", is_certain=True)
+    return Batch(position, end, magic, base_offset, base_offset + last_offset_delta, record_count, None)
+
+
+def _examine_message(data: memoryview, position: int, end: int) -> Batch | Broken:
+    (crc,) = _CRC32.unpack_from(data, position + LOG_OVERHEAD)
+    actual = zlib.crc32(data[position + MAGIC_OFFSET : end])
+    if crc != actual:
+        return Broken(end, f"checksum is {actual:#010x}, {crc:#010x} expected")
+    try:
+        records = decode_message(bytes(data[position:end]))
+    except CorruptRecord as error:
+        return Broken(end, str(error), is_certain=True)
+    magic = data[position + MAGIC_OFFSET]
+    return Batch(position, end, magic, records[0].offset, records[-1].offset, len(records), records)

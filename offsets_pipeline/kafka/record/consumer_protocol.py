@@ -1,0 +1,67 @@
+"""The consumer protocol that classic groups embed in their metadata: subscription and assignment, versions 0-3.
+
+Records of type 2 store the bytes that members send. Only protocol type "consumer" uses this layout, and even then a
+client may send other bytes. So bytes that do not decode give None and never make the record corrupt. The decoded
+views are for reading only: the bytes stay in the record.
+"""
+
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
+from offsets_pipeline.kafka.record.decode import DecodedValue, compiled
+from offsets_pipeline.kafka.record.schema import ArrayOf, Field, Primitive, Schema, StructOf
+from offsets_pipeline.kafka.record.wire import Reader
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+MAX_VERSION = 3
+
+_TOPIC_PARTITIONS = StructOf((Field("topic", Primitive.STRING), Field("partitions", ArrayOf(Primitive.INT32))))
+
+SUBSCRIPTION = Schema(
+    "ConsumerProtocolSubscription",
+    (
+        Field("topics", ArrayOf(Primitive.STRING)),
+        Field("user_data", Primitive.BYTES, nullable=True),
+        Field("owned_partitions", ArrayOf(_TOPIC_PARTITIONS), since=1),
+        Field("generation_id", Primitive.INT32, since=2),
+        Field("rack_id", Primitive.STRING, since=3, nullable=True),
+    ),
+    max_version=MAX_VERSION,
+)
+ASSIGNMENT = Schema(
+    "ConsumerProtocolAssignment",
+    (
+        Field("assigned_partitions", ArrayOf(_TOPIC_PARTITIONS)),
+        Field("user_data", Primitive.BYTES, nullable=True),
+    ),
+    max_version=MAX_VERSION,
+)
+
+
+def decode_subscription(protocol_type: str | None, blob: bytes) -> DecodedValue | None:
+    """Decode a member's subscription: topics, user_data, owned_partitions, generation_id, rack_id.
+
+    Returns None for another protocol type, or for bytes that do not decode.
+    """
+    return _decode(SUBSCRIPTION, protocol_type, blob)
+
+
+def decode_assignment(protocol_type: str | None, blob: bytes) -> DecodedValue | None:
+    """Decode a member's assignment: assigned_partitions (topic, partitions), user_data.
+
+    Returns None for another protocol type, or for bytes that do not decode.
+    """
+    return _decode(ASSIGNMENT, protocol_type, blob)
+
+
+# int16 version, fields; a version above the highest known is read as the highest, as brokers and clients do
+def _decode(schema: Schema, protocol_type: str | None, blob: bytes) -> DecodedValue | None:
+    if protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return None
+    reader = Reader(blob)
+    try:
+        version = reader.int16(schema.name)
+        if version < 0:
+            return None
+        fields = compiled(schema, min(version, MAX_VERSION)).read(reader, schema.name)
+    except CorruptRecord:
+        return None
+    return DecodedValue(version, fields, blob[reader.position :])

@@ -1,0 +1,74 @@
+"""Read a Kafka log segment (`<base offset>.log`) of message formats 0, 1 and 2 into Arrow batches.
+
+If a crash truncated the segment, reading ends at its last whole batch without an error. The reader reports damage in
+the middle with position, length and reason, and continues after it.
+"""
+
+from collections.abc import Iterator
+from mmap import mmap
+
+import pyarrow as pa
+
+from offsets_pipeline.kafka.record import batch as b
+from offsets_pipeline.kafka.record.columns import SEGMENT_SCHEMA, LeftOut, batch_columns, legacy_columns
+from offsets_pipeline.kafka.record.scan import MAX_DAMAGE_BYTES, Damage, Run, Scanner, TornTail
+
+__all__ = ["SEGMENT_SCHEMA", "Damage", "SegmentReader", "TornTail", "read_segment"]
+
+DEFAULT_MAX_RECORDS = 1_000_000
+
+
+class SegmentReader:
+    """Reader of one segment. Iterate over `batches()`; the other attributes are complete afterwards.
+
+    - `base_offset`: base offset of the first batch; None if there is none.
+    - `end_offset`: last offset of the last batch + 1, also if compaction emptied that batch; None if there is none.
+    - `damage`: unreadable stretches, and batches with unreadable records, by position.
+    - `torn_tail`: incomplete bytes at the end, left by an unfinished write, or None.
+
+    During iteration `position` is the byte position of the batches being read, or a little before.
+    """
+
+    def __init__(self, data: bytes | memoryview | mmap, *, source: str, max_records: int) -> None:
+        self.source = source
+        self.damage: list[Damage] = []
+        self.torn_tail: TornTail | None = None
+        self.base_offset: int | None = None
+        self.end_offset: int | None = None
+        self.position = 0
+        self._data = memoryview(data)
+        self._max_records = max_records
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the records in file order, in SEGMENT_SCHEMA, at most `max_records` a batch. Raises NotASegment."""
+        scanner = Scanner(self._data, self.source)
+        unread: list[Damage] = []
+        for run in scanner.runs(self._max_records):
+            self.position = run.start
+            for columns, left_out in self._columns(run):
+                unread += [self._damage(run, each) for each in left_out]
+                for start in range(0, len(columns), self._max_records):
+                    yield columns.slice(start, self._max_records)
+        self.damage = sorted([*scanner.damage, *unread], key=lambda damage: damage.position)
+        self.torn_tail = scanner.torn_tail
+        self.base_offset = scanner.first_offset
+        self.end_offset = None if scanner.last_offset is None else scanner.last_offset + 1
+
+    def _columns(self, run: Run) -> Iterator[tuple[pa.RecordBatch, list[LeftOut]]]:
+        if run.messages:
+            yield legacy_columns(run.messages)
+        elif run.positions:
+            yield from batch_columns(self._data, run.positions)
+
+    def _damage(self, run: Run, left_out: LeftOut) -> Damage:
+        position = run.positions[left_out.index]
+        length = b.LOG_OVERHEAD + b.length_of(self._data, position)
+        raw = bytes(self._data[position : position + min(length, MAX_DAMAGE_BYTES)])
+        return Damage(position, length, left_out.reason, raw)
+
+
+def read_segment(
+    data: bytes | memoryview | mmap, *, source: str, max_records: int = DEFAULT_MAX_RECORDS
+) -> SegmentReader:
+    """Create a reader of one segment's bytes, without reading them. `source` names the segment in errors."""
+    return SegmentReader(data, source=source, max_records=max_records)

@@ -1,0 +1,1 @@
+"""Answers: where consumers stand, how far behind, where they stood, and why."""

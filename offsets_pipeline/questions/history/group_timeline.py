@@ -1,0 +1,295 @@
+"""The history of one group as a timeline, and why an offset is what it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.questions.history.deletion_causes import DELETED, EXPIRED, GROUP_REMOVED, TOPIC_GONE, UNKNOWN
+from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, OFFSET_HISTORY
+from offsets_pipeline.questions.history.history_tables import histories
+from offsets_pipeline.questions.history.partition_owners import UNKNOWN as UNKNOWN_MEMBER
+from offsets_pipeline.semantics.effects import in_milliseconds
+
+if TYPE_CHECKING:
+    from offsets_pipeline.questions.history.deletion_causes import Retention
+    from offsets_pipeline.questions.history.log_history import Completeness, LogHistory
+
+_BY = {
+    EXPIRED: "by retention",
+    DELETED: "by a request that deletes offsets",
+    GROUP_REMOVED: "with its group",
+    TOPIC_GONE: "with its topic",
+    UNKNOWN: "for an unknown cause",
+}
+_LOST = "the commit itself is no longer in the log"
+_Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TimelineEvent:
+    """One event. ``time`` is in ISO 8601; None if the record has no timestamp.
+
+    ``event`` is commit, rewind, deleted, or group and what happened to it. ``by`` is the member that could have made a
+    commit, or unknown; of a deletion its cause. Fields that an event does not have are None.
+    """
+
+    time: str | None
+    event: str
+    topic: str | None
+    partition: int | None
+    offset: int | None
+    delta: int | None
+    by: str | None
+    detail: str
+    log_partition: int
+    log_incarnation: int
+    record_offset: int
+    time_ms: int | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The events of a group in the order of the log, and since when they are complete (None: always)."""
+
+    events: list[TimelineEvent]
+    complete_since_ms: int | None
+
+
+@dataclass(frozen=True)
+class WhyAnswer:
+    """Why an offset is what it is.
+
+    ``status`` is committed, deleted, or never committed. ``text`` says it in a sentence. ``candidates`` are all causes
+    that could have written the records of the deletion. ``deletions`` are all deletions of the offset. Times are in ISO
+    8601.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    status: str
+    text: str
+    committed_offset: int | None = None
+    committed_at: str | None = None
+    committed_by: str | None = None
+    deleted_at: str | None = None
+    cause: str | None = None
+    reason: str | None = None
+    candidates: list[str] = field(default_factory=list)
+    log_partition: int | None = None
+    record_offset: int | None = None
+    complete_since: str | None = None
+    deletions: list[dict[str, Any]] = field(default_factory=list)
+
+
+def group_timeline(
+    history: LogHistory,
+    retention: Retention,
+    group_id: str,
+    *,
+    topic: str | None = None,
+    partition: int | None = None,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+) -> Timeline:
+    """Return the events of a group.
+
+    Args:
+        history: the log.
+        retention: the coordinator's settings of retention, as far as they are known.
+        group_id: the group.
+        topic: only offsets of this topic, and no changes of the group.
+        partition: only offsets of partitions with this number.
+        since_ms: leave out earlier events, in ms since 1970.
+        until_ms: leave out later events.
+
+    Raises DamagedTable, UnsupportedTable.
+    """
+    found, complete_since_ms = _read(history, retention, group_id, repeats=False)
+    events = [
+        *map(_commit_event, found[OFFSET_HISTORY.name]),
+        *map(_deletion_event, found[DELETED_OFFSETS.name]),
+        *map(_group_event, found[GROUP_HISTORY.name]),
+    ]
+    events = [
+        each
+        for each in events
+        if (topic is None or each.topic == topic)
+        and (partition is None or each.partition == partition)
+        and (since_ms is None or each.time_ms is None or each.time_ms >= since_ms)
+        and (until_ms is None or each.time_ms is None or each.time_ms <= until_ms)
+    ]
+    events.sort(key=lambda each: (each.log_incarnation, each.log_partition, each.record_offset))
+    return Timeline(events, complete_since_ms)
+
+
+def why(history: LogHistory, retention: Retention, group_id: str, topic: str, partition: int) -> WhyAnswer:
+    """Return why the offset of a group in a topic partition is what it is. Raises as `group_timeline`."""
+    found, complete_since_ms = _read(history, retention, group_id, repeats=True)
+
+    def of_offset(view: str) -> list[_Row]:
+        return [row for row in found[view] if (row["topic"], row["partition"]) == (topic, partition)]
+
+    commits = [row for row in of_offset(OFFSET_HISTORY.name) if not row["superseded"]]
+    deletions = _once(of_offset(DELETED_OFFSETS.name))
+    deletion = max(deletions, key=lambda row: (row["log_incarnation"], row["record_offset"]), default=None)
+    since = _shown(complete_since_ms)
+    common: dict[str, Any] = {
+        "group": group_id,
+        "topic": topic,
+        "partition": partition,
+        "complete_since": since,
+        "deletions": [_deletion_fields(row) for row in deletions],
+    }
+    last = max(commits, key=lambda row: (row["log_incarnation"], row["visible_offset"]), default=None)
+    if deletion is not None and _is_lost(deletion) and (last is None or _is_after(deletion, last)):
+        return WhyAnswer(
+            status="deleted",
+            text=f"{_deleted(deletion)}; {_LOST}",
+            log_partition=deletion["log_partition"],
+            record_offset=deletion["record_offset"],
+            **_cause_fields(deletion),
+            **common,
+        )
+    if last is None:
+        known = "" if since is None else f"; older records may be gone, the log is complete since {since}"
+        text = f"the log has no commit of {topic}-{partition} by group {group_id!r}{known}"
+        return WhyAnswer(status="never committed", text=text, **common)
+    committed_at = _shown(last["commit_timestamp"])
+    committed: dict[str, Any] = {
+        "committed_offset": last["committed_offset"],
+        "committed_at": committed_at,
+        "committed_by": last["committed_by"],
+        "log_partition": last["log_partition"],
+    }
+    by = "" if last["committed_by"] == UNKNOWN_MEMBER else f", probably by member {last['committed_by']}"
+    text = f"committed {last['committed_offset']} at {committed_at}{by}"
+    if deletion is not None and _is_after(deletion, last):
+        text += f", {_deleted(deletion)}"
+        record_offset = deletion["record_offset"]
+        fields = _cause_fields(deletion) | committed | common
+        return WhyAnswer(status="deleted", text=text, record_offset=record_offset, **fields)
+    newest = history.current_log.number
+    if last["log_incarnation"] < newest:
+        reason = f"the log was read again (incarnation {newest}) and has no commit of it; the deletion was not read"
+        return WhyAnswer(
+            status="deleted",
+            text=f"{text}, deleted {_BY[UNKNOWN]}: {reason}",
+            cause=UNKNOWN,
+            reason=reason,
+            **committed,
+            **common,
+        )
+    if last["committed_offset"] < 0:
+        text += "; a negative offset answers as no offset"
+    return WhyAnswer(status="committed", text=text, record_offset=last["record_offset"], **committed, **common)
+
+
+def _read(
+    history: LogHistory, retention: Retention, group_id: str, *, repeats: bool
+) -> tuple[dict[str, list[_Row]], int | None]:
+    completeness: dict[tuple[int, int], Completeness] = {}
+    found: dict[str, list[_Row]] = {OFFSET_HISTORY.name: [], GROUP_HISTORY.name: [], DELETED_OFFSETS.name: []}
+    for tables in histories(history, retention, [group_id], repeats=repeats, completeness=completeness):
+        for name, rows in tables.items():
+            found[name] += in_milliseconds(rows).to_pylist()
+    since = [each.complete_since_ms for each in completeness.values()]
+    return found, max((each for each in since if each is not None), default=None)
+
+
+def _commit_event(row: _Row) -> TimelineEvent:
+    details = [
+        *(["never answered: a newer commit was visible"] if row["superseded"] else []),
+        *([f"in a transaction of producer {row['producer_id']}"] if row["producer_id"] is not None else []),
+        *([f"metadata {row['metadata']!r}"] if row["metadata"] else []),
+        *_begins(row),
+    ]
+    at_ms = row["visible_timestamp"] if row["visible_timestamp"] is not None else row["commit_timestamp"]
+    return _event(
+        row,
+        at_ms,
+        "rewind" if row["is_rewind"] else "commit",
+        (row["topic"], row["partition"], row["committed_offset"], row["delta"]),
+        row["committed_by"],
+        details,
+    )
+
+
+def _deletion_event(row: _Row) -> TimelineEvent:
+    of_offset = row["topic"], row["partition"], row["committed_offset"], None
+    details = [row["reason"], *([_LOST] if _is_lost(row) else [])]
+    return _event(row, row["deleted_timestamp"], "deleted", of_offset, row["cause"], details)
+
+
+def _group_event(row: _Row) -> TimelineEvent:
+    of_members = [
+        f"{what} {', '.join(row[what])}" for what in ("joined", "left") if row[what] and row["event"] != "created"
+    ]
+    epochs = [
+        f"{name} {row[name]}" for name in ("generation", "group_epoch", "assignment_epoch") if row[name] is not None
+    ]
+    state = [f"{row['group_type']} {row['state']}" if row["group_type"] else row["state"]]
+    details = [*state, f"{row['member_count']} members", *epochs, *of_members, *_begins(row)]
+    return _event(row, row["record_timestamp"], f"group {row['event']}", (None, None, None, None), None, details)
+
+
+def _event(
+    row: _Row,
+    at_ms: int | None,
+    event: str,
+    of_offset: tuple[str | None, int | None, int | None, int | None],
+    by: str | None,
+    details: list[str],
+) -> TimelineEvent:
+    position = row["log_partition"], row["log_incarnation"], row["record_offset"]
+    return TimelineEvent(_shown(at_ms), event, *of_offset, by, "; ".join(details), *position, at_ms)
+
+
+def _begins(row: _Row) -> list[str]:
+    if not row["begins_incarnation"]:
+        return []
+    return [f"log incarnation {row['log_incarnation']} begins"]
+
+
+def _once(deletions: list[_Row]) -> list[_Row]:
+    """Leave out tombstones without their commit if an earlier log incarnation has the commit."""
+    complete = {row["record_offset"] for row in deletions if not _is_lost(row)}
+    return [row for row in deletions if not _is_lost(row) or row["record_offset"] not in complete]
+
+
+def _is_lost(deletion: _Row) -> bool:
+    """Whether the commit of a deleted offset is no longer in the log."""
+    return deletion["committed_offset"] is None
+
+
+def _is_after(deletion: _Row, commit: _Row) -> bool:
+    deleted = deletion["log_incarnation"], deletion["record_offset"]
+    return deleted > (commit["log_incarnation"], commit["visible_offset"])
+
+
+def _deleted(deletion: _Row) -> str:
+    joined = ": " if deletion["cause"] == UNKNOWN else ", because "
+    at = _shown(deletion["deleted_timestamp"])
+    return f"deleted at {at} {_BY[deletion['cause']]}{joined}{deletion['reason']}"
+
+
+def _cause_fields(row: _Row) -> dict[str, Any]:
+    return {
+        "deleted_at": _shown(row["deleted_timestamp"]),
+        **{name: row[name] for name in ("cause", "reason", "candidates")},
+    }
+
+
+def _deletion_fields(row: _Row) -> dict[str, Any]:
+    return {
+        **_cause_fields(row),
+        "committed_offset": row["committed_offset"],
+        "committed_at": _shown(row["commit_timestamp"]),
+        "record_offset": row["record_offset"],
+    }
+
+
+def _shown(at_ms: int | None) -> str | None:
+    return None if at_ms is None else shown_time(at_ms)

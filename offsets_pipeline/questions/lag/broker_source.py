@@ -1,0 +1,128 @@
+"""Positions as a cluster's brokers know them, with samples where a broker does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from offsets_pipeline.common.foreign_errors import first_line
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, sample_rows
+from offsets_pipeline.kafka.broker.first_records import first_records
+from offsets_pipeline.kafka.broker.log_offsets import LogBounds, bounds_of_topics, list_offsets, rounds_of
+from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, BoundsAtTimes, Places, SampledPositions
+from offsets_pipeline.questions.lag.time_lag import Method, TimeLag, exact_lag
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from offsets_pipeline.ingest.topic_positions.position_samples import Float64s, Int64s
+    from offsets_pipeline.kafka.broker.cluster import Cluster
+    from offsets_pipeline.kafka.broker.first_records import FoundRecord
+    from offsets_pipeline.questions.lag.position_sources import Place
+
+    #: A partition, and an offset or a time in ms.
+    Point = tuple[Place, int]
+
+
+class BrokerPositions:
+    """Positions as a cluster's brokers know them; samples where a broker does not.
+
+    At a time before now the log end is the offset of the first record after that time, by the records' timestamps. The
+    answers of now are one more sample.
+    """
+
+    method_at_end = Method.EXACT
+
+    def __init__(
+        self, cluster: Cluster, topics: Collection[str], samples: pa.Table, now_ms: int, at_ms: int | None = None
+    ) -> None:
+        """Ask for the bounds of these topics. Raises the errors of `Cluster`.
+
+        ``samples`` are rows of `topic_offsets`. ``at_ms`` is the time of a question about the past.
+        """
+        self.at_ms = now_ms if at_ms is None else at_ms
+        self._cluster = cluster
+        self._now_ms = now_ms
+        self._is_past = at_ms is not None
+        self._bounds: Mapping[Place, LogBounds | OffsetsError] = bounds_of_topics(cluster, topics)
+        known = {place: (each.start, each.end) for place, each in self._bounds.items() if isinstance(each, LogBounds)}
+        fresh = sample_rows(known, now_ms, "").select(samples.column_names).cast(samples.schema)
+        self._samples = SampledPositions(PositionSamples(pa.concat_tables([samples, fresh])), self.at_ms)
+
+    @property
+    def until_ms(self) -> int:
+        """The time of the question: a broker knows all times up to now."""
+        return self.at_ms
+
+    def bounds(self, places: Places) -> BoundsAtTimes:
+        """Log start and log end. The log start of a past time is that of the last sample, if there was one."""
+        found = self._samples.between(places)
+        sampled = self._samples.starts(found)
+        start, end, highest = (np.full(len(places.at), UNKNOWN_END) for _ in range(3))
+        reasons: dict[int, str] = {}
+        rows = list(zip(map(places.names.__getitem__, places.at.tolist()), places.times_ms.tolist(), strict=True))
+        ends = self._ends_of(point for point in rows if point[1] < self._now_ms)
+        for row, (place, at_ms) in enumerate(rows):
+            known = self._bounds.get(place)
+            if not isinstance(known, LogBounds):
+                missing = f"{self._cluster.settings.at} has no such partition"
+                reasons[row] = missing if known is None else first_line(known)
+            elif at_ms >= self._now_ms:
+                start[row], end[row], highest[row] = known.start, known.end, known.end
+            elif (place, at_ms) in ends:
+                end[row], highest[row] = ends[place, at_ms], known.end
+                if sampled[row] != UNKNOWN_END or not self._is_past:
+                    start[row] = min(known.start if sampled[row] == UNKNOWN_END else int(sampled[row]), end[row])
+            elif not np.isnan(found.end[row]):
+                start[row], end[row], highest[row] = sampled[row], int(found.end[row] + 0.5), known.end
+            else:
+                reasons[row] = "the broker does not tell the log end of that time"
+        return BoundsAtTimes(start, end, highest, reasons)
+
+    def time_lags(self, places: Places, offsets: Int64s) -> list[TimeLag]:
+        """Lag in seconds by the record's own timestamp; by samples if the log no longer has the record."""
+        names = map(places.names.__getitem__, places.at.tolist())
+        points: list[Point] = list(zip(names, offsets.tolist(), strict=True))
+        records: dict[Point, FoundRecord] = {}
+        for some in rounds_of(point for point in points if not self._is_gone(point)):
+            for place, record in first_records(self._cluster, dict(some)).items():
+                records[place, some[place]] = record
+        gone = np.array([row for row, point in enumerate(points) if self._is_gone(point)], dtype=np.int64)
+        of_gone = Places(places.names, places.at[gone], places.times_ms[gone])
+        by_samples = dict(zip(gone.tolist(), self._samples.time_lags(of_gone, offsets[gone]), strict=True))
+        # a record after the time of its row is not older than that, so the lag is 0
+        return [
+            by_samples[row] if row in by_samples else exact_lag(records[point], at_ms)
+            for row, (point, at_ms) in enumerate(zip(points, places.times_ms.tolist(), strict=True))
+        ]
+
+    def _is_gone(self, point: Point) -> bool:
+        """Whether the log no longer has a record that it had at the past time."""
+        place, offset = point
+        known = self._bounds.get(place)
+        return self._is_past and isinstance(known, LogBounds) and offset < known.start
+
+    def ends_at(self, places: Places) -> Float64s:
+        """Log end by samples; where no sample is old enough, by the records' timestamps."""
+        found = self._samples.ends_at(places)
+        unknown = np.flatnonzero(np.isnan(found))
+        named = map(places.names.__getitem__, places.at[unknown].tolist())
+        points = list(zip(named, places.times_ms[unknown].tolist(), strict=True))
+        asked = self._ends_of(points)
+        found[unknown] = [asked.get(point, np.nan) for point in points]
+        return found
+
+    def _ends_of(self, points: Iterable[Point]) -> dict[Point, int]:
+        """Log end at each time: the offset of the first record after it, or else the log end."""
+        found: dict[Point, int] = {}
+        for some in rounds_of(points):
+            after = {place: at_ms + 1 for place, at_ms in some.items()}
+            for place, offset in list_offsets(self._cluster, after).items():
+                bounds = self._bounds.get(place)
+                if isinstance(offset, OffsetsError) or not isinstance(bounds, LogBounds):
+                    continue
+                found[place, some[place]] = bounds.end if offset is None else offset
+        return found

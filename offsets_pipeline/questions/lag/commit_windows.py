@@ -1,0 +1,220 @@
+"""The last commits of each offset, read from the log: the window that a consumer's status is evaluated from."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.kafka.record.commit_columns import parse_commits
+from offsets_pipeline.semantics.compaction import are_commits, codes_of, paired
+from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
+from offsets_pipeline.semantics.log_row import are_keys_of, as_bools
+from offsets_pipeline.semantics.partitioning import partitions_for
+from offsets_pipeline.semantics.transactions import COMMITTED, endings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from offsets_pipeline.kafka.record.commit_columns import CommitColumns
+    from offsets_pipeline.kafka.record.records import Bools, Int64s
+
+#: The columns of the log that windows are made from.
+COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id", "control_type"]
+_COMPACT_ROWS = 100_000
+#: From so many groups on it is quicker to decode all commits.
+MANY_GROUPS = 50
+
+_NO_COMMITS = np.zeros(0, dtype=np.int64)
+
+#: Group, topic and partition.
+Identity = tuple[str, str, int]
+
+
+class WindowCommit(NamedTuple):
+    """A commit in the log: the offset, and the time of the commit in ms."""
+
+    offset: int
+    committed_ms: int
+
+
+class WindowColumns(NamedTuple):
+    """Commits of many identities, window by window, and in each in the order of the log.
+
+    ``first`` is the index of the first commit of each identity, and after them the number of commits.
+    """
+
+    identities: list[Identity]
+    first: Int64s
+    offset: Int64s
+    committed_ms: Int64s
+
+    @classmethod
+    def of(cls, commits: Mapping[Identity, Sequence[WindowCommit]]) -> WindowColumns:
+        """The windows with these commits."""
+        sizes = [len(each) for each in commits.values()]
+        columns = np.array([each for of_one in commits.values() for each in of_one], dtype=np.int64).reshape(-1, 2)
+        first = np.cumsum([0, *sizes], dtype=np.int64)
+        return cls(list(commits), first, columns[:, 0], columns[:, 1])
+
+    @classmethod
+    def together(cls, parts: Sequence[WindowColumns]) -> WindowColumns:
+        """The windows of all parts; no identity is in two of them."""
+        ends = np.cumsum([0, *(len(each.offset) for each in parts)], dtype=np.int64)
+        return cls(
+            [identity for each in parts for identity in each.identities],
+            np.concatenate([*(each.first[:-1] + start for each, start in zip(parts, ends, strict=False)), ends[-1:]]),
+            np.concatenate([_NO_COMMITS, *(each.offset for each in parts)]),
+            np.concatenate([_NO_COMMITS, *(each.committed_ms for each in parts)]),
+        )
+
+    def by_identity(self) -> dict[Identity, list[WindowCommit]]:
+        """The commits of each identity."""
+        commits = list(map(WindowCommit, self.offset.tolist(), self.committed_ms.tolist()))
+        bounds = pairwise(self.first.tolist())
+        return {each: commits[start:end] for each, (start, end) in zip(self.identities, bounds, strict=True)}
+
+
+class CommitWindows:
+    """Collects rows of the log, and returns the last visible commits of each offset.
+
+    ``size`` is the number of commits. A tombstone empties the window. Transactional commits count if they were
+    committed (R11) and no later commit of the offset was visible before. ``offsets_partitions`` is n of R1: misplaced
+    commits do not count; None: they do (`classic`).
+    """
+
+    def __init__(self, size: int, group_ids: Collection[str] | None, offsets_partitions: int | None) -> None:
+        self._size = size
+        self._group_ids = None if group_ids is None or len(group_ids) > MANY_GROUPS else group_ids
+        self._offsets_partitions = offsets_partitions
+        self._rows: list[pa.Table] = []
+        self._compacted = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows with the columns of the log, of any log partitions; those of one partition come in order."""
+        wanted = are_commits(rows["key"])
+        if self._group_ids is not None:
+            wanted &= are_keys_of(rows["key"], self._group_ids)
+        wanted |= as_bools(rows["control_type"].is_valid())
+        self._rows.append(rows.select(COLUMNS).filter(pa.array(wanted)))
+        held = sum(each.num_rows for each in self._rows)
+        if held - self._compacted > max(_COMPACT_ROWS, self._compacted):
+            table = pa.concat_tables(self._rows).combine_chunks()
+            self._rows = [table.filter(pa.array(self._needed(table)))]
+            self._compacted = self._rows[0].num_rows
+
+    def _needed(self, table: pa.Table) -> Bools:
+        """The rows that may be in a window: transactional rows, markers, and the last plain rows of each key."""
+        plain = as_bools(table["producer_id"].is_null())
+        code = paired(codes_of(table["key"]), _int64s(table["log_partition"]))
+        needed = ~plain
+        rows = np.flatnonzero(plain)
+        rows = rows[np.lexsort((_int64s(table["record_offset"])[rows], code[rows]))]
+        needed[rows[_rank_from_end(code[rows]) < self._size]] = True
+        return needed
+
+    def windows(self) -> WindowColumns:
+        """The last commits of each offset, in the order of the log."""
+        if not self._rows:
+            return WindowColumns.of({})
+        table = pa.concat_tables(self._rows).combine_chunks()
+        visible, visible_at = _visibility(table)
+        if not visible.all():
+            table, visible_at = table.filter(pa.array(visible)).combine_chunks(), visible_at[visible]
+        keys = table["key"].combine_chunks()
+        commits = parse_commits(keys, table["value"].combine_chunks())
+        key_code, partition, record_offset = (
+            codes_of(keys),
+            *map(_int64s, (table["log_partition"], table["record_offset"])),
+        )
+        if not commits.valid.all():
+            valid = np.flatnonzero(commits.valid)
+            key_code, partition, record_offset = key_code[valid], partition[valid], record_offset[valid]
+            visible_at = visible_at[valid]
+            commits = commits.take(valid)
+        code = paired(_identity_codes(commits, key_code), partition)
+        order = np.lexsort((record_offset, code))
+        order = order[_since_tombstone(code[order], commits.tombstone[order])]
+        if (visible_at != record_offset).any():
+            order = order[~_superseded(code[order], visible_at[order])]
+        order = order[_rank_from_end(code[order]) < self._size]
+        first = np.flatnonzero(np.diff(code[order], prepend=-1))
+        named = commits.take(order[first])
+        is_at_home = self._is_at_home(named.group_ids(), partition[order[first]])
+        sizes = np.diff(np.append(first, len(order)))
+        order = order[np.repeat(is_at_home, sizes)]
+        named = named.take(np.flatnonzero(is_at_home))
+        return WindowColumns(
+            list(zip(named.group_ids().to_pylist(), named.topics().to_pylist(), named.partition.tolist(), strict=True)),
+            np.append(0, np.cumsum(sizes[is_at_home])),
+            commits.committed_offset[order],
+            np.clip(commits.commit_timestamp_ms[order], EARLIEST_MS, LATEST_MS),
+        )
+
+    def _is_at_home(self, group_ids: pa.Array, log_partition: Int64s) -> Bools:
+        """Whether each commit is in the log partition of its group (R1)."""
+        if self._offsets_partitions is None or not len(log_partition):
+            return np.ones(len(log_partition), dtype=np.bool_)
+        groups = group_ids.dictionary_encode()
+        home = partitions_for(groups.dictionary, self._offsets_partitions)
+        is_at_home: Bools = home[_int64s(groups.indices)] == log_partition
+        return is_at_home
+
+
+def _identity_codes(commits: CommitColumns, key_code: Int64s) -> Int64s:
+    """Number the identities, from numbers of the keys: decodes one commit for each key."""
+    if not len(key_code):
+        return key_code
+    first = np.zeros(int(key_code.max()) + 1, dtype=np.int64)
+    first[key_code[::-1]] = np.arange(len(key_code))[::-1]  # of equal indices numpy keeps the last
+    return codes_of(commits.take(first).identities())[key_code]
+
+
+def _visibility(table: pa.Table) -> tuple[Bools, Int64s]:
+    """Whether each row is a commit or a tombstone that counts: plain, or in a committed transaction (R11, R12).
+
+    And the record offset that made it visible: its own, or that of its marker.
+    """
+    is_data, record_offset = as_bools(table["control_type"].is_null()), _int64s(table["record_offset"])
+    if table["producer_id"].null_count == table.num_rows:
+        return is_data, record_offset
+    at_once = as_bools(pc.or_(table["producer_id"].is_null(), table["value"].is_null()))
+    ended = endings(table)
+    visible: Bools = is_data & (at_once | (ended.outcome == COMMITTED))
+    return visible, np.where(at_once, record_offset, ended.marker_offset)
+
+
+def _superseded(code: Int64s, visible_at: Int64s) -> Bools:
+    """Whether each commit was never answered: a later one of the same code became visible before it, or with it.
+
+    Equal codes are neighbours, in the order of the log (R10, R11).
+    """
+    count = len(code)
+    rank = code * count + np.unique(visible_at, return_inverse=True)[1]  # a later code has a higher rank
+    least = np.minimum.accumulate(rank[::-1])[::-1]
+    superseded = np.zeros(count, dtype=np.bool_)
+    superseded[:-1] = least[1:] <= rank[:-1]
+    return superseded
+
+
+def _int64s(column: pa.Array | pa.ChunkedArray) -> Int64s:
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _rank_from_end(code: Int64s) -> Int64s:
+    """The number of rows after each row that have the same code; equal codes are neighbours."""
+    count = len(code)
+    last = np.append(np.flatnonzero(np.diff(code)), count - 1) if count else np.zeros(0, dtype=np.int64)
+    sizes = np.diff(last, prepend=-1)
+    return np.repeat(last, sizes) - np.arange(count)
+
+
+def _since_tombstone(code: Int64s, tombstone: Bools) -> Bools:
+    """Whether each row comes after the last tombstone of its code; equal codes are neighbours, in order."""
+    position = np.arange(len(code))
+    last_tombstone = np.maximum.accumulate(np.where(tombstone, position, -1)) if len(code) else position
+    since: Bools = position > last_tombstone[position + _rank_from_end(code)]
+    return since

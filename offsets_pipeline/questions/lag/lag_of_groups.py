@@ -1,0 +1,146 @@
+"""Lag of groups of a store, as of its data time: the same rows for every command, metric and report."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.kafka.record.decode import VERSION_BYTES
+from offsets_pipeline.questions.lag.commit_windows import COLUMNS, MANY_GROUPS, CommitWindows, WindowColumns
+from offsets_pipeline.questions.lag.lag_rows import lag_rows
+from offsets_pipeline.semantics.group_types import OFFSET_COMMIT_TYPES
+from offsets_pipeline.semantics.log_row import group_prefix, has_one_prefix
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.log.ordered_log import OrderedLog
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from offsets_pipeline.questions.lag.lag_rows import LagRow
+    from offsets_pipeline.questions.lag.position_sources import PositionSource
+    from offsets_pipeline.questions.query.answer_time import AnswerTime
+    from offsets_pipeline.questions.query.describe import GroupAnswer
+    from offsets_pipeline.questions.query.state_reader import StateReader
+
+#: Groups that commit have committed in this time.
+_RECENT_MS = 600_000
+
+
+def lag_of_groups(
+    reader: StateReader,
+    groups: Mapping[str, GroupAnswer],
+    time: AnswerTime,
+    positions: PositionSource,
+    window_commits: int | None = None,
+    at_ms: int | None = None,
+) -> list[LagRow]:
+    """Return the lag of these groups of a store.
+
+    Args:
+        reader: the store.
+        groups: its groups, as of ``at_ms``.
+        time: the data time of the groups.
+        positions: positions of their topics.
+        window_commits: evaluates statuses from so many commits of each offset; None: rows have no status.
+        at_ms: the time of a question about the past.
+    """
+
+    def commits(group_ids: Collection[str], until_ms: int | None) -> WindowColumns:
+        cut_ms = at_ms if until_ms is None else until_ms
+        log = CommitsOfGroups(reader, group_ids, cut_ms)
+        return log.recent() if window_commits is None else log.last(window_commits)
+
+    return lag_rows(groups, positions, time.data_ms, commits, with_status=window_commits is not None)
+
+
+class CommitsOfGroups:
+    """Commits of groups in the log, up to a time in ms or up to the end of the log (None).
+
+    A time cuts each log partition before its first record with a later timestamp, as `export-segments --as-of` does.
+    """
+
+    def __init__(self, reader: StateReader, group_ids: Collection[str], at_ms: int | None) -> None:
+        self._reader = reader
+        self._group_ids = group_ids
+        self._at_ms = at_ms
+
+    def last(self, size: int) -> WindowColumns:
+        """The last visible commits of each offset, at most ``size``, in the order of the log."""
+        if self._at_ms is None and len(self._group_ids) <= MANY_GROUPS and all(map(has_one_prefix, self._group_ids)):
+            windows = CommitWindows(size, self._group_ids, self._offsets_partitions)
+            windows.add(self._rows_of_commits())
+            return windows.windows()
+        by_partition: dict[int, CommitWindows] = {}  # no identity is in two of them, and each needs little memory
+        for partition, rows in self._runs():
+            if partition not in by_partition:
+                by_partition[partition] = CommitWindows(size, self._group_ids, self._offsets_partitions)
+            by_partition[partition].add(rows)
+        return WindowColumns.together([by_partition.pop(partition).windows() for partition in sorted(by_partition)])
+
+    def recent(self) -> WindowColumns:
+        """The last visible commit of each offset.
+
+        Reads only records that were appended from ten minutes before that time on. Offsets without a commit in them are
+        missing.
+        """
+        windows = CommitWindows(1, self._group_ids, self._offsets_partitions)
+        since_ms = (self._reader.opened_ms if self._at_ms is None else self._at_ms) - _RECENT_MS
+        condition = f"epoch_us(appended_at) >= {since_ms * 1000}"
+        if self._at_ms is not None:
+            condition += f" AND epoch_us(record_timestamp) <= {self._at_ms * 1000}"
+        windows.add(self._rows(condition, shown_time(since_ms)))
+        return windows.windows()
+
+    def _rows_of_commits(self) -> pa.Table:
+        """The commits of a few groups, and markers of transactions: the query reads little else of the log."""
+        prefixes = [
+            record_type.to_bytes(VERSION_BYTES, "big") + group_prefix(group_id)
+            for record_type in sorted(OFFSET_COMMIT_TYPES)
+            for group_id in self._group_ids
+        ]
+        ranges = " OR ".join(
+            f"(key >= unhex('{prefix.hex()}') AND key < unhex('{_next(prefix).hex()}'))" for prefix in prefixes
+        )
+        return self._rows(f"(control_type IS NOT NULL OR {ranges})")
+
+    def _rows(self, condition: str, appended_at: str = "") -> pa.Table:
+        """The rows that meet a condition, in order. Skips files whose rows were all appended before ``appended_at``."""
+        only = {"log_incarnation": [self._reader.current_log.number]}
+        if self._homes is not None:
+            only["log_partition"] = self._homes
+        log, relations = self._reader.table(LOG.name), self._reader.relations
+        files = [
+            file
+            for file in log.files()
+            if file.may_hold(only) and file.highest.get("appended_at", appended_at) >= appended_at
+        ]
+        of_log = (f"{name} IN ({', '.join(map(str, values))})" for name, values in only.items())
+        found = relations.select(
+            f"SELECT {', '.join(COLUMNS)} FROM ({relations.rows_of(log, files, 'some_of_log')}) l "
+            f"WHERE {' AND '.join(of_log)} AND {condition} ORDER BY log_partition, record_offset"
+        )
+        return found.cast(pa.schema([LOG.arrow_schema().field(name).with_nullable(nullable=True) for name in COLUMNS]))
+
+    @cached_property
+    def _offsets_partitions(self) -> int | None:
+        return None if self._reader.coordinator_semantics.is_classic else self._reader.offsets_partitions
+
+    def _runs(self) -> Iterator[tuple[int, pa.Table]]:
+        log, current = self._reader.table("log"), self._reader.current_log
+        yield from OrderedLog(log, current.number, self._at_ms, self._homes, columns=COLUMNS).runs()
+
+    @cached_property
+    def _homes(self) -> list[int] | None:
+        """The log partitions of the groups (R1); None: all."""
+        if self._offsets_partitions is None:
+            return None
+        return sorted({partition_for(group_id, self._offsets_partitions) for group_id in self._group_ids})
+
+
+def _next(prefix: bytes) -> bytes:
+    """The least bytes above all that start with a prefix."""
+    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")

@@ -1,0 +1,308 @@
+"""Lag of groups: one row for each committed offset, and for each assigned partition without one.
+
+Commit and log end of a row are those of one time (R37): the data time of the group's log partition, or the time up to
+which positions are known if that is earlier.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.questions.lag.commit_windows import WindowColumns
+from offsets_pipeline.questions.lag.consumer_status import (
+    UNKNOWN_LAG,
+    CommitLags,
+    PartitionStatus,
+    group_status,
+    partition_statuses,
+)
+from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Places
+from offsets_pipeline.questions.lag.time_lag import Method, TimeLag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from offsets_pipeline.kafka.record.records import Int64s
+    from offsets_pipeline.questions.lag.position_sources import PositionSource
+    from offsets_pipeline.questions.query.describe import GroupAnswer
+
+    Place = tuple[str, int]
+    #: Reads the last commits of groups up to a time in ms, or up to the end of the log (None).
+    LastCommits = Callable[[Collection[str], int | None], WindowColumns]
+
+_NO_OFFSET = -1
+_NO_COMMIT = "the group has no committed offset"
+_ABOVE_END = "the committed offset is above the log end"
+_NO_LAG_AT_COMMIT = "no status: the log end at the time of a commit of the window is not known"
+
+
+class LagRow(NamedTuple):
+    """Lag of a group in a partition as of a time. A value that is not known is None, and ``reason`` says why.
+
+    ``lag`` is the log end minus the committed offset, as kafka-consumer-groups prints it, but never negative.
+    ``lag_available`` counts from the log start if the committed offset lies before it: the records that are left.
+    ``status`` is Burrow's, `method` says how ``lag_seconds`` was found. ``as_of`` is the time of commit and log end. It
+    is the earlier of ``data_time`` of the log partition and ``sampled_at``, up to which positions are known.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    current_offset: int | None
+    log_start_offset: int | None
+    log_end_offset: int | None
+    lag: int | None
+    lag_seconds: float | None
+    method: str
+    status: str | None
+    reason: str | None
+    lag_available: int | None
+    as_of: str
+    data_time: str
+    sampled_at: str | None
+
+
+class GroupLag(NamedTuple):
+    """Lag of a group: sum and maximum over its partitions, as of a time; None if no partition has one."""
+
+    group: str
+    state: str
+    members: int
+    status: str | None
+    partitions: int
+    lag: int | None
+    max_lag: int | None
+    max_lag_seconds: float | None
+    as_of: str
+
+
+class TotalLag(NamedTuple):
+    """Sum and maxima of the lag of several partitions; None if no partition has one."""
+
+    lag: int | None
+    max_lag: int | None
+    max_lag_seconds: float | None
+
+
+def topics_of(groups: Mapping[str, GroupAnswer]) -> set[str]:
+    """The topics that the groups have committed offsets of, or are assigned."""
+    return {place[0] for group in groups.values() for place in offsets_of(group)}
+
+
+def lag_rows(
+    groups: Mapping[str, GroupAnswer],
+    positions: PositionSource,
+    data_ms: Mapping[int, int],
+    last_commits: LastCommits,
+    *,
+    with_status: bool = True,
+) -> list[LagRow]:
+    """Return the lag of these groups, by group, topic and partition. Share groups have none.
+
+    Args:
+        groups: the groups.
+        positions: positions of their topics.
+        data_ms: data time by log partition (R36); the time of the question where none is given.
+        last_commits: reads the log; called for groups that lag, and for those that committed after the newest sample.
+        with_status: whether rows have a status.
+    """
+    entries = _Entries(groups, data_ms, positions)
+    offset, bounds = entries.offset, positions.bounds(entries.places)
+    # groups have committed since: the log has the commits of that time
+    windows = _read(last_commits, {entries.groups[row] for row in entries.newer}, entries.cut_ms)
+    if entries.newer:
+        last = dict(zip(windows.identities, windows.offset[windows.first[1:] - 1].tolist(), strict=True))
+        offset[entries.newer] = [last.get(entries.identity(row), _NO_OFFSET) for row in entries.newer]
+    start, end = bounds.log_start_offset, bounds.log_end_offset
+    has_both = (offset != _NO_OFFSET) & (end != UNKNOWN_END)
+    # a commit proves that the records before it were there
+    end = np.where(has_both, np.maximum(end, np.minimum(offset, bounds.highest)), end)
+    lag = np.where(has_both, np.maximum(end - offset, 0), UNKNOWN_LAG)
+    behind = np.flatnonzero(lag > 0)
+    at_end, no_time = TimeLag(0.0, positions.method_at_end), TimeLag(None, Method.NONE)
+    time_lags = [no_time if each == UNKNOWN_LAG else at_end for each in lag.tolist()]
+    for row, time_lag in zip(
+        behind.tolist(), positions.time_lags(entries.rows(behind), offset[behind]) if len(behind) else (), strict=True
+    ):
+        time_lags[row] = time_lag
+    statuses: list[str | None] = [None] * len(lag)
+    if with_status:
+        others = {entries.groups[row] for row in behind.tolist()} - {each[0] for each in windows.identities}
+        windows = WindowColumns.together([windows, _read(last_commits, others, entries.cut_ms)])
+        statuses = _statuses(entries, lag, behind, positions, windows)
+    is_above = has_both & (offset > end)
+    # most rows have no reason
+    reasons: list[str | None] = [each.reason for each in time_lags]
+    has_no_status = {row for row in behind.tolist() if statuses[row] == PartitionStatus.UNKNOWN}
+    newer = set(entries.newer)
+    for row in {*np.flatnonzero(~has_both | is_above).tolist(), *has_no_status}:
+        found = (
+            (_no_commit_at(entries.shown(row)) if row in newer else _NO_COMMIT) if offset[row] == _NO_OFFSET else None,
+            bounds.reasons.get(row),
+            _ABOVE_END if is_above[row] else None,
+            reasons[row],
+            _NO_LAG_AT_COMMIT if row in has_no_status else None,
+        )
+        reasons[row] = "; ".join(dict.fromkeys(filter(None, found))) or None
+    return list(
+        map(
+            LagRow,
+            entries.groups,
+            *zip(*entries.named(), strict=True) if entries.groups else ((), ()),
+            _with_none(offset, _NO_OFFSET),
+            _with_none(start, UNKNOWN_END),
+            _with_none(end, UNKNOWN_END),
+            _with_none(lag, UNKNOWN_LAG),
+            [each.seconds for each in time_lags],
+            [each.method.value for each in time_lags],
+            statuses,
+            reasons,
+            _with_none(np.where(has_both, np.maximum(end - np.maximum(offset, start), 0), UNKNOWN_LAG), UNKNOWN_LAG),
+            map(entries.shown, range(len(entries.groups))),
+            map(cache(shown_time), entries.data_ms.tolist()),
+            [None if positions.until_ms is None else shown_time(positions.until_ms)] * len(entries.groups),
+        )
+    )
+
+
+def _no_commit_at(time: str) -> str:
+    return f"the commit at {time} is not known: the group has committed since"
+
+
+def group_lags(groups: Mapping[str, GroupAnswer], rows: Iterable[LagRow]) -> list[GroupLag]:
+    """Return the lag of each group with rows, by group."""
+    by_group: dict[str, list[LagRow]] = {}
+    for row in rows:
+        by_group.setdefault(row.group, []).append(row)
+    found = []
+    for name, of_group in by_group.items():
+        statuses = [row.status for row in of_group if row.status is not None]
+        found.append(
+            GroupLag(
+                name,
+                groups[name].state,
+                len(groups[name].members),
+                str(group_status(statuses)) if statuses else None,
+                len(of_group),
+                *total_lag(of_group),
+                min(row.as_of for row in of_group),
+            )
+        )
+    return found
+
+
+def total_lag(rows: Iterable[LagRow]) -> TotalLag:
+    """Return the lag of these rows together."""
+    lags, seconds = [], []
+    for row in rows:
+        if row.lag is not None:
+            lags.append(row.lag)
+        if row.lag_seconds is not None:
+            seconds.append(row.lag_seconds)
+    return TotalLag(sum(lags) if lags else None, max(lags, default=None), max(seconds, default=None))
+
+
+class _Entries:
+    """The rows to compute, as columns: committed offsets, and assigned partitions without one.
+
+    ``places`` has their partitions, each at the time of commit and log end. ``newer`` are the rows whose group has
+    committed after that time. ``status_ms`` are the times at which statuses are evaluated. ``cut_ms`` is the time up to
+    which commits count; None: up to the end of the log.
+    """
+
+    def __init__(
+        self, groups: Mapping[str, GroupAnswer], data_ms: Mapping[int, int], positions: PositionSource
+    ) -> None:
+        held = [(name, group, sorted(offsets_of(group).items())) for name, group in sorted(groups.items())]
+        self.groups = [name for name, _, offsets in held for _ in offsets]
+        rows = [each for *_, offsets in held for each in offsets]
+        index: dict[Place, int] = {}
+        at = [index.setdefault(place, len(index)) for place, _ in rows]
+        times = [min(positions.at_ms, data_ms.get(group.log_partition, positions.at_ms)) for _, group, _ in held]
+        self.data_ms = np.repeat(np.array(times, dtype=np.int64), [len(offsets) for *_, offsets in held])
+        until_ms = positions.until_ms
+        at_ms = self.data_ms if until_ms is None else np.minimum(self.data_ms, until_ms)
+        self.places = Places(list(index), np.array(at, dtype=np.int64), at_ms)
+        self.offset = np.array([_NO_OFFSET if commit is None else commit[0] for _, commit in rows], dtype=np.int64)
+        committed = np.array([-1 if commit is None else commit[1] for _, commit in rows], dtype=np.int64)
+        is_newer = (committed > at_ms) & (at_ms < self.data_ms)
+        self.newer = np.flatnonzero(is_newer).tolist()
+        # without a commit since, a lag of that time is a lag at the data time, too: a log end only grows
+        self.status_ms = np.where(is_newer, at_ms, self.data_ms)
+        self.cut_ms = until_ms if (at_ms < self.data_ms).any() else None
+        self._shown = cache(shown_time)
+
+    def identity(self, row: int) -> tuple[str, str, int]:
+        """Group, topic and partition of a row."""
+        return (self.groups[row], *self.places.names[self.places.at[row]])
+
+    def named(self) -> list[Place]:
+        """The partition of each row."""
+        return [self.places.names[each] for each in self.places.at.tolist()]
+
+    def rows(self, rows: Int64s) -> Places:
+        """The partitions of some rows."""
+        return Places(self.places.names, self.places.at[rows], self.places.times_ms[rows])
+
+    def shown(self, row: int) -> str:
+        """The time of a row in ISO 8601."""
+        return self._shown(int(self.places.times_ms[row]))
+
+
+def offsets_of(group: GroupAnswer) -> dict[Place, tuple[int, int] | None]:
+    """Committed offset and its time in ms, by partition; None for one that is assigned without a commit.
+
+    A group that answers no offsets has neither. A commit whose time is not known has the time -1.
+    """
+    if not group.answers_offsets:
+        return {}
+    held: dict[Place, tuple[int, int] | None] = {
+        (each.topic, each.partition): (each.offset, -1 if each.committed_ms is None else each.committed_ms)
+        for each in group.offsets
+    }
+    for member in group.members:
+        for text in member.assignment:
+            topic, _, partition = text.rpartition("-")
+            held.setdefault((topic, int(partition)), None)
+    return held
+
+
+def _read(last_commits: LastCommits, groups: Collection[str], until_ms: int | None) -> WindowColumns:
+    return last_commits(groups, until_ms) if groups else WindowColumns.of({})
+
+
+def _statuses(
+    entries: _Entries, lag: Int64s, behind: Int64s, positions: PositionSource, windows: WindowColumns
+) -> list[str | None]:
+    """Status of each row, by the windows of those that lag."""
+    unknown = PartitionStatus.UNKNOWN.value
+    statuses: list[str | None] = [PartitionStatus.OK.value if each == 0 else unknown for each in lag.tolist()]
+    rows = behind.tolist()
+    if not rows:
+        return statuses
+    window_of = {identity: number for number, identity in enumerate(windows.identities)}
+    chosen = np.array([window_of.get(entries.identity(row), -1) for row in rows], dtype=np.int64)
+    sizes = np.where(chosen < 0, 0, np.diff(windows.first, append=0)[chosen])
+    first = np.append(0, np.cumsum(sizes))
+    # the index in `windows` of each commit of the chosen windows
+    commit = np.repeat(windows.first[chosen] - first[:-1], sizes) + np.arange(first[-1])
+    offset, committed_ms = windows.offset[commit], windows.committed_ms[commit]
+    ends = positions.ends_at(Places(entries.places.names, np.repeat(entries.places.at[behind], sizes), committed_ms))
+    lags = np.maximum(ends - np.maximum(offset, 0), 0)
+    of_behind = partition_statuses(
+        CommitLags(first, offset, committed_ms, lags), lag[behind], entries.status_ms[behind]
+    )
+    for row, status in zip(rows, of_behind, strict=True):
+        statuses[row] = status
+    return statuses
+
+
+def _with_none(values: Int64s, unknown: int) -> list[int | None]:
+    listed: list[int | None] = values.tolist()
+    for row in np.flatnonzero(values == unknown).tolist():
+        listed[row] = None
+    return listed

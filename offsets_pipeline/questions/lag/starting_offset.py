@@ -1,0 +1,109 @@
+"""Where a consumer of a group would start, and why (R29)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from offsets_pipeline.common.clock import duration_ms, shown_time
+from offsets_pipeline.errors import InvalidReset, InvalidTime
+
+if TYPE_CHECKING:
+    from offsets_pipeline.ingest.topic_positions.positions import Position
+    from offsets_pipeline.questions.query.describe import OffsetAnswer
+
+_BY_DURATION = "by_duration:"
+
+
+class Strategy(StrEnum):
+    """A strategy of auto.offset.reset."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    NONE = "none"
+    BY_DURATION = "by_duration"
+
+
+class ResetPolicy(NamedTuple):
+    """`auto.offset.reset`: a strategy, and for `by_duration` the duration in ms."""
+
+    strategy: Strategy
+    duration_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StartingOffset:
+    """Where a consumer would start. ``offset`` is None if it would fail, or if that depends on unknown positions."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int | None
+    committed_offset: int | None
+    strategy: str
+    reason: str
+
+
+def parse_reset(text: str) -> ResetPolicy:
+    """Return the policy of a value of auto.offset.reset, by_duration with ISO 8601 as PT1H30M. Raises InvalidReset."""
+    if text.startswith(_BY_DURATION):
+        try:
+            back_ms = duration_ms(text.removeprefix(_BY_DURATION))
+        except InvalidTime as error:
+            raise InvalidReset(f"{text!r} is not allowed: {error}") from None
+        if back_ms < 0:
+            raise InvalidReset(f"{text!r} is not allowed: its duration is negative; write it like by_duration:PT1H")
+        return ResetPolicy(Strategy.BY_DURATION, back_ms)
+    if text not in (Strategy.EARLIEST, Strategy.LATEST, Strategy.NONE):
+        raise InvalidReset(f"{text!r} is not earliest, latest, none or by_duration:PT1H")
+    return ResetPolicy(Strategy(text))
+
+
+def starting_offset(
+    group: str,
+    place: tuple[str, int],
+    committed: OffsetAnswer | None,
+    policy: ResetPolicy,
+    position: Position | None,
+    now_ms: int,
+) -> StartingOffset:
+    """Return where a consumer of a group would start in a partition (R29).
+
+    ``position`` has the partition's start and end, and for `by_duration` one time; None if it is not known.
+    """
+
+    def answer(offset: int | None, strategy: str, reason: str) -> StartingOffset:
+        held = None if committed is None else committed.offset
+        return StartingOffset(group, *place, offset, held, strategy, reason)
+
+    unstable = ""
+    if committed is not None:
+        if committed.pending:
+            unstable = "; a consumer waits first: an open transaction has a newer commit (UNSTABLE_OFFSET_COMMIT)"
+        if position is None or position.earliest <= committed.offset <= position.latest:
+            return answer(committed.offset, "committed", "the group committed this offset" + unstable)
+        side = "below the log start" if committed.offset < position.earliest else "above the log end"
+        why = f"the committed offset {committed.offset} is {side}"
+    else:
+        why = "the group has no committed offset"
+    offset, reason = _by_policy(policy, position, now_ms)
+    return answer(offset, policy.strategy, f"{why}, and {reason}{unstable}")
+
+
+def _by_policy(policy: ResetPolicy, position: Position | None, now_ms: int) -> tuple[int | None, str]:
+    if policy.strategy is Strategy.NONE:
+        return None, "none makes the consumer fail"
+    if position is None:
+        return None, f"the position that {policy.strategy} stands for is not known"
+    if policy.strategy is Strategy.EARLIEST:
+        return position.earliest, "earliest is the log start"
+    if policy.strategy is Strategy.LATEST:
+        return position.latest, "latest is the log end"
+    since = shown_time(now_ms - policy.duration_ms)
+    if not position.times:
+        return None, f"no sample is as old as {since}, which by_duration stands for"
+    offset = position.times[0].offset
+    if offset is None:
+        return position.latest, f"no record is of {since} or later, so by_duration is the log end"
+    return max(offset, position.earliest), f"by_duration is the first record of {since} or later"

@@ -1,0 +1,207 @@
+"""Groups and offsets as of a time or a position of the log: a columnar replay of the log up to there.
+
+`offsets_as_of` answers in the shape of `describe`; `state_as_of` returns rows of the state tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from offsets_pipeline.errors import InvalidTime
+from offsets_pipeline.questions.history.log_history import LogHistory
+from offsets_pipeline.questions.query.describe import (
+    GROUP_COLUMNS,
+    OFFSET_COLUMNS,
+    GroupAnswer,
+    by_group,
+    group_answers,
+)
+from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.semantics.group_facts import described
+from offsets_pipeline.semantics.log_row import of_groups
+from offsets_pipeline.store.log.log_reader import as_input
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from offsets_pipeline.questions.history.log_history import Completeness
+    from offsets_pipeline.questions.query.describe import Group
+    from offsets_pipeline.semantics.effects import Effects
+    from offsets_pipeline.store.store_snapshot import StoreSnapshot
+
+_PENDING = ["log_partition", "group_id", "topic", "partition", "misplaced"]
+
+
+@dataclass(frozen=True)
+class PartitionAsOf:
+    """End and completeness of the replay of a log partition.
+
+    ``end`` is the first record offset that was not replayed. The answer is exact if ``end`` is at least
+    ``complete_from``; at times before ``complete_since_ms`` it may not be. None: exact at every time.
+    """
+
+    log_partition: int
+    end: int
+    complete_from: int
+    complete_since_ms: int | None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no record that decides the answer is missing."""
+        return self.end >= self.complete_from
+
+
+@dataclass(frozen=True)
+class AsOfAnswer:
+    """Groups by group id, as `describe_groups` returns them, and how far each log partition was replayed.
+
+    ``log_incarnation`` is that of the log which was replayed. Log partitions without records are missing.
+    """
+
+    groups: dict[str, GroupAnswer]
+    partitions: list[PartitionAsOf]
+    log_incarnation: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no record is missing that decides an answer: none was cleaned or compacted away."""
+        return all(each.is_complete for each in self.partitions)
+
+    @property
+    def complete_since_ms(self) -> int | None:
+        """Answers about this time or later ones are exact, in ms since 1970; None: about every time."""
+        return max(
+            (each.complete_since_ms for each in self.partitions if each.complete_since_ms is not None), default=None
+        )
+
+
+def offsets_as_of(
+    store: str | StoreSnapshot,
+    *,
+    time_ms: int | None = None,
+    positions: Mapping[int, int] | None = None,
+    group_ids: Collection[str] | None = None,
+) -> AsOfAnswer:
+    """Return the groups and offsets of a store as they were at a time or at a position of the log.
+
+    Reads the newest log incarnation, without Spark and without the state tables.
+
+    Args:
+        store: the store's folder, or a snapshot of it.
+        time_ms: in ms since 1970. In each log partition the first record with a later timestamp, and all records after
+            it, do not count (as in `export-segments --as-of`).
+        positions: by log partition, the first record offset that does not count. Other log partitions do not answer.
+        group_ids: these groups; None: all groups that are listed.
+
+    Raises:
+        InvalidTime: not exactly one of ``time_ms`` and ``positions`` is given, or a log partition does not exist.
+        NoSuchStore, NotAStore, StoreMismatch, DamagedTable, UnsupportedTable: as `LogHistory`.
+    """
+    if (time_ms is None) == (positions is None):
+        raise InvalidTime("the state is as of a time or of positions: give one of both")
+    history = store if isinstance(store, LogHistory) else LogHistory(store)
+    offsets_partitions = history.current_log.offsets_partitions
+    for partition in positions or ():
+        if not 0 <= partition < offsets_partitions:
+            raise InvalidTime(
+                f"cannot read log partition {partition}: {history.location} has the log partitions 0 to "
+                f"{offsets_partitions - 1}"
+            )
+    state = state_as_of(history, time_ms=time_ms, positions=positions, group_ids=group_ids)
+    groups = groups_of(state, offsets_partitions, group_ids)
+    return AsOfAnswer(groups, list(state.partitions.values()), history.current_log.number)
+
+
+def groups_of(
+    state: StateAsOf, offsets_partitions: int, group_ids: Collection[str] | None = None
+) -> dict[str, GroupAnswer]:
+    """Return groups of a state by group id: all listed groups, or the existing groups among ``group_ids``."""
+    groups, offsets = state.groups.select(GROUP_COLUMNS), state.offsets.select(OFFSET_COLUMNS)
+    are_named = group_ids is not None
+    return group_answers(groups, offsets, state.pending, state.topic_names, offsets_partitions, are_named=are_named)
+
+
+@dataclass(frozen=True)
+class StateAsOf:
+    """The groups, offsets and records of groups as rows of the state tables, and the names of topic ids.
+
+    ``pending`` has the topic partitions with pending commits (R17) by log partition and group id.
+    """
+
+    groups: pa.Table
+    offsets: pa.Table
+    records: pa.Table
+    pending: dict[Group, set[tuple[str, int]]]
+    topic_names: dict[str, str]
+    partitions: dict[int, PartitionAsOf] = field(default_factory=dict)
+
+
+def state_as_of(
+    history: LogHistory,
+    *,
+    time_ms: int | None = None,
+    positions: Mapping[int, int] | None = None,
+    group_ids: Collection[str] | None = None,
+) -> StateAsOf:
+    """The state of the newest log incarnation at a time or a position.
+
+    Args:
+        history: the log.
+        time_ms: replay each log partition up to its first record with a later timestamp (as `export-segments --as-of`).
+        positions: replay these log partitions only, each up to this record offset, which is left out.
+        group_ids: these groups only.
+
+    Raises DamagedTable, UnsupportedTable.
+    """
+    incarnation = history.current_log
+    homes = history.homes(group_ids, incarnation)
+    wanted = None if homes is None else set(homes)
+    if positions is not None:
+        wanted = set(positions) if wanted is None else wanted & set(positions)
+    log = history.read(incarnation, as_of_ms=time_ms, partitions=wanted, ends=positions or {})
+    replay = Replay(incarnation.offsets_partitions, semantics=history.semantics)
+    found: dict[int, Completeness] = {}
+    for partition, rows in log.runs():
+        if partition not in found:
+            found[partition] = history.completeness(incarnation, partition)
+        found[partition].add(rows)
+        replay.add(as_input(rows if group_ids is None else of_groups(rows, group_ids), INPUT_SCHEMA))
+    state = _state(replay.effects(), history)
+    cut = {at: end for at, end in log.ends.items() if at not in found or not found[at].is_complete_at(end)}
+    found |= _read_on(history, cut)
+    for partition, known in sorted(found.items()):
+        end = log.ends.get(partition, known.end)
+        state.partitions[partition] = PartitionAsOf(partition, end, known.complete_from, known.complete_since_ms)
+    return state
+
+
+def _read_on(history: LogHistory, partitions: Collection[int]) -> dict[int, Completeness]:
+    """From where on log partitions are complete, by all of their records: these are cut off before that position."""
+    found = {partition: history.completeness(history.current_log, partition) for partition in partitions}
+    columns = ("log_partition", "record_offset", "record_timestamp", "key", "control_type")
+    if partitions:
+        for partition, rows in history.read(history.current_log, partitions=partitions, columns=columns).runs():
+            found[partition].add(rows)
+    return found
+
+
+def _state(effects: Effects, history: LogHistory) -> StateAsOf:
+    names = history.topic_names()
+    for topic_id, topic in effects.topics:
+        names[topic_id] = min(topic, names.get(topic_id, topic))  # R35
+    # under `classic` a commit's fact without a value says that the group holds no offset; a replay from the start
+    # has no older fact that it could remove
+    commits = effects.group_commits.filter(effects.group_commits["value_offset"].is_valid())
+    facts = pa.concat_tables([effects.group_records, commits]).sort_by(
+        [("log_partition", "ascending"), ("group_id", "ascending")]
+    )
+    return StateAsOf(
+        groups=described(facts, history.current_log.offsets_partitions, history.semantics),
+        offsets=effects.offsets,
+        records=facts,
+        pending=by_group((row["log_partition"], row) for row in effects.pending.select(_PENDING).to_pylist()),
+        topic_names=names,
+    )

@@ -1,0 +1,129 @@
+"""Lists the connectors of a worker and their offsets, without Spark (R30, R32)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from offsets_pipeline.connect.connector_offsets import (
+    OffsetRecord,
+    answering_offsets,
+    sink_answer,
+    sink_group,
+    source_answer,
+)
+from offsets_pipeline.errors import NoSuchConnector, StoreMismatch
+from offsets_pipeline.fold.state.merge_on_read import CONNECT
+from offsets_pipeline.fold.state.published_rows import connect_rows
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.semantics.connect_keys import ConnectRecordType
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.reader import names_in_order
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from offsets_pipeline.connect.connector_offsets import ConnectorOffset
+    from offsets_pipeline.questions.query.state_reader import StateReader
+
+_TYPE = ConnectRecordType
+#: Columns of the view `connectors`, in the order of ConnectorInfo.
+_OF_VIEW = ("name", "type", "state", "worker_id", "target_state", "task_count", "group_id")
+
+
+@dataclass(frozen=True)
+class ConnectorInfo:
+    """A connector. A field is None if no store has it.
+
+    ``tasks`` counts the tasks with a state, ``offsets`` the source partitions with an offset.
+    """
+
+    name: str
+    type: str | None = None
+    state: str | None = None
+    worker_id: str | None = None
+    target_state: str | None = None
+    tasks: int = 0
+    group_id: str | None = None
+    offsets: int = 0
+
+
+def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
+    """Return the connectors of a worker by name, from the stores of its topics.
+
+    A store of configurations has all connectors. Without it, a connector counts if it has a state or an offset.
+    """
+    stores = [(reader.properties.topic_kind, reader.current.newest(CONNECT, CONNECT.columns)) for reader in readers]
+    offsets = Counter(
+        chain.from_iterable(connect_rows("connector_offsets", [each])["connector"].to_pylist() for each in stores)
+    )
+    return [
+        ConnectorInfo(*(*(row[name] for name in _OF_VIEW), offsets[row["name"]]))
+        for row in connect_rows("connectors", stores).to_pylist()
+    ]
+
+
+def describe_connector(reader: StateReader, connector: str, configs: StateReader | None = None) -> dict[str, list[Any]]:
+    """The answer to `GET /connectors/{connector}/offsets`.
+
+    A store of a topic of Connect answers for source connectors. A store of `__consumer_offsets` answers for sink
+    connectors, by the connector's group. ``configs`` reads the store of `config.storage.topic`: it has the group of a
+    sink connector with `consumer.override.group.id`, and connectors without an offset.
+
+    Raises NoSuchConnector if no log has a record of the connector, StoreMismatch for a store of another kind.
+    """
+    kinds = TopicKind.CONNECT_OFFSETS, TopicKind.CONNECT, TopicKind.CONSUMER_OFFSETS
+    reader.properties.require_topic_kind(reader.location, *kinds)
+    config = None if configs is None else _config(configs, connector)
+    if reader.properties.topic_kind is not TopicKind.CONSUMER_OFFSETS:
+        return _described_source(reader, connector, config)
+    if configs is not None and config is None:
+        raise NoSuchConnector(f"Connector {connector} not found: {configs.location} has no configuration of it")
+    if config is not None and config.group_id is None:
+        raise StoreMismatch(
+            f"{connector} is a source connector, and {reader.location} has offsets of sink connectors alone; "
+            "name the store of offset.storage.topic"
+        )
+    group_id = (config and config.group_id) or sink_group(connector, {})
+    groups = describe_groups(reader, [group_id])
+    offsets = groups[group_id].offsets if group_id in groups else []
+    return sink_answer({(each.topic, each.partition): each.offset for each in offsets})
+
+
+def _described_source(reader: StateReader, connector: str, config: ConnectorInfo | None) -> dict[str, list[Any]]:
+    found = _offsets(reader, connector)
+    if connector in found:
+        return source_answer(found[connector])
+    if config is not None and config.group_id is not None:
+        raise StoreMismatch(
+            f"{connector} is a sink connector: its offsets are those of the group {config.group_id}; "
+            "name the store of __consumer_offsets"
+        )
+    if config is None and not _is_in_owned_log(reader, connector):
+        raise NoSuchConnector(f"Connector {connector} not found: {reader.location} has no offsets of it")
+    return source_answer([])  # it never wrote an offset
+
+
+def _config(reader: StateReader, connector: str) -> ConnectorInfo | None:
+    """A connector in a store of `config.storage.topic`, or None. Raises StoreMismatch for a store of another kind."""
+    reader.properties.require_topic_kind(reader.location, TopicKind.CONNECT_CONFIGS)
+    return next((each for each in list_connectors([reader]) if each.name == connector), None)
+
+
+def _is_in_owned_log(reader: StateReader, connector: str) -> bool:
+    """Whether a connector of an owned store exists, by a record of any type."""
+    if reader.properties.topic_kind is not TopicKind.CONNECT:
+        return False
+    return len(reader.current.newest(CONNECT, ("raw_key",), {"connector": names_in_order([connector])})) > 0
+
+
+def _offsets(reader: StateReader, connector: str) -> dict[str, list[ConnectorOffset]]:
+    only = {"record_type": [str(_TYPE.OFFSET)], "connector": names_in_order([connector])}
+    rows = reader.current.newest(CONNECT, [name.removesuffix("_us") for name in OffsetRecord._fields], only)
+    # Arrow imports pandas to convert a time
+    columns = (each.cast(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in rows.columns)
+    return answering_offsets(map(OffsetRecord._make, zip(*(each.to_pylist() for each in columns), strict=True)))

@@ -1,0 +1,239 @@
+"""Descriptions of groups as a coordinator gives them: state, members, committed offsets (R14, R17, R33-R35)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, are_answered
+from offsets_pipeline.kafka.record.decode import decode_value
+from offsets_pipeline.semantics.answering import answering_rows, answers_offsets
+from offsets_pipeline.semantics.effects import in_milliseconds
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.reader import names_in_order
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    import pyarrow as pa
+
+    from offsets_pipeline.questions.query.state_reader import StateReader
+    from offsets_pipeline.store.delta.data_file import Only
+
+    Group = tuple[int, str]
+    Offset = tuple[str, int, int, int | None, str, int | None]  # the first fields of OffsetAnswer, and `committed_ms`
+
+#: Columns of `groups` without times, for which Arrow imports pandas.
+GROUP_COLUMNS = (
+    *("log_partition", "group_id", "group_type", "state", "protocol_type", "protocol"),
+    *("group_epoch", "assignment_epoch", "misplaced", "members"),
+)
+OFFSET_COLUMNS = (
+    *("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata"),
+    *("commit_timestamp", "misplaced"),
+)
+_TARGET_ASSIGNMENT = 7  # record type: the target assignment of a member of a KIP-848 group
+
+
+@dataclass(frozen=True)
+class OffsetAnswer:
+    """A committed offset as a fetch answers it; if it is ``pending``, a read of stable offsets has to wait (R17).
+
+    ``log_end_offset`` and ``lag``, the difference, are None unless a broker was asked. ``committed_ms`` is the time of
+    the commit in ms since 1970, None if it is not known.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int | None
+    metadata: str
+    pending: bool = False
+    log_end_offset: int | None = None
+    lag: int | None = None
+    committed_ms: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class MemberAnswer:
+    """A member of a group; ``assignment`` lists "topic-partition", with the topic's id if its name is unknown.
+
+    ``subscribed_topics`` is None if the log does not tell them. ``target_assignment`` is None unless it was asked for
+    and the group has one.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: list[str]
+    subscribed_topics: list[str] | None
+    member_epoch: int | None = None
+    target_assignment: list[str] | None = None
+
+
+@dataclass
+class GroupAnswer:
+    """A group as a coordinator describes it; a ``misplaced`` group is only listed (R1)."""
+
+    type: str
+    state: str
+    protocol_type: str
+    assignor: str
+    group_epoch: int | None
+    log_partition: int
+    misplaced: bool
+    members: list[MemberAnswer] = field(default_factory=list)
+    offsets: list[OffsetAnswer] = field(default_factory=list)
+    assignment_epoch: int | None = None
+
+    @property
+    def answers_offsets(self) -> bool:
+        """Whether a fetch answers its offsets."""
+        return answers_offsets(self.type, misplaced=self.misplaced)
+
+    @property
+    def last_commit_ms(self) -> int | None:
+        """The time of the newest of the committed offsets, in ms since 1970; None without one."""
+        return max((each.committed_ms for each in self.offsets if each.committed_ms is not None), default=None)
+
+
+def describe_groups(
+    reader: StateReader, group_ids: Collection[str] | None = None, *, targets: bool = False
+) -> dict[str, GroupAnswer]:
+    """Return descriptions by group id: of all listed groups, or of those in ``group_ids`` that exist.
+
+    With ``targets`` members have their target assignments.
+    """
+    reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
+    if group_ids is not None and not group_ids:
+        return {}
+    only: dict[str, list[int] | list[str]] = {}
+    offsets_partitions = reader.current.offsets_partitions
+    if group_ids is not None:
+        only["group_id"] = names_in_order(group_ids)
+        if not reader.current.semantics.is_classic:  # R1: rows in other log partitions answer nothing
+            only["log_partition"] = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
+    names = reader.topic_names()
+    answers = group_answers(
+        reader.current.newest(DESCRIBED, GROUP_COLUMNS, only),
+        reader.current.newest(OFFSETS, OFFSET_COLUMNS, only),
+        pending_by_group(reader),
+        names,
+        offsets_partitions,
+        are_named=group_ids is not None,
+    )
+    if targets:
+        _add_targets(reader, only, answers, names)
+    return answers
+
+
+def group_answers(
+    groups: pa.Table,
+    offsets: pa.Table,
+    pending: Mapping[Group, Collection[tuple[str, int]]],
+    names: Mapping[str, str],
+    offsets_partitions: int,
+    *,
+    are_named: bool,
+) -> dict[str, GroupAnswer]:
+    """Return answers by group id: of all listed groups, or if they are named, of those that exist.
+
+    Args:
+        groups: rows of `groups`, with GROUP_COLUMNS.
+        offsets: the newest rows of offsets, with OFFSET_COLUMNS.
+        pending: topic partitions with pending commits.
+        names: names of topic ids.
+        offsets_partitions: R1's n.
+        are_named: whether the question names its groups.
+    """
+    held = _answered_offsets(offsets)
+    answers: dict[str, GroupAnswer] = {}
+    for name, row in answering_rows(groups.to_pylist(), offsets_partitions).items():
+        if are_named and row["misplaced"]:
+            continue
+        answers[name] = _group(row, names, offsets_partitions)
+        if answers[name].answers_offsets:
+            at = row["log_partition"], name
+            answers[name].offsets = [
+                OffsetAnswer(*each[:-1], pending=each[:2] in pending.get(at, ()), committed_ms=each[-1])
+                for each in held.get(at, ())
+            ]
+    return answers
+
+
+def _answered_offsets(rows: pa.Table) -> dict[Group, list[Offset]]:
+    rows = in_milliseconds(rows.filter(are_answered(rows)).drop_columns("misplaced"))
+    found: dict[Group, list[Offset]] = defaultdict(list)
+    for log_partition, group_id, *offset in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        found[log_partition, group_id].append((*offset,))
+    for offsets in found.values():
+        offsets.sort(key=itemgetter(0, 1))
+    return found
+
+
+def pending_by_group(reader: StateReader) -> dict[Group, set[tuple[str, int]]]:
+    """Return the topic partitions with pending commits (R17) by log partition and group id."""
+    return by_group((at, each) for at, progress in reader.current.progress.items() for each in progress.pending)
+
+
+def by_group(pending: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[Group, set[tuple[str, int]]]:
+    """Return the topic partitions of pending commits by log partition and group id, without misplaced groups."""
+    found: dict[Group, set[tuple[str, int]]] = defaultdict(set)
+    for at, each in pending:
+        if not each["misplaced"]:
+            found[at, each["group_id"]].add((each["topic"], each["partition"]))
+    return found
+
+
+def _group(row: Mapping[str, Any], names: Mapping[str, str], offsets_partitions: int) -> GroupAnswer:
+    answer = defaultdict(lambda: None) if row["misplaced"] else row  # R1: a misplaced group is only listed
+    return GroupAnswer(
+        type=row["group_type"],
+        state=row["state"],
+        protocol_type=row["protocol_type"],
+        assignor=answer["protocol"] or "",
+        group_epoch=answer["group_epoch"],
+        assignment_epoch=answer["assignment_epoch"],
+        log_partition=partition_for(row["group_id"], offsets_partitions),
+        misplaced=row["misplaced"],
+        members=[_member(member, names) for member in answer["members"] or ()],
+    )
+
+
+def _member(member: dict[str, Any], names: Mapping[str, str]) -> MemberAnswer:
+    return MemberAnswer(
+        member_id=member["member_id"],
+        instance_id=member["instance_id"],
+        client_id=member["client_id"],
+        host=member["client_host"],
+        assignment=sorted(
+            f"{each['topic'] or names.get(each['topic_id'], each['topic_id'])}-{each['partition']}"
+            for each in member["assignment"] or ()
+        ),
+        subscribed_topics=member["subscribed_topics"],
+        member_epoch=member["member_epoch"],
+    )
+
+
+def _add_targets(reader: StateReader, only: Only, answers: dict[str, GroupAnswer], names: dict[str, str]) -> None:
+    rows = reader.current.newest(RECORDS, RECORDS.columns, {**only, "record_type": [_TARGET_ASSIGNMENT]})
+    targets = {
+        (row["group_id"], row["record_key"]): row
+        for row in rows.to_pylist()
+        if row["value_offset"] is not None and row["value_offset"] > (row["tombstone_offset"] or -1)
+    }
+    for name, group in answers.items():
+        for number, member in enumerate(group.members):
+            row = targets.get((name, member.member_id))
+            if row is not None and row["log_partition"] == group.log_partition:
+                topics = decode_value(_TARGET_ASSIGNMENT, row["value"]).fields["topic_partitions"]
+                target = sorted(
+                    f"{names.get(each['topic_id'], each['topic_id'])}-{partition}"
+                    for each in topics
+                    for partition in each["partitions"]
+                )
+                group.members[number] = replace(member, target_assignment=target)

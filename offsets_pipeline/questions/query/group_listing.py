@@ -1,0 +1,129 @@
+"""Groups by name pattern, offsets with the members that consume them, and a line of figures for each group."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import translate
+from typing import TYPE_CHECKING, NamedTuple
+
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED, answering_rows
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.reader import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from offsets_pipeline.questions.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
+    from offsets_pipeline.questions.query.state_reader import StateReader
+
+_PATTERN = re.compile(r"[*?]")
+
+
+@dataclass(frozen=True)
+class GroupFigures:
+    """A group, its number of members and committed offsets, and the time of its last commit in ISO 8601.
+
+    ``lag`` is the sum over its committed offsets, as of the time ``lag_as_of``; None where no lag of them is known.
+    """
+
+    group: str
+    type: str
+    state: str
+    protocol_type: str
+    members: int
+    offsets: int
+    topics: int
+    last_commit: str | None
+    cluster: str
+    lag: int | None = None
+    lag_as_of: str | None = None
+
+
+class ConsumedPartition(NamedTuple):
+    """A partition with a committed offset of a group, or assigned to a member; without one, its fields are None."""
+
+    topic: str
+    partition: int
+    offset: OffsetAnswer | None
+    member: MemberAnswer | None
+
+
+def is_pattern(name: str) -> bool:
+    """Return whether a name stands for several groups: `*` for any text, `?` for one character."""
+    return _PATTERN.search(name) is not None
+
+
+def matching(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    """Return the names that equal or match one of the patterns, in order."""
+    exact = set(patterns)
+    translated = (translate(each.replace("[", "[[]")) for each in patterns if is_pattern(each))
+    found = re.compile("|".join(translated) or "(?!)")
+    return [name for name in names if name in exact or found.fullmatch(name)]
+
+
+def without_match(patterns: Sequence[str], groups: Collection[str]) -> list[str]:
+    """Return the names and patterns that match none of the groups, in order, each once."""
+    return [each for each in dict.fromkeys(patterns) if not matching(groups, [each])]
+
+
+def describe_matching(
+    reader: StateReader, patterns: Sequence[str] | None, *, targets: bool = False
+) -> dict[str, GroupAnswer]:
+    """Return `describe_groups` of the groups with these names or patterns; None: of all listed groups."""
+    if patterns is not None and any(map(is_pattern, patterns)):
+        reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
+        groups = reader.current.newest(DESCRIBED, ("log_partition", "group_id", "state")).to_pylist()
+        patterns = matching(answering_rows(groups, reader.current.offsets_partitions), patterns)
+    return describe_groups(reader, patterns, targets=targets)
+
+
+def consumed_partitions(group: GroupAnswer) -> list[ConsumedPartition]:
+    """Return the partitions with a committed offset or a member of the group, by topic and partition."""
+    members = {name: member for member in group.members for name in member.assignment}
+    offsets = {f"{each.topic}-{each.partition}": each for each in group.offsets}
+    found = []
+    for name in offsets.keys() | members.keys():
+        topic, _, partition = name.rpartition("-")
+        found.append(ConsumedPartition(topic, int(partition), offsets.get(name), members.get(name)))
+    return sorted(found, key=lambda each: each[:2])
+
+
+def list_groups(reader: StateReader, topics: Sequence[str] | None = None) -> list[GroupFigures]:
+    """Return a line for each listed group, by name. A misplaced group has no members and offsets (R1).
+
+    ``topics``: only groups with a committed offset in one of these topics.
+    """
+    reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
+    tables = reader.relations
+    of_topics = f"bool_or(topic IN ({', '.join(map(quoted, topics))}))" if topics else "NULL"
+    figures = (
+        "SELECT log_partition, group_id, count(*) AS offsets, count(DISTINCT topic) AS topics, "
+        f"{of_topics} AS of_topics, epoch_us(max(commit_timestamp)) // 1000 AS last_ms "
+        f"FROM {tables.newest(OFFSETS)} WHERE {OFFSETS.answered} GROUP BY log_partition, group_id"
+    )
+    rows = tables.select(
+        "SELECT g.log_partition, g.group_id, group_type, state, protocol_type, offsets, topics, of_topics, last_ms, "
+        "CASE WHEN NOT misplaced THEN len(members) END AS members "
+        f"FROM {tables.newest(DESCRIBED)} g LEFT JOIN ({figures}) f "
+        f"ON f.log_partition = g.log_partition AND f.group_id = g.group_id AND {ANSWERS} AND NOT {HIDES_OFFSETS} "
+        f"WHERE {IS_LISTED}"
+    ).to_pylist()
+    return [
+        GroupFigures(
+            row["group_id"],
+            row["group_type"],
+            row["state"],
+            row["protocol_type"],
+            row["members"] or 0,
+            row["offsets"] or 0,
+            row["topics"] or 0,
+            None if row["last_ms"] is None else shown_time(row["last_ms"]),
+            reader.cluster,
+        )
+        for row in answering_rows(rows, reader.current.offsets_partitions).values()
+        if topics is None or row["of_topics"]
+    ]

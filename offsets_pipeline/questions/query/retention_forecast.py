@@ -1,0 +1,155 @@
+"""A retention forecast: which offsets and groups expire when, by which rule (R18-R21).
+
+Its inputs are groups, committed offsets and open transactions, as of the end of the log or as of the past.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow.compute as pc
+
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS
+from offsets_pipeline.questions.query.describe import pending_by_group
+from offsets_pipeline.semantics.effects import in_milliseconds
+from offsets_pipeline.semantics.group import Group
+from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
+from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.semantics.partitioning import is_misplaced
+from offsets_pipeline.semantics.retention import RetentionInputs, Rule
+from offsets_pipeline.semantics.topic_kind import TopicKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import pyarrow as pa
+
+    from offsets_pipeline.questions.history.log_history import LogHistory
+    from offsets_pipeline.questions.query.as_of import StateAsOf
+    from offsets_pipeline.questions.query.state_reader import StateReader
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.retention import Expiry, GroupForecast
+
+_OFFSETS = ("log_partition", "group_id", "topic", "partition", "commit_timestamp", "expire_timestamp")
+_ANSWERED = ("committed_offset", "misplaced")
+_RECORDS = ("log_partition", "group_id", "record_type", "record_key", "value_offset", "value", "tombstone_offset")
+_BEHIND_ALL = (2**31, "")
+
+NOW, LATER, HELD = "now", "later", "held"
+_RANKS = {NOW: 0, LATER: 1, HELD: 2}
+
+
+class ForecastRow(NamedTuple):
+    """An offset that expires; without topic and partition, a group that is removed.
+
+    ``when`` is NOW, LATER or HELD. HELD means that an open transaction keeps it. ``expires`` is the time of expiry in
+    ISO 8601, None for a group without offsets.
+    """
+
+    when: str
+    expires: str | None
+    group: str
+    topic: str | None
+    partition: int | None
+    rule: str
+    reason: str
+
+
+def forecast_rows(forecasts: Iterable[GroupForecast], now_ms: int, until_ms: int) -> list[ForecastRow]:
+    """Return the rows that expire until ``until_ms``: first NOW, then LATER in the order of time, then HELD."""
+    found: list[tuple[tuple[object, ...], ForecastRow]] = []
+    for forecast in forecasts:
+        for expiry in forecast.expiries:
+            if expiry.at_ms is not None and expiry.is_over(until_ms):
+                row = _offset_row(expiry, expiry.at_ms, now_ms)
+                found.append((_sort_key(row, expiry.at_ms), row))
+        if forecast.is_emptied(until_ms):
+            row = _group_row(forecast, now_ms)
+            found.append((_sort_key(row, forecast.emptied_at_ms), row))
+    return [row for _, row in sorted(found, key=itemgetter(0))]
+
+
+def _offset_row(expiry: Expiry, at_ms: int, now_ms: int) -> ForecastRow:
+    when = NOW if expiry.is_due(now_ms) else HELD if expiry.rule is Rule.PENDING else LATER
+    number, _, reason = expiry.rule.value.partition(": ")
+    counted = "" if expiry.basis is None else f"; {expiry.basis.value}"
+    return ForecastRow(when, shown_time(at_ms), expiry.group_id, *expiry.where, number, reason + counted)
+
+
+def _group_row(forecast: GroupForecast, now_ms: int) -> ForecastRow:
+    last = max((each.at_ms for each in forecast.expiries if each.at_ms is not None), default=None)
+    expires = None if last is None else shown_time(last)
+    if forecast.has_open_transaction:
+        return ForecastRow(HELD, expires, forecast.group_id, None, None, "R20", "the group has an open transaction")
+    when = NOW if forecast.is_removed(now_ms) else LATER
+    reason = "the group has no offsets" if expires is None else "the group is removed with its last offset"
+    return ForecastRow(when, expires, forecast.group_id, None, None, "R21", reason)
+
+
+def _sort_key(row: ForecastRow, at_ms: int | None) -> tuple[object, ...]:
+    """A group comes after its offsets."""
+    at_ms = at_ms if row.when == LATER else None
+    return _RANKS[row.when], at_ms or 0, row.group, row.topic is None, row.topic or "", row.partition or 0
+
+
+class Times(NamedTuple):
+    """The times of a committed offset that decide when it expires (R19), in milliseconds."""
+
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int | None
+
+
+def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
+    """Yield the retention inputs of each group that exists, in the order of log partition and group id.
+
+    Raises StoreMismatch for a store with a topic of Kafka Connect.
+    """
+    reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
+    offsets, records = reader.current.newest(OFFSETS, (*_OFFSETS, *_ANSWERED)), reader.current.newest(RECORDS, _RECORDS)
+    of_log = reader.current.offsets_partitions, reader.current.semantics
+    yield from _inputs(offsets, records, pending_by_group(reader), *of_log)
+
+
+def retention_inputs_as_of(state: StateAsOf, history: LogHistory) -> Iterator[RetentionInputs]:
+    """Yield the retention inputs of a state of the past."""
+    offsets, records = state.offsets.select((*_OFFSETS, *_ANSWERED)), state.records.select(_RECORDS)
+    of_log = history.current_log.offsets_partitions, history.semantics
+    yield from _inputs(offsets, records, state.pending, *of_log)
+
+
+def _inputs(
+    offset_rows: pa.Table,
+    record_rows: pa.Table,
+    pending: Mapping[tuple[int, str], set[tuple[str, int]]],
+    offsets_partitions: int,
+    semantics: CoordinatorSemantics,
+) -> Iterator[RetentionInputs]:
+    """The inputs of the groups with these rows of offsets and of groups' records."""
+    is_visible = pc.and_not(offset_rows["committed_offset"].is_valid(), offset_rows["misplaced"])
+    offsets, records = _by_group(offset_rows.filter(is_visible).select(_OFFSETS)), _by_group(record_rows)
+    held_at, held = next(offsets, (_BEHIND_ALL, iter(())))
+    for at, rows in records:
+        while held_at < at:  # offsets that a group tombstone left behind (R14)
+            held_at, held = next(offsets, (_BEHIND_ALL, iter(())))
+        log_partition, group_id = at
+        live = live_records(GroupRecordRow._make(row[2:]) for row in rows)
+        if live is None or is_misplaced(group_id, log_partition, offsets_partitions, semantics):  # R1
+            continue
+        yield RetentionInputs(
+            group_id,
+            Group(*live),
+            {TopicPartition(*row[2:4]): Times(*row[4:]) for row in held} if held_at == at else {},
+            pending.get(at, set()),
+        )
+
+
+def _by_group(rows: pa.Table) -> Iterator[tuple[tuple[int, str], Iterator[tuple[Any, ...]]]]:
+    """Rows by log partition and group id, their first two columns, in this order; timestamps become milliseconds."""
+    batches = rows.sort_by([("log_partition", "ascending"), ("group_id", "ascending")]).to_reader()
+    in_order = chain.from_iterable(
+        zip(*(column.to_pylist() for column in in_milliseconds(batch).columns), strict=True) for batch in batches
+    )
+    return groupby(in_order, key=itemgetter(0, 1))

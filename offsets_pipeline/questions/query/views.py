@@ -1,0 +1,226 @@
+"""SQL over stores in Spark: the views, for one session or in a catalog for every session, and queries.
+
+state/view_queries.py and connect/connector_views.py define the views.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from offsets_pipeline.common.sql_dialects import SPARK
+from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
+from offsets_pipeline.errors import CatalogMissing, NoSuchStore, QueryFailed
+from offsets_pipeline.fold.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS
+from offsets_pipeline.fold.state.view_queries import CONDITIONS, VIEWS, tables_without_view
+from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
+from offsets_pipeline.questions.query.history_views import history_views
+from offsets_pipeline.questions.query.lag_view import CONSUMER_LAG, DATA_TIMES, STEPS
+from offsets_pipeline.questions.query.parse_tree import Filters, filters_of, parsed
+from offsets_pipeline.semantics.answering import HIDES_OFFSETS
+from offsets_pipeline.store.delta.properties import OWNED, beside, require_different_clusters
+from offsets_pipeline.store.delta.protocol import delta_type
+from offsets_pipeline.store.delta.reader import quoted
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LATER_TABLES, TABLES, TOPIC_OFFSETS
+from offsets_pipeline.store.store import Store, session_of, sql_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from offsets_pipeline.store.delta.schemas import Table
+    from offsets_pipeline.store.store import SparkSource
+
+#: A text with \ or '', and what is in "", mean one thing in Spark and another in DuckDB.
+_OTHER_IN_DUCKDB = re.compile(r"""[\\"]|''""")
+
+
+def register_views(spark: SparkSource, *stores: str, query: str = "") -> None:
+    """Register the views and the tables of stores in this session; each is a folder or schema:NAME.
+
+    Rows of all stores are together, with the column `cluster`. Raises NoSuchStore or NotAStore, StoreMismatch if two
+    stores have one cluster name.
+
+    ``query``: SQL. Registers only the views and tables that it names, or all if it names none: Spark analyzes each.
+    The views of history then have only the groups and log partitions that its conditions allow, and read no others.
+    """
+    opened = open_stores(spark, stores)
+    queries = _queries(opened)
+    tables = {table.name for store in opened for table in tables_without_view(store.properties.topic_kind)}
+    names = tables | HISTORY_VIEWS.keys() | queries.keys()
+    wanted = names & set(re.findall(r"\w+", query.lower())) or names
+    filters = _filters(query, HISTORY_VIEWS.keys() & wanted)
+    parts: dict[str, list[DataFrame]] = {}
+    for store in opened:
+        for name, rows in _tables_and_history(store, wanted, filters).items():
+            cluster = F.lit(store.properties.cluster(store.location))
+            parts.setdefault(name, []).append(rows.withColumn("cluster", cluster))
+    for name, of_stores in parts.items():
+        together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), of_stores)
+        together.createOrReplaceTempView(name)
+    for name in queries.keys() & wanted:
+        session_of(spark).sql(queries[name]).createOrReplaceTempView(name)
+
+
+def run_query(spark: SparkSource, *stores: str, query: str) -> tuple[list[str], Iterator[list[Any]]]:
+    """Return the columns and the rows of a query's result; rows are fetched one Spark partition at a time.
+
+    Raises as `register_views`. Raises QueryFailed with Spark's reason in one line, also while rows are fetched.
+    """
+    register_views(spark, *stores, query=query)
+    try:
+        result = session_of(spark).sql(query)
+        return result.columns, _rows(result.toLocalIterator())
+    except PySparkException as exception:
+        raise _failed(exception) from None
+
+
+def _filters(query: str, views: Iterable[str]) -> dict[str, Filters]:
+    """What a query needs of each view of history; nothing is known of a query that DuckDB may read otherwise."""
+    if _OTHER_IN_DUCKDB.search(query) is None:
+        with suppress(QueryFailed):
+            nodes = parsed(query)
+            return {name: filters_of(nodes, [name]) for name in views}
+    return {}
+
+
+def _tables_and_history(store: Store, wanted: AbstractSet[str], filters: Mapping[str, Filters]) -> dict[str, DataFrame]:
+    """The tables of a store that have no view of their name, and its views of history, by name."""
+    kind = store.properties.topic_kind
+    found = {
+        table.name: store.spark.sql(_later(store, table)) if table in LATER_TABLES else store.read(table.name)
+        for table in tables_without_view(kind)
+        if table.name in wanted
+    }
+    if not kind.is_connect and wanted & HISTORY_VIEWS.keys():
+        found |= {name: rows for name, rows in history_views(store, filters).items() if name in wanted}
+    return found
+
+
+def create_views(spark: SparkSource, *stores: str, schema: str) -> list[str]:
+    """Create the views in a schema of the session's catalog, for every session that uses this catalog.
+
+    Leaves out the views of history: Python computes them.
+
+    Returns their names. The views contain the stores' folders or schemas: create them again after you move a store.
+
+    Raises as `register_views`, QueryFailed. Raises NoSuchStore also if ``schema`` is not a valid name, CatalogMissing
+    if the catalog ends with the session.
+    """
+    if not re.fullmatch(r"\w+(\.\w+)*", schema):
+        raise NoSuchStore(f"{schema!r} is not a valid name of a schema: use letters, digits, _ and dots")
+    opened = open_stores(spark, stores)
+    session = session_of(spark)
+    if not _outlives_session(session, schema):
+        raise CatalogMissing(
+            "cannot create views: this session's catalog ends with the session; configure a persistent one, such as "
+            "spark.sql.catalogImplementation=hive in SPARK_CONF_DIR or for spark-submit"
+        )
+    queries = _queries(opened)
+    try:
+        session.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        for name, query in queries.items():
+            session.sql(f"CREATE OR REPLACE VIEW {schema}.{name} AS {query}")
+    except PySparkException as exception:
+        raise _failed(exception) from None
+    return list(queries)
+
+
+def _outlives_session(spark: SparkSession, schema: str) -> bool:
+    """Return whether the catalog is kept outside of Spark's memory."""
+    of_spark = "." not in schema or schema.startswith("spark_catalog.")
+    return not of_spark or spark.conf.get("spark.sql.catalogImplementation") != "in-memory"
+
+
+def open_stores(spark: SparkSource, locations: Sequence[str]) -> list[Store]:
+    """Open stores, each once; starts Spark for schemas only.
+
+    Raises NoSuchStore or NotAStore, StoreMismatch if two stores have one cluster name.
+    """
+    stores = [Store.open(spark, location) for location in dict.fromkeys(locations)]
+    require_different_clusters({each.location: each.properties.cluster(each.location) for each in stores})
+    return stores
+
+
+def _queries(stores: Sequence[Store]) -> dict[str, str]:
+    """The queries of the views by name, over all stores that have them."""
+    parts: dict[str, list[str]] = {}
+    for store in stores:
+        cluster = quoted(store.properties.cluster(store.location).replace("\\", "\\\\"))  # as Spark reads literals
+        queries = _connect_queries(store) if store.properties.topic_kind.is_connect else _group_queries(store)
+        for name, query in queries.items():
+            parts.setdefault(name, []).append(f"SELECT *, {cluster} AS cluster FROM ({query}) v")
+    return {name: " UNION ALL ".join(each) for name, each in parts.items()}
+
+
+def _group_queries(store: Store) -> dict[str, str]:
+    names = {table.name: store.table_name(table.name) for table in TABLES}
+    progress = names[FOLD_PROGRESS.name]
+    offsets = names[OFFSETS.names[0]], names[OFFSETS.names[1]], progress
+    groups = names[DESCRIBED.names[0]], names[DESCRIBED.names[1]], progress
+    names |= SPARK | CONDITIONS
+    names |= {
+        "offsets": f"({OFFSETS.newest_in_spark(*offsets)})",
+        "groups": f"({DESCRIBED.newest_in_spark(*groups)})",
+        "hiding_groups": f"({DESCRIBED.facts_in_spark(*groups, HIDES_OFFSETS)})",
+        "is_mirrored": "FALSE" if store.properties.kind == OWNED else "TRUE",
+    }
+    queries = {name: query.format(**names) for name, query in VIEWS.items()}
+    # each part once, after those that it names: a catalog limits the length of a view
+    names |= {name: name for name in ("current_offsets", "groups", "group_members", "steps", "data_times")}
+    parts = {
+        "current_offsets": queries["current_offsets"],
+        "groups": DESCRIBED.newest_in_spark(*groups),
+        "group_members": VIEWS["group_members"].format(**names),
+        "steps": STEPS.format(topic_offsets=f"({_later(store, TOPIC_OFFSETS)})"),
+        "data_times": DATA_TIMES.format(**names),
+    }
+    definitions = ", ".join(f"{name} AS ({part})" for name, part in parts.items())
+    return queries | {"consumer_lag": f"WITH {definitions} {CONSUMER_LAG.format(**names)}"}
+
+
+def _connect_queries(store: Store) -> dict[str, str]:
+    """R30: the views read the stores beside this one that exist now."""
+    others = [Store.find(store.spark, location) for location in beside(store.location)]
+    stores = [store, *(each for each in others if each is not None and each.properties.topic_kind.is_connect)]
+    rows = [
+        CONNECT.newest_in_spark(each.table_name(CONNECT.name), None, each.table_name(FOLD_PROGRESS.name))
+        for each in stores
+    ]
+    names = {"own": f"({rows[0]})", "all": " UNION ALL ".join(rows)}
+    names |= SPARK | connect_conditions([each.properties.topic_kind for each in stores])
+    return {name: query.format(**names) for name, query in CONNECT_VIEWS.items()}
+
+
+def _later(store: Store, table: Table) -> str:
+    """SQL of the rows of a table that the store may lack; without it, of none."""
+    if store.has_later(table):
+        return f"SELECT * FROM {sql_name(store.folder(), table.name)}"
+    columns = ", ".join(f"cast(NULL AS {delta_type(each.type)}) AS {each.name}" for each in table.columns)
+    return f"SELECT {columns} WHERE FALSE"
+
+
+def _rows(rows: Iterator[Any]) -> Iterator[list[Any]]:
+    try:
+        for row in rows:
+            yield list(row)
+    except (PySparkException, Py4JJavaError) as exception:
+        raise _failed(exception) from None
+
+
+def _failed(exception: PySparkException | Py4JJavaError) -> QueryFailed:
+    reason = str(exception)
+    if isinstance(exception, Py4JJavaError):  # a task failed: the innermost cause is the task's own error
+        cause = exception.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        reason = cause.getMessage() or cause.toString()
+    return QueryFailed(f"the query failed: {reason.strip().splitlines()[0]}")

@@ -1,0 +1,240 @@
+"""Fills the report from a store: each section by a function of its own."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.common.clock import MS_OF_HOUR, parse_time_ms
+from offsets_pipeline.questions.history.log_history import LogHistory
+from offsets_pipeline.questions.lag.commit_windows import WindowColumns
+from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
+from offsets_pipeline.questions.lag.lag_rows import group_lags, lag_rows
+from offsets_pipeline.questions.query.answer_time import answer_time, log_answer_time
+from offsets_pipeline.questions.query.as_of import groups_of, state_as_of
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.retention_forecast import retention_inputs, retention_inputs_as_of
+from offsets_pipeline.questions.report.commit_history import commit_rates, lag_over_time, read_commits, rewinds
+from offsets_pipeline.questions.report.model import (
+    Expiring,
+    ExpiringGroup,
+    GroupRow,
+    GroupsByLag,
+    Point,
+    Report,
+    StaleGroup,
+    StaleGroups,
+    TimeSeries,
+)
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Rule, forecast
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from offsets_pipeline.questions.lag.lag_rows import LagRow
+    from offsets_pipeline.questions.lag.position_sources import PositionSource
+    from offsets_pipeline.questions.query.answer_time import AnswerTime
+    from offsets_pipeline.questions.query.describe import GroupAnswer
+    from offsets_pipeline.questions.query.state_reader import StateReader
+    from offsets_pipeline.questions.report.commit_history import Windows
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.retention import Expiry, RetentionInputs
+    from offsets_pipeline.store.store_snapshot import StoreSnapshot
+
+_COLUMNS = 24  # of the chart of expiries
+_NO_POSITIONS = "The lag is not known: no positions of the topics are."
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """What the report covers.
+
+    ``rows`` limits each table. The charts cover ``hours`` before now. A group is stale after ``stale_hours`` without a
+    commit. Offsets that expire within ``expiry_hours`` are shown, by a retention of ``retention_minutes``. The status
+    of a partition is evaluated from its last ``window_commits`` commits.
+    """
+
+    rows: int
+    hours: int
+    stale_hours: int
+    expiry_hours: int
+    retention_minutes: int
+    window_commits: int = 10
+
+
+@dataclass(frozen=True)
+class ReportedState:
+    """The state that a report is about: all groups, and what decides when offsets expire.
+
+    ``time`` is its data time. ``until_ms`` is the past time that was asked for; None: the end of the log.
+    """
+
+    groups: Mapping[str, GroupAnswer]
+    retention_inputs: Iterable[RetentionInputs]
+    time: AnswerTime
+    until_ms: int | None = None
+
+
+def state_now(reader: StateReader, mirror_interval_ms: int) -> ReportedState:
+    """Return the state as of the end of the log. Raises as `StateReader`.
+
+    ``mirror_interval_ms`` is that of `answer_time`.
+    """
+    groups = describe_groups(reader)
+    time = answer_time(reader, mirror_interval_ms)
+    return ReportedState(groups, retention_inputs(reader), time)
+
+
+def state_at(store: str | StoreSnapshot, time_ms: int, mirror_interval_ms: int) -> ReportedState:
+    """Return the state of a store as of a time. Raises as `LogHistory`."""
+    history = LogHistory(store)
+    state = state_as_of(history, time_ms=time_ms)
+    groups = groups_of(state, history.current_log.offsets_partitions)
+    time = log_answer_time(history, mirror_interval_ms, time_ms)
+    return ReportedState(groups, retention_inputs_as_of(state, history), time, time_ms)
+
+
+def collect_report(
+    reader: StateReader,
+    store: str,
+    options: ReportOptions,
+    state: ReportedState,
+    positions: PositionSource,
+    warnings: Sequence[str] = (),
+) -> Report:
+    """Return the report of a store of `__consumer_offsets`, as of the data time of its state (R36).
+
+    ``store`` is the store's path as the user wrote it. The charts are of the groups in the first table. ``warnings``
+    are shown on the page. Raises as `StateReader`.
+    """
+    groups = state.groups
+    now_ms = positions.at_ms if state.time.as_of is None else min(parse_time_ms(state.time.as_of), positions.at_ms)
+    all_rows = lag_of_groups(reader, groups, state.time, positions, at_ms=state.until_ms)
+    lags = dict.fromkeys(groups) | {each.group: each.lag for each in group_lags(groups, all_rows)}
+    last_commits = {name: at_ms for name, group in groups.items() if (at_ms := group.last_commit_ms) is not None}
+    by_lag = sorted(groups, key=lambda name: (-(lags[name] or 0), -last_commits.get(name, 0), name))
+    shown = by_lag[: options.rows]
+    windows, makers = read_commits(reader.location, shown, state.until_ms)
+    span_ms = (now_ms - options.hours * MS_OF_HOUR, now_ms)
+    return Report(
+        store=store,
+        kind=reader.properties.kind,
+        made_ms=positions.at_ms,
+        sampled_ms=positions.until_ms,
+        last_commit_ms=max(last_commits.values(), default=None),
+        from_ms=span_ms[0],
+        until_ms=span_ms[1],
+        states=dict(Counter(group.state for group in groups.values()).most_common()),
+        offsets=sum(len(group.offsets) for group in groups.values()),
+        warnings=list(warnings),
+        groups=GroupsByLag(
+            total=len(groups),
+            missing=None if any(lag is not None for lag in lags.values()) else _NO_POSITIONS,
+            rows=group_rows({name: groups[name] for name in shown}, state, windows, positions, options),
+        ),
+        lag_over_time=lag_over_time(windows, positions, (name for name in shown if groups[name].offsets), span_ms),
+        commit_rates=commit_rates(windows, span_ms),
+        rewinds=rewinds(windows, span_ms, options.rows, makers),
+        stale=stale_groups(groups, last_commits, now_ms, options),
+        expiring=expiring_offsets(state.retention_inputs, reader.coordinator_semantics, positions.at_ms, options),
+    )
+
+
+def group_rows(
+    groups: Mapping[str, GroupAnswer],
+    state: ReportedState,
+    windows: Windows,
+    positions: PositionSource,
+    options: ReportOptions,
+) -> list[GroupRow]:
+    """Return a row for each of these groups, in their order. ``windows`` are their commits."""
+
+    def commits(group_ids: Collection[str], until_ms: int | None) -> WindowColumns:
+        until = {
+            identity: [each for each in found if until_ms is None or each.committed_ms <= until_ms]
+            for identity, found in windows.items()
+            if identity[0] in group_ids
+        }
+        return WindowColumns.of(
+            {identity: found[-options.window_commits :] for identity, found in until.items() if found}
+        )
+
+    rows = lag_rows(groups, positions, state.time.data_ms, commits)
+    lags = {each.group: each for each in group_lags(groups, rows)}
+    committed = {(name, each.topic, each.partition) for name, group in groups.items() for each in group.offsets}
+    unknown: dict[str, list[LagRow]] = defaultdict(list)
+    for row in rows:
+        if row.lag is None and (row.group, row.topic, row.partition) in committed:
+            unknown[row.group].append(row)
+    return [
+        GroupRow(
+            group=name,
+            state=group.state,
+            type=group.type,
+            members=len(group.members),
+            offsets=len(group.offsets),
+            last_commit_ms=group.last_commit_ms,
+            lag=lags[name].lag if name in lags else None,
+            lag_seconds=lags[name].max_lag_seconds if name in lags else None,
+            status=lags[name].status if name in lags else None,
+            lag_as_of=lags[name].as_of if name in lags else None,
+            lag_unknown=len(unknown[name]),
+            lag_reason=next((row.reason for row in unknown[name]), None),
+        )
+        for name, group in groups.items()
+    ]
+
+
+def stale_groups(
+    groups: Mapping[str, GroupAnswer], last_commits: Mapping[str, int], now_ms: int, options: ReportOptions
+) -> StaleGroups:
+    """Return the groups with offsets and without a recent commit."""
+    after_ms = options.stale_hours * MS_OF_HOUR
+    found = [
+        StaleGroup(name, group.state, len(group.offsets), last_commits[name], now_ms - last_commits[name])
+        for name, group in groups.items()
+        if name in last_commits and now_ms - last_commits[name] >= after_ms
+    ]
+    found.sort(key=lambda row: (row.last_commit_ms, row.group))
+    return StaleGroups(total=len(found), after_ms=after_ms, rows=found[: options.rows])
+
+
+def expiring_offsets(
+    inputs: Iterable[RetentionInputs], semantics: CoordinatorSemantics, now_ms: int, options: ReportOptions
+) -> Expiring:
+    """Return the offsets that expire soon if no record follows, by group and rule (R18-R20)."""
+    within_ms = options.expiry_hours * MS_OF_HOUR
+    retention_ms = options.retention_minutes * MS_PER_MINUTE
+    by_group: dict[tuple[str, Rule], list[Expiry]] = defaultdict(list)
+    for held in inputs:
+        for each in forecast(held, retention_ms, semantics).expiries:
+            if each.is_over(now_ms + within_ms):
+                by_group[each.group_id, each.rule].append(each)
+    found = [_expiring(group, rule, expiries) for (group, rule), expiries in by_group.items()]
+    found.sort(key=lambda row: (row.held, row.first_ms, row.group))
+    times = [
+        each.at_ms
+        for (_, rule), expiries in by_group.items()
+        for each in expiries
+        if each.at_ms is not None and rule.lets_expire
+    ]
+    return Expiring(
+        total=len(found),
+        within_ms=within_ms,
+        rows=found[: options.rows],
+        by_time=_by_time(times, now_ms, within_ms),
+    )
+
+
+def _expiring(group: str, rule: Rule, expiries: Sequence[Expiry]) -> ExpiringGroup:
+    times = [each.at_ms for each in expiries if each.at_ms is not None]
+    number, _, reason = rule.value.partition(": ")
+    return ExpiringGroup(group, len(times), min(times), max(times), number, reason, held=not rule.lets_expire)
+
+
+def _by_time(times: Sequence[int], from_ms: int, span_ms: int) -> TimeSeries:
+    """Count times in equal parts of a span; earlier ones count in the first part."""
+    width_ms = max(1, span_ms // _COLUMNS)
+    counts = Counter(min(_COLUMNS - 1, max(0, at - from_ms) // width_ms) for at in times)
+    return TimeSeries("offsets that expire", [Point(from_ms + n * width_ms, counts[n]) for n in range(_COLUMNS)])

@@ -1,0 +1,356 @@
+"""The page of a report: HTML with its style and its charts, and no reference to anything outside of it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from html import escape
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.printable import printable
+from offsets_pipeline.questions.report.charts import (
+    MAX_SERIES,
+    NO_NAME,
+    Bar,
+    bar_chart,
+    column_chart,
+    line_chart,
+    shown_duration,
+    shown_number,
+)
+from offsets_pipeline.questions.report.model import Point
+from offsets_pipeline.questions.report.style import SCRIPT, STYLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from offsets_pipeline.questions.report.model import CommitRates, GroupRow, LagOverTime, Report, TimeSeries
+
+_MS_PER_SECOND = 1000
+_BARS = 15
+
+
+def page(report: Report, live_every_ms: int | None = None) -> str:
+    """Return the whole page. With ``live_every_ms`` it has a script that asks for `fragment` at this interval."""
+    title = f"Offsets of {printable(report.store)}"
+    script = "" if live_every_ms is None else f"<script>{SCRIPT}</script>"
+    every = "" if live_every_ms is None else f' data-every="{live_every_ms}"'
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"{every}>\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(is_live=live_every_ms is not None)}">\n'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
+        f'<title>{escape(title)}</title>\n<link rel="icon" href="data:,">\n<style>{STYLE}</style>\n</head>\n<body>\n'
+        f'<a class="skip" href="#content">Skip to the report</a>\n<header>\n<h1>{escape(title)}</h1>\n'
+        f"{'' if live_every_ms is None else _live(live_every_ms)}</header>\n"
+        f'<main id="content">\n{fragment(report)}</main>\n'
+        "<footer>Made by offsets-pipeline. All times are in UTC.</footer>\n"
+        f"{script}</body>\n</html>\n"
+    )
+
+
+def policy(*, is_live: bool) -> str:
+    """Return the page's Content-Security-Policy: nothing but its own style, and its own script if it is live."""
+    rules = [
+        "default-src 'none'",
+        f"style-src {_hash(STYLE)}",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    if is_live:
+        rules += [f"script-src {_hash(SCRIPT)}", "connect-src 'self'"]
+    return "; ".join(rules)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def fragment(report: Report) -> str:
+    """Return the contents of the page, which a live page replaces."""
+    return "".join(
+        (
+            _summary(report),
+            _groups(report),
+            _lag_over_time(report),
+            _commit_rates(report),
+            _rewinds(report),
+            _stale(report),
+            _expiring(report),
+        )
+    )
+
+
+def _live(every_ms: int) -> str:
+    return (
+        f'<p><label><input type="checkbox" id="live" checked> Update every {shown_duration(every_ms)}</label> '
+        '<span id="said" role="status"></span></p>\n'
+    )
+
+
+def _summary(report: Report) -> str:
+    states = ", ".join(f"{count:,} {state}" for state, count in report.states.items())
+    lags = [row.lag for row in report.groups.rows if row.lag is not None]
+    tiles = [
+        ("Groups", f"{report.groups.total:,}"),
+        ("By state", states or "none"),
+        ("Committed offsets", f"{report.offsets:,}"),
+        ("Last commit", "none" if report.last_commit_ms is None else _time(report.last_commit_ms)),
+        ("Largest lag", f"{max(lags):,}" if lags else "not known"),
+    ]
+    cells = "".join(
+        f"<div><dt>{name}</dt><dd>{value if '<time' in value else escape(value)}</dd></div>" for name, value in tiles
+    )
+    made = f" Made at {_time(report.made_ms)}." if report.made_ms != report.until_ms else ""
+    sampled = f" Positions of topics are known up to {_time(report.sampled_ms)}." if report.sampled_ms else ""
+    notes = "".join(f'<p class="note">{_name(each[:1].upper() + each[1:])}</p>\n' for each in report.warnings)
+    return (
+        f'<p class="soft">A store of kind {escape(report.kind)}, as of {_time(report.until_ms)}.{made}{sampled}</p>\n'
+        f'{notes}<dl class="tiles">{cells}</dl>\n'
+    )
+
+
+def _groups(report: Report) -> str:
+    found = report.groups
+    bars = [Bar(row.group, row.lag, _lag_of(row)) for row in found.rows[:_BARS] if row.lag is not None and row.lag > 0]
+    if bars:
+        chart = _figure(
+            bar_chart(
+                "lag-bars",
+                "Groups with the largest lag",
+                "Offsets behind the log end: " + "; ".join(f"{bar.label} {bar.shown}" for bar in bars[:5]),
+                bars,
+            ),
+            "Lag: offsets behind the log end, summed over the partitions of a group.",
+        )
+    else:
+        chart = f"<p>{escape(found.missing or 'No group is behind.')}</p>\n"
+    is_partial = any(row.lag_unknown for row in found.rows)
+    rows = [
+        [
+            _group(row.group),
+            escape(row.state),
+            f'<span class="{escape(row.status)}">{escape(row.status)}</span>' if row.status else "-",
+            f"{row.members:,}",
+            f"{row.offsets:,}",
+            "-" if row.lag is None else f"{row.lag:,}",
+            "-" if row.lag_seconds is None else shown_duration(row.lag_seconds * _MS_PER_SECOND),
+            "-" if row.last_commit_ms is None else _time(row.last_commit_ms),
+            *([_unknown(row)] if is_partial else []),
+        ]
+        for row in found.rows
+    ]
+    columns = [
+        *("name:Group", "State", "Status", "n:Members", "n:Offsets", "n:Lag", "n:Lag in time", "t:Last commit"),
+        *(["name:Lag not known"] if is_partial else []),
+    ]
+    return _section("groups", "Groups by lag", chart + _table("Groups by lag", columns, rows, found.total))
+
+
+def _unknown(row: GroupRow) -> str:
+    return _name("" if not row.lag_unknown else f"{row.lag_unknown} partitions: {row.lag_reason or 'not known'}")
+
+
+def _lag_of(row: GroupRow) -> str:
+    if row.lag_seconds is None:
+        return f"{row.lag:,}"
+    return f"{shown_number(row.lag or 0)}, {shown_duration(row.lag_seconds * _MS_PER_SECOND)}"
+
+
+def _lag_over_time(report: Report) -> str:
+    found = report.lag_over_time
+    highest = {line.name: line for line in found.series[:MAX_SERIES]}
+    marks = [
+        Point(each.at_ms, value)
+        for each in report.rewinds.rows
+        if each.group in highest and (value := _value_at(highest[each.group], each.at_ms)) is not None
+    ]
+    caption = f"Lag of the groups with the largest lag, in offsets.{' A triangle marks a rewind.' if marks else ''}"
+    return _lines("lag", "lag-lines", "Lag over time", caption, found, report, _styles(found.series), marks)
+
+
+def _value_at(series: TimeSeries, at_ms: int) -> float | None:
+    return next((each.value for each in reversed(series.points) if each.at_ms <= at_ms), None)
+
+
+def _commit_rates(report: Report) -> str:
+    found = report.commit_rates
+    caption = "Offsets committed a minute, by the groups that commit most."
+    styles = _styles(found.series, report.lag_over_time.series)
+    return _lines("rates", "rate-lines", "Commit rates", caption, found, report, styles)
+
+
+def _lines(
+    name: str,
+    chart_name: str,
+    title: str,
+    caption: str,
+    found: LagOverTime | CommitRates,
+    report: Report,
+    styles: Sequence[int],
+    marks: Sequence[Point] = (),
+) -> str:
+    """Return a section with a line for each group, or with the reason why there is none."""
+    series = found.series
+    if not series:
+        return _section(name, title, f"<p>{escape(found.missing or '')}</p>\n")
+    span_ms = (report.from_ms, report.until_ms)
+    chart = line_chart(chart_name, title, _described(series), series, span_ms, styles, marks)
+    return _section(name, title, _figure(chart, caption, series, styles) + _data(name, series))
+
+
+def _rewinds(report: Report) -> str:
+    found = report.rewinds
+    if not found.rows:
+        return _section("rewinds", "Rewinds", f"<p>{escape(found.missing or '')}</p>\n")
+    rows = [
+        [
+            _time(row.at_ms),
+            _group(row.group),
+            _name(f"{row.topic}-{row.partition}"),
+            f"{row.from_offset:,}",
+            f"{row.to_offset:,}",
+            f"{row.from_offset - row.to_offset:,}",
+            _name(row.by or "unknown"),
+        ]
+        for row in found.rows
+    ]
+    columns = ["t:Time", "name:Group", "name:Partition", "n:From", "n:To", "n:Back by", "name:By"]
+    return _section("rewinds", "Rewinds", _table("Rewinds, the latest first", columns, rows, found.total))
+
+
+def _stale(report: Report) -> str:
+    found = report.stale
+    after = shown_duration(found.after_ms)
+    if not found.rows:
+        text = f"Each group with offsets has committed within {after}."
+        return _section("stale", "Stale groups", f"<p>{escape(text)}</p>\n")
+    rows = [
+        [
+            _group(row.group),
+            escape(row.state),
+            f"{row.offsets:,}",
+            _time(row.last_commit_ms),
+            shown_duration(row.idle_ms),
+        ]
+        for row in found.rows
+    ]
+    columns = ["name:Group", "State", "n:Offsets", "t:Last commit", "n:Ago"]
+    caption = f"Groups without a commit for {after} or longer, the longest first"
+    return _section("stale", "Stale groups", _table(caption, columns, rows, found.total))
+
+
+def _expiring(report: Report) -> str:
+    found = report.expiring
+    within = shown_duration(found.within_ms)
+    if not found.rows:
+        text = f"No offset expires within {within}."
+        return _section("expiring", "What expires soon", f"<p>{escape(text)}</p>\n")
+    chart = column_chart(
+        "expiry-columns",
+        "Offsets that expire",
+        f"Number of offsets that expire, by time, within {within}.",
+        found.by_time,
+        (report.made_ms, report.made_ms + found.within_ms),
+    )
+    rows = [
+        [
+            _group(row.group),
+            f"{row.offsets:,}",
+            _time(row.first_ms) + (", held" if row.held else " (due)" if row.first_ms <= report.made_ms else ""),
+            _time(row.last_ms),
+            _name(f"{row.rule}: {row.reason}"),
+        ]
+        for row in found.rows
+    ]
+    columns = ["name:Group", "n:Offsets", "t:First expires", "t:Last expires", "name:Why"]
+    caption = f"Offsets that expire within {within} if their groups commit no more, the soonest first"
+    figure = _figure(chart, "Offsets by the time of their expiry; the first column has those that are due.")
+    return _section("expiring", "What expires soon", figure + _table(caption, columns, rows, found.total))
+
+
+def _section(name: str, title: str, content: str) -> str:
+    return f'<section aria-labelledby="{name}-heading">\n<h2 id="{name}-heading">{title}</h2>\n{content}</section>\n'
+
+
+def _styles(series: Sequence[TimeSeries], other: Sequence[TimeSeries] = ()) -> list[int]:
+    """Return the style of each line of a chart: a line that another chart has too keeps its style."""
+    kept = {line.name: style for style, line in enumerate(other[:MAX_SERIES])}
+    names = [line.name for line in series[:MAX_SERIES]]
+    free = iter(sorted(set(range(MAX_SERIES)) - {kept[name] for name in names if name in kept}))
+    return [kept[name] if name in kept else next(free) for name in names]
+
+
+def _figure(chart: str, caption: str, series: Sequence[TimeSeries] = (), styles: Sequence[int] = ()) -> str:
+    legend = "".join(
+        f'<li class="s{style}"><svg viewBox="0 0 34 10" aria-hidden="true"><path d="M0 5H34" class="line"/></svg>'
+        f"{_group(line.name)}</li>"
+        for style, line in zip(styles, series, strict=False)
+    )
+    listed = f'<ul class="legend">{legend}</ul>' if legend else ""
+    return (
+        f'<figure>{listed}<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">{chart}</div>'
+        f"<figcaption>{escape(caption)}</figcaption></figure>\n"
+    )
+
+
+def _described(series: Sequence[TimeSeries]) -> str:
+    parts = []
+    for line in series[:MAX_SERIES]:
+        values = [each.value for each in line.points if each.value is not None]
+        if values:
+            parts.append(
+                f"{printable(line.name)}: last {shown_number(values[-1])}, highest {shown_number(max(values))}"
+            )
+    return "; ".join(parts) or "no values"
+
+
+def _data(name: str, series: Sequence[TimeSeries]) -> str:
+    """The numbers behind a chart, for readers who do not see it."""
+    rows = []
+    for line in series[:MAX_SERIES]:
+        values = [each.value for each in line.points if each.value is not None]
+        shown = [shown_number(value) for value in (values[0], values[-1], max(values))] if values else ["-"] * 3
+        rows.append([_group(line.name), *shown])
+    table = _table("Numbers of the chart", ["name:Group", "n:First", "n:Last", "n:Highest"], rows, len(rows))
+    return f'<details id="{name}-numbers"><summary>Numbers of the chart</summary>{table}</details>\n'
+
+
+def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], total: int) -> str:
+    """Return a table of cells in HTML. A column is its heading, with the class of its cells before a colon."""
+    classes = [name.partition(":")[0] if ":" in name else "" for name in columns]
+    rows = list(rows)
+    head = "".join(
+        f'<th scope="col"{_class(kind)}>{name.rpartition(":")[2]}</th>'
+        for name, kind in zip(columns, classes, strict=True)
+    )
+    body = "".join(
+        "<tr>" + "".join(f"<td{_class(kind)}>{cell}</td>" for cell, kind in zip(row, classes, strict=True)) + "</tr>\n"
+        for row in rows
+    )
+    more = f" ({len(rows):,} of {total:,})" if total > len(rows) else ""
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
+        f"<caption>{escape(caption)}{more}</caption>"
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
+    )
+
+
+def _class(kind: str) -> str:
+    return f' class="{kind}"' if kind else ""
+
+
+def _group(name: str) -> str:
+    return _name(name or NO_NAME)
+
+
+def _name(text: str) -> str:
+    return escape(printable(text))
+
+
+def _time(at_ms: int) -> str:
+    iso = shown_time(at_ms)
+    if not iso.endswith("Z"):
+        return escape(iso)
+    return f'<time datetime="{iso}">{iso[:10]} {iso[11:19]}</time>'

@@ -1,0 +1,1 @@
+"""Repairs: resetting, restoring and exporting offsets."""

@@ -1,0 +1,128 @@
+"""The folder that an export writes to, and its manifest.
+
+The manifest gets its final name last. Until then the folder has it under a temporary name. This identifies a killed
+export, and the next export replaces it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.common.foreign_errors import first_line
+from offsets_pipeline.errors import TargetNotEmpty, TargetNotWritable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import IO, Any
+
+    from _typeshed import DataclassInstance
+
+#: The file that lists what a complete export wrote.
+MANIFEST = "export-manifest.json"
+#: Suffix of the names of incomplete folders.
+UNFINISHED = ".unfinished"
+_UNFINISHED_MANIFEST = MANIFEST + UNFINISHED
+
+
+class ExportTarget:
+    """The target folder of a running export; `target_folder` opens it."""
+
+    def __init__(self, folder: Path, manifest: IO[str]) -> None:
+        self.folder = folder
+        self._manifest = manifest
+
+    def finish(self, manifest: DataclassInstance) -> None:
+        """Write the manifest, and rename it after it and the names of all folders are on disk.
+
+        The caller has synced the folders of the export before.
+        """
+        fields: dict[str, Any] = asdict(manifest)
+        self._manifest.write(json.dumps(fields, ensure_ascii=False, indent=1) + "\n")
+        self._manifest.flush()
+        os.fsync(self._manifest.fileno())
+        sync_folder(self.folder)
+        (self.folder / _UNFINISHED_MANIFEST).rename(self.folder / MANIFEST)
+        sync_folder(self.folder)
+
+
+@contextmanager
+def target_folder(folder: Path, topic: str) -> Iterator[ExportTarget]:
+    """Open an empty folder for an export of a topic. Removes the remains of a killed export of it.
+
+    If the export fails, removes all that it wrote. Raises TargetNotEmpty, TargetNotWritable.
+    """
+    try:
+        with _locked(folder, topic) as target:
+            yield target
+    except OSError as error:
+        raise TargetNotWritable(
+            f"cannot export to {folder}: {first_line(error)}; what was written is removed; check its free space "
+            "and your permissions, then try again"
+        ) from error
+
+
+@contextmanager
+def _locked(folder: Path, topic: str) -> Iterator[ExportTarget]:
+    there = folder.exists()
+    if there and not folder.is_dir():
+        raise TargetNotEmpty(f"cannot export to {folder}: it is not a local folder; name a new or empty one")
+    ours = re.compile(rf"{re.escape(topic)}-\d+({re.escape(UNFINISHED)})?")
+    _check_empty(folder, {child.name for child in folder.iterdir()} if there else set(), ours)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _UNFINISHED_MANIFEST).open("a", encoding="utf-8") as manifest:
+        try:
+            fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a killed process releases it
+        except BlockingIOError:
+            raise TargetNotEmpty(
+                f"cannot export to {folder}: another export writes to it; wait until it ends, or name another folder"
+            ) from None
+        manifest.truncate(0)
+        try:
+            _remove_folders(folder, ours)
+            yield ExportTarget(folder, manifest)
+        except BaseException:
+            _remove_all(folder, ours, is_new=not there)
+            raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the folder to disk, so that the names in it survive a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check_empty(folder: Path, names: set[str], ours: re.Pattern[str]) -> None:
+    """Raise TargetNotEmpty unless the folder is empty, or has only the remains of a killed export."""
+    if MANIFEST in names:
+        raise TargetNotEmpty(
+            f"cannot export to {folder}: it has a complete export ({MANIFEST}); name a new or empty folder"
+        )
+    if _UNFINISHED_MANIFEST in names:
+        names = {name for name in names if name != _UNFINISHED_MANIFEST and not ours.fullmatch(name)}
+    if names:
+        raise TargetNotEmpty(f"cannot export to {folder}: it is not empty; name a new or empty folder")
+
+
+def _remove_all(folder: Path, ours: re.Pattern[str], *, is_new: bool) -> None:
+    _remove_folders(folder, ours)
+    for name in (MANIFEST, _UNFINISHED_MANIFEST):
+        (folder / name).unlink(missing_ok=True)
+    if is_new:
+        folder.rmdir()
+
+
+def _remove_folders(folder: Path, ours: re.Pattern[str]) -> None:
+    for child in folder.iterdir():
+        if ours.fullmatch(child.name):
+            shutil.rmtree(child)

@@ -1,0 +1,58 @@
+"""Committed offsets of the groups of a store, before a reset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.coordinator.requests import refuse_share_group
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.repair.offset_reset.plan import GroupOffsets
+from offsets_pipeline.semantics.partition_state import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from offsets_pipeline.coordinator.coordinator import Coordinator
+    from offsets_pipeline.questions.query.describe import GroupAnswer
+    from offsets_pipeline.questions.query.state_reader import StateReader
+
+#: Protocol types of consumer groups, with simple groups; without Connect workers, share and streams groups (R34).
+PROTOCOL_TYPES = ("", "consumer")
+
+
+def owned_group_offsets(coordinator: Coordinator, group_ids: Sequence[str] | None) -> dict[str, GroupOffsets]:
+    """Return state and offsets of these or (None) all consumer groups. Raises NoSuchGroup for a share group."""
+    if group_ids is None:
+        group_ids = [each.group_id for each in coordinator.list_groups(protocol_types=PROTOCOL_TYPES)]
+    found = {}
+    for group_id in group_ids:
+        group = coordinator.get_group(group_id)
+        if group is not None:
+            refuse_share_group(group_id, group.group_type)
+        held = coordinator.fetch_offsets(group_id)
+        offsets = {where: each.offset for where, each in held.items() if each.offset is not None}
+        found[group_id] = GroupOffsets(None if group is None else group.state, offsets)
+    return found
+
+
+def mirrored_group_offsets(reader: StateReader, group_ids: Sequence[str] | None) -> dict[str, GroupOffsets]:
+    """Return state and offsets of these or (None) all consumer groups. Raises NoSuchGroup for a share group."""
+    described = describe_groups(reader, group_ids)
+    if group_ids is None:
+        return {
+            name: _group_offsets(group)
+            for name, group in described.items()
+            if group.protocol_type in PROTOCOL_TYPES and not group.misplaced
+        }
+    for group_id in group_ids:
+        if group_id in described:
+            refuse_share_group(group_id, described[group_id].type)
+    return {group_id: _group_offsets(described.get(group_id)) for group_id in group_ids}
+
+
+def _group_offsets(group: GroupAnswer | None) -> GroupOffsets:
+    if group is None:
+        return GroupOffsets(None, {})
+    return GroupOffsets(
+        group.state, {TopicPartition(each.topic, each.partition): each.offset for each in group.offsets}
+    )

@@ -1,0 +1,235 @@
+"""Plans a reset of offsets by the rules of kafka-consumer-groups. Reads and writes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.coordinator.requests import validated_group_id, validated_partition
+from offsets_pipeline.errors import InvalidReset, NoSuchGroup
+from offsets_pipeline.semantics.group_description import EMPTY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from offsets_pipeline.ingest.topic_positions.positions import Position, Positions
+    from offsets_pipeline.semantics.partition_state import TopicPartition
+
+    #: Topics, each with some partitions, or None for all.
+    Topics = Sequence[tuple[str, Sequence[int] | None]]
+
+MAX_OFFSET = 2**63 - 1
+_ASK = "add --bootstrap-server or --positions, which give the first and last offsets of partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class ToEarliest:
+    """To the start of each partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToLatest:
+    """To the end of each partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToCurrent:
+    """To the committed offset, or to the end of the partition if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToOffset:
+    """To one offset, limited to the start and end of the partition."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftBy:
+    """Forward from the committed offset, or back if negative, limited to the start and end of the partition."""
+
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToTime:
+    """To the first record at or after a time (ms since 1970), or to the end if no record is that late."""
+
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromFile:
+    """To the offsets of a file, by group and partition, limited to the start and end of the partition."""
+
+    offsets: Mapping[str, Mapping[TopicPartition, int]]
+
+
+Scenario = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | FromFile
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffsets:
+    """State of a group, None if it does not exist, and its committed offsets."""
+
+    state: str | None
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOffset:
+    """An offset to commit, and the committed one."""
+
+    group_id: str
+    where: TopicPartition
+    new_offset: int
+    current_offset: int | None
+
+
+@dataclass
+class ResetPlan:
+    """Offsets to commit, in order; ``active`` has the states of groups with members, which are not reset."""
+
+    offsets: list[PlannedOffset] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    active: dict[str, str] = field(default_factory=dict)
+
+
+def plan_reset(
+    standings: Mapping[str, GroupOffsets],
+    scenario: Scenario,
+    topics: Topics | None,
+    positions: Positions | None,
+) -> ResetPlan:
+    """Return the offsets to commit for these groups.
+
+    ``topics`` names the partitions; None: all partitions that a group has committed. `FromFile` has partitions of its
+    own. Without ``positions`` a partition may have any offset from 0 to 2^63-1.
+
+    Raises:
+        NoSuchGroup: a group does not exist, and ``topics`` is None.
+        UnknownTopicOrPartition: ``positions`` have no such topic or partition.
+        InvalidReset: a new offset cannot be determined.
+    """
+    plan = ResetPlan()
+    for group_id, standing in sorted(standings.items()):
+        validated_group_id(group_id)
+        if standing.state not in {None, EMPTY}:
+            plan.active[group_id] = str(standing.state)
+            continue
+        chosen = _chosen(group_id, standing, scenario, topics, positions)
+        if not chosen and topics is None:
+            plan.warnings.append(f"group {group_id!r} has no committed offset: nothing to reset")
+        for where in sorted(chosen):
+            current = standing.offsets.get(where)
+            new, warning = _new_offset(scenario, group_id, where, current, positions)
+            plan.offsets.append(PlannedOffset(group_id, where, new, current))
+            if warning is not None:
+                plan.warnings.append(warning)
+    plan.warnings = list(dict.fromkeys(plan.warnings))  # each group repeats those of a partition
+    if len(plan.active) < len(standings):
+        _refuse_topics_without_partitions(plan, scenario, topics)
+    if plan.offsets and positions is None and isinstance(scenario, ToOffset | ShiftBy | FromFile):
+        plan.warnings.append(f"the new offsets are not checked against the offsets of the partitions; {_ASK}")
+    return plan
+
+
+def _chosen(
+    group_id: str,
+    standing: GroupOffsets,
+    scenario: Scenario,
+    topics: Topics | None,
+    positions: Positions | None,
+) -> set[TopicPartition]:
+    if isinstance(scenario, FromFile):
+        return set(scenario.offsets[group_id])
+    if topics is None:
+        if standing.state is None:
+            raise NoSuchGroup(f"no group {group_id!r}; check the name, or name topics to create the group")
+        return set(standing.offsets)
+    chosen: set[TopicPartition] = set()
+    for topic, partitions in topics:
+        if partitions is not None:
+            chosen.update(validated_partition((topic, partition)) for partition in partitions)
+        elif positions is not None:
+            chosen.update(positions.partitions_of(topic))
+        else:
+            chosen.update(where for where in standing.offsets if where.topic == topic)
+    return chosen
+
+
+def _refuse_topics_without_partitions(plan: ResetPlan, scenario: Scenario, topics: Topics | None) -> None:
+    """Raise InvalidReset for a topic without partitions: no group committed any, and no positions name any."""
+    planned = {each.where.topic for each in plan.offsets}
+    for topic, _ in () if topics is None or isinstance(scenario, FromFile) else topics:
+        if topic not in planned:
+            raise InvalidReset(
+                f"no offset is committed for topic {topic!r}; name its partitions, such as {topic}:0,1, or {_ASK}"
+            )
+
+
+def _new_offset(
+    scenario: Scenario, group_id: str, where: TopicPartition, current: int | None, positions: Positions | None
+) -> tuple[int, str | None]:
+    """Return the offset to commit, and a warning or None."""
+    position = None if positions is None else positions.of(where)
+    match scenario:
+        case ToOffset(offset):
+            return _within(where, offset, position)
+        case ShiftBy(by):
+            if current is None:
+                raise InvalidReset(
+                    f"cannot shift {_named(where)}: group {group_id!r} has no committed offset for it; "
+                    "choose another scenario"
+                )
+            return _within(where, current + by, position)
+        case FromFile(offsets):
+            return _within(where, offsets[group_id][where], position)
+        case ToCurrent() if current is not None:
+            return current, None
+    if position is None or positions is None:
+        raise InvalidReset(
+            f"cannot reset {_named(where)} of group {group_id!r}: the scenario needs offsets of the partition; {_ASK}"
+        )
+    if isinstance(scenario, ToTime):
+        return _at(where, scenario.time_ms, position, positions.source)
+    return position.earliest if isinstance(scenario, ToEarliest) else position.latest, None
+
+
+def _within(where: TopicPartition, offset: int, position: Position | None) -> tuple[int, str | None]:
+    earliest, latest = (0, MAX_OFFSET) if position is None else (position.earliest, position.latest)
+    if offset > latest:
+        return latest, f"{_named(where)}: {offset} is higher than the latest offset; using {latest}"
+    if offset < earliest:
+        return earliest, f"{_named(where)}: {offset} is lower than the earliest offset; using {earliest}"
+    return offset, None
+
+
+def _at(where: TopicPartition, time_ms: int, position: Position, source: str) -> tuple[int, str | None]:
+    """Return the offset of the first record at or after a time, and a warning or None.
+
+    Between two times of a file, takes the offset of the earlier one: it skips no record after the time.
+    """
+    before = [each for each in position.times if each.time_ms <= time_ms]
+    if not before:
+        raise InvalidReset(
+            f"{source} has no offset of {_named(where)} for {shown_time(time_ms)} or an earlier time; add one"
+        )
+    found = before[-1]
+    if found.offset is None:
+        return position.latest, (
+            f"{_named(where)} has no record at or after {shown_time(time_ms)}; using the latest "
+            f"offset, {position.latest}"
+        )
+    after = position.times[len(before)].offset if len(before) < len(position.times) else None
+    if found.time_ms == time_ms or after == found.offset:
+        return found.offset, None
+    return found.offset, (
+        f"{_named(where)}: {source} has no offset for {shown_time(time_ms)}; using {found.offset}, the offset for "
+        f"{shown_time(found.time_ms)}"
+    )
+
+
+def _named(where: TopicPartition) -> str:
+    return f"{where.topic}-{where.partition}"

@@ -1,0 +1,92 @@
+"""The CSV in which kafka-consumer-groups writes (`--export`) and reads (`--from-file`) a plan, without a header.
+
+topic,partition,offset          for the one group that the command line names
+group,topic,partition,offset    for several
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.coordinator.requests import validated_group_id, validated_partition
+from offsets_pipeline.errors import InvalidGroupId, InvalidReset, MalformedFile, UnknownTopicOrPartition
+from offsets_pipeline.ingest.topic_positions.csv_file import malformed, number, read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from offsets_pipeline.repair.offset_reset.plan import PlannedOffset
+    from offsets_pipeline.semantics.partition_state import TopicPartition
+
+_WITHOUT_GROUP, _WITH_GROUP = 3, 4
+# Kafka writes with Jackson, which quotes longer texts, and texts with a \ or a character below the hyphen.
+_UNQUOTED_UNITS, _FIRST_UNQUOTED = 24, "-"
+
+
+def read_plan(path: Path, group_ids: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
+    """Return the offsets of a plan by group and partition, of these groups or, if empty, of all in the file.
+
+    Raises:
+        NoSuchPath: the file does not exist.
+        MalformedFile: a line is wrong; the message has its number.
+        InvalidReset: the file has no groups and ``group_ids`` not exactly one, or the file lacks one of them.
+    """
+    plan: dict[str, dict[TopicPartition, int]] = {}
+    width = None
+    for line, row in read_rows(path):
+        width = width or len(row)
+        if len(row) != width or width not in {_WITHOUT_GROUP, _WITH_GROUP}:
+            raise malformed(path, line, f"{len(row)} fields: it takes {_expected(width)}")
+        if width == _WITHOUT_GROUP and len(group_ids) != 1:
+            raise InvalidReset(f"{path} does not name groups; name the group of its offsets with --group")
+        group_id = group_ids[0] if width == _WITHOUT_GROUP else row[0]
+        where, offset = _offset(path, line, group_id, row[-_WITHOUT_GROUP:])
+        offsets = plan.setdefault(group_id, {})
+        if where in offsets:
+            raise malformed(path, line, f"{where.topic}-{where.partition} of group {group_id!r} has a line already")
+        offsets[where] = offset
+    if not plan:
+        raise MalformedFile(f"{path} has no offsets: add a line for each")
+    for group_id in group_ids:
+        if group_id not in plan:
+            raise InvalidReset(f"{path} has no line for group {group_id!r}")
+    return {group_id: offsets for group_id, offsets in plan.items() if not group_ids or group_id in group_ids}
+
+
+def _expected(width: int) -> str:
+    forms = {_WITHOUT_GROUP: "topic,partition,offset", _WITH_GROUP: "group,topic,partition,offset"}
+    return f"{forms[width]}, like the lines before" if width in forms else " or ".join(forms.values())
+
+
+def _offset(path: Path, line: int, group_id: str, fields: list[str]) -> tuple[TopicPartition, int]:
+    topic, partition, text = fields
+    try:
+        validated_group_id(group_id)
+        where = validated_partition((topic, number(path, line, "partition", partition)))
+    except (InvalidGroupId, UnknownTopicOrPartition) as error:
+        raise malformed(path, line, str(error)) from None
+    return where, number(path, line, "offset", text)
+
+
+def plan_csv(offsets: Iterable[PlannedOffset], *, with_groups: bool) -> str:
+    """Return the plan as CSV with the same bytes as kafka-consumer-groups writes."""
+    return "".join(
+        ",".join(
+            (
+                *((_quoted(each.group_id),) if with_groups else ()),
+                _quoted(each.where.topic),
+                str(each.where.partition),
+                str(each.new_offset),
+            )
+        )
+        + "\n"
+        for each in offsets
+    )
+
+
+def _quoted(text: str) -> str:
+    units = len(text.encode("utf-16-le", "surrogatepass")) // 2
+    if units <= _UNQUOTED_UNITS and all(each >= _FIRST_UNQUOTED and each != "\\" for each in text):
+        return text
+    return '"' + text.replace('"', '""') + '"'

@@ -1,0 +1,128 @@
+"""Translates offsets between clusters: a mirrored topic has the same records with the same timestamps at other offsets.
+
+The offset in the live cluster is that of the first record with the timestamp of the record at the committed offset, or
+a later one. So it may be before the mirrored record, and a consumer reads some records again; it skips none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.foreign_errors import first_line
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.kafka.broker.first_records import FirstRecord, first_records
+from offsets_pipeline.kafka.broker.log_offsets import LATEST, list_offsets, rounds_of
+from offsets_pipeline.repair.offset_reset.restore_plan import FoundBy, FoundOffset
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
+    from offsets_pipeline.kafka.broker.cluster import Cluster
+    from offsets_pipeline.kafka.broker.cluster_metadata import Place
+    from offsets_pipeline.semantics.partition_state import TopicPartition
+
+    #: A partition and an offset in it.
+    Point = tuple[Place, int]
+    #: Time from which on the live cluster's records count (ms), how it was found, and the words for it.
+    Moment = tuple[int, FoundBy, str]
+
+_MAX_TIMESTAMP = -3  # of ListOffsets: the record with the highest timestamp
+
+
+class TranslatedOffsets:
+    """Offsets of the live cluster for these points of the store's cluster."""
+
+    def __init__(self, live: Cluster, moments: Mapping[Point, Moment | str]) -> None:
+        """``moments``: the moment of each point, or the reason why it has none. Raises the errors of `Cluster`."""
+        self._moments = moments
+        self._offsets: dict[tuple[Place, int], int | OffsetsError | None] = {}
+        wanted = {(place, moment[0]) for (place, _), moment in moments.items() if not isinstance(moment, str)}
+        for some in rounds_of(wanted):
+            found = list_offsets(live, some)
+            self._offsets |= {(place, some[place]): offset for place, offset in found.items()}
+        self._ends = list_offsets(live, dict.fromkeys({place for place, _ in wanted}, LATEST))
+
+    def find(self, where: TopicPartition, offset: int) -> FoundOffset:
+        """Return the translated offset."""
+        place = (where.topic, where.partition)
+        moment = self._moments[place, offset]
+        if isinstance(moment, str):
+            return FoundOffset(None, None, moment)
+        time_ms, method, detail = moment
+        found = self._offsets[place, time_ms]
+        if found is None:
+            end = self._ends[place]
+            if isinstance(end, int):
+                return FoundOffset(end, FoundBy.LOG_END, f"{detail}; no record is that late")
+            found = end
+        if found is None or isinstance(found, OffsetsError):
+            reason = "no answer" if found is None else first_line(found)
+            return FoundOffset(None, None, f"cannot find the first record since {shown_time(time_ms)}: {reason}")
+        return FoundOffset(found, method, detail)
+
+
+def moments_by_records(source: Cluster, points: Collection[Point]) -> dict[Point, Moment | str]:
+    """Return the timestamps of the records at these points, from the brokers of the store's cluster.
+
+    A point at the end of its partition stands after the record with the highest timestamp. Raises the errors of
+    `Cluster`.
+    """
+    moments: dict[Point, Moment | str] = {}
+    at_end: list[Point] = []
+    for some in rounds_of(points):
+        for place, record in first_records(source, some).items():
+            point = place, some[place]
+            if record is None:
+                at_end.append(point)
+            elif isinstance(record, OffsetsError):
+                moments[point] = f"cannot read the record in the store's cluster: {first_line(record)}"
+            elif record.timestamp_ms is None:
+                moments[point] = f"record {record.offset} has no timestamp"
+            else:
+                moments[point] = record.timestamp_ms, FoundBy.TIMESTAMP, _detail(record, some[place])
+    moments |= _after_last_records(source, at_end)
+    return moments
+
+
+def _detail(record: FirstRecord, offset: int) -> str:
+    at = "" if record.timestamp_ms is None else shown_time(record.timestamp_ms)
+    if record.offset == offset:
+        return f"record {offset} has the timestamp {at}"
+    return f"record {offset} is gone; the next one, {record.offset}, has the timestamp {at}"
+
+
+def _after_last_records(source: Cluster, points: Collection[Point]) -> dict[Point, Moment | str]:
+    places = {place for place, _ in points}
+    youngest = list_offsets(source, dict.fromkeys(places, _MAX_TIMESTAMP))
+    known = {place: offset for place, offset in youngest.items() if isinstance(offset, int)}
+    records = first_records(source, known)
+    moments: dict[Point, Moment | str] = {}
+    for point in points:
+        record = records.get(point[0])
+        if isinstance(record, FirstRecord) and record.timestamp_ms is not None:
+            detail = f"all records were consumed; the last one has the timestamp {shown_time(record.timestamp_ms)}"
+            moments[point] = record.timestamp_ms + 1, FoundBy.TIMESTAMP, detail
+        else:
+            moments[point] = "the store's cluster has no record left that tells a timestamp"
+    return moments
+
+
+def moments_by_samples(samples: PositionSamples, points: Iterable[Point]) -> dict[Point, Moment | str]:
+    """Return the last time at which the log ended at or before each point, by the store's samples of its cluster."""
+    moments: dict[Point, Moment | str] = {}
+    for place, offset in points:
+        series = samples.series(place)
+        before = np.flatnonzero(series.log_end_offset <= offset)
+        if len(before):
+            end, sampled_ms = int(series.log_end_offset[before[-1]]), int(series.sampled_ms[before[-1]])
+            detail = f"the log ended at {end} at {shown_time(sampled_ms)}, so record {offset} is not older"
+            moments[place, offset] = sampled_ms, FoundBy.SAMPLE, detail
+        else:
+            moments[place, offset] = (
+                "the store has no sample from before the record; add --source-bootstrap-server, brokers of its cluster"
+            )
+    return moments

@@ -1,0 +1,1 @@
+"""The one HTTP server of all services, and metrics."""

@@ -1,0 +1,191 @@
+"""Exposes metrics to Prometheus over HTTP and in a file. Imported only by a process that may do so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest, write_to_textfile
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
+from prometheus_client.registry import CollectorRegistry
+
+from offsets_pipeline.common.foreign_errors import first_line
+from offsets_pipeline.common.periodic import Periodic
+from offsets_pipeline.errors import MetricsUnavailable, ServiceUnavailable
+from offsets_pipeline.service.metrics.metric_families import FAMILIES
+from offsets_pipeline.service.rest.guard import send_response
+from offsets_pipeline.service.rest.limits import Limits
+from offsets_pipeline.service.rest.server import Access, RestServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from prometheus_client.metrics_core import Metric
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from offsets_pipeline.service.metrics.metric_families import Values, ValueSource
+
+_CLASSES: Mapping[str, Callable[..., Any]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "summary": SummaryMetricFamily,
+}
+_COUNT_SECONDS = 30.0  # between two counts of the state tables
+_WRITE_SECONDS = 2.0
+_TEXT = {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
+_MAX_REQUEST_BYTES = 4_096  # requests have no body
+#: Fewer connections than of a service: the process has other work.
+_LIMITS = Limits(connections=100)
+
+
+class _Collector:
+    """Collects the present values of a source.
+
+    The program has no `Counter` or `Gauge` of prometheus_client: they add series `_created`, and write files if the
+    environment of the embedding process says so (PROMETHEUS_MULTIPROC_DIR).
+    """
+
+    def __init__(self, source: ValueSource) -> None:
+        self._source = source
+
+    def collect(self) -> Iterator[Metric]:
+        return _families(self._source())
+
+
+class _CountedCollector:
+    """Collects the values of a source as of the last `count`."""
+
+    def __init__(self, source: ValueSource) -> None:
+        self._source = source
+        self._found: list[Metric] = []
+
+    def count(self) -> None:
+        self._found = list(_families(self._source()))
+
+    def collect(self) -> list[Metric]:
+        return self._found
+
+
+def _families(values: Values) -> Iterator[Metric]:
+    """The metrics that have a value."""
+    for name, value in values.items():
+        of = FAMILIES[name]
+        family = _CLASSES[of.type](name, of.help, labels=of.labels)
+        series: Mapping[Any, Any] = value if isinstance(value, Mapping) else {(): value}
+        for at, each in series.items():
+            if each is not None:
+                labels = at if isinstance(at, tuple) else (str(at),)
+                family.add_metric(labels, *(each if isinstance(each, tuple) else (each,)))
+        if family.samples:
+            yield family
+
+
+def registry_of(*sources: ValueSource) -> CollectorRegistry:
+    """Return a registry that reads these sources for each exposition."""
+    registry = CollectorRegistry()
+    for source in sources:
+        registry.register(_Collector(source))
+    return registry
+
+
+def write_metrics(registry: CollectorRegistry, path: Path) -> None:
+    """Replace a file with all metrics, atomically. Raises MetricsUnavailable."""
+    try:
+        write_to_textfile(str(path), registry)
+    except OSError as error:
+        raise MetricsUnavailable(f"cannot write metrics to {path}: {error.strerror}") from error
+
+
+def serve_metrics(registry: CollectorRegistry, host: str, port: int, limits: Limits = _LIMITS) -> RestServer:
+    """Serve metrics at /metrics until `RestServer.stop`. Port 0 takes a free port.
+
+    Requests need no authentication. On a loopback address their header Host must name it, as for all services.
+
+    Raises MetricsUnavailable if the address cannot be bound.
+    """
+    try:
+        server = RestServer(host, port, Access(is_public=True), lambda _: _app(registry), _MAX_REQUEST_BYTES, limits)
+    except ServiceUnavailable as error:
+        raise MetricsUnavailable(f"cannot serve metrics at {host}:{port}: {error}") from error
+    server.start()
+    return server
+
+
+def _app(registry: CollectorRegistry) -> ASGIApp:
+    async def answer(scope: Scope, _: Receive, send: Send) -> None:
+        if scope["path"] not in ("/", "/metrics"):
+            await send_response(send, 404, b"404: only /metrics is here\n", _TEXT)
+        elif scope["method"] not in ("GET", "HEAD"):
+            await send_response(send, 405, b"405: only GET is allowed\n", _TEXT | {"Allow": "GET, HEAD"})
+        else:
+            # in a thread: a coordinator counts under its lock
+            await send_response(send, 200, await asyncio.to_thread(generate_latest, registry), _TEXT)
+
+    return answer
+
+
+class Exposition:
+    """Exposes metrics in a file or at a port until `close`, or the end of `with`; passes later failures to ``warn``.
+
+    Raises MetricsUnavailable if the file cannot be written, or the address cannot be bound, at the start.
+    """
+
+    def __init__(
+        self, file: Path | None, address: tuple[str, int] | None, warn: Callable[[str], None], *sources: ValueSource
+    ) -> None:
+        """``sources`` are read for each exposition."""
+        self._file = file
+        self._warn = warn
+        self._periodic: list[Periodic[None]] = []
+        self._registry = registry_of(*sources)
+        if file is not None:
+            write_metrics(self._registry, file)
+        self._server = None if address is None else serve_metrics(self._registry, *address)
+
+    def start(self, *counted: ValueSource) -> None:
+        """Read the sources ``counted`` every half minute and rewrite the file every two seconds, each in a thread.
+
+        Does nothing without a file and a port.
+        """
+        if self._file is None and self._server is None:
+            return
+        collectors = [_CountedCollector(source) for source in counted]
+        for each in collectors:
+            self._registry.register(each)
+
+        def count() -> None:
+            for each in collectors:
+                each.count()
+
+        self._start("figures", count, _COUNT_SECONDS, "cannot count the state tables")
+        if self._file is not None:
+            write = partial(write_metrics, self._registry, self._file)
+            self._start("metrics-file", write, _WRITE_SECONDS, "metrics are not up to date")
+
+    def _start(self, name: str, run: Callable[[], None], rest_seconds: float, failing: str) -> None:
+        periodic = Periodic(
+            run,
+            round(rest_seconds * 1000),
+            rests=True,
+            warn=self._warn,
+            describe=lambda error: f"{failing}: {first_line(error)}",
+            at_end=run,
+        )
+        self._periodic.append(periodic)
+        periodic.start(name)
+
+    def close(self) -> None:
+        """Count and write once more, then close the port."""
+        for each in self._periodic:
+            each.close()
+        if self._server is not None:
+            self._server.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

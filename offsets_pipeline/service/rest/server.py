@@ -1,0 +1,215 @@
+"""A service on an address: access rules, TLS, start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+import ssl
+import threading
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import uvicorn
+
+from offsets_pipeline.errors import OptionNeedsAnother, ServiceUnavailable
+from offsets_pipeline.service.rest.guard import Guard
+from offsets_pipeline.service.rest.limits import LimitedConnection, Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from starlette.types import ASGIApp
+
+_TOKEN = re.compile(r"[\w.~+/=-]{16,4096}", re.ASCII)
+_KEEP_ALIVE_SECONDS = 30
+_STOP_SECONDS = 30
+#: Python handles a signal that another thread got when the main thread wakes up.
+_SIGNAL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may send requests: files with a bearer token, the server's certificate and key, and the clients' CA.
+
+    ``is_public``: no address requires authentication, as for metrics.
+    """
+
+    token_file: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    is_public: bool = False
+
+
+class RestServer:
+    """Serves an application until `stop`; use it in ``with``, or call `start`. It runs in a thread.
+
+    ``app_at`` makes the application, given the address.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        access: Access,
+        app_at: Callable[[str], ASGIApp],
+        max_request_bytes: int,
+        limits: Limits | None = None,
+    ) -> None:
+        """Listen at an address; port 0 takes a free one.
+
+        Raises OptionNeedsAnother if the access rules do not fit the address, ServiceUnavailable if a file cannot be
+        read or the address cannot be bound.
+        """
+        addresses = _resolved(host, port)
+        is_loopback = all(ipaddress.ip_address(each[0].partition("%")[0]).is_loopback for _, each in addresses)
+        token, context = _required(access, f"{host}:{port}", is_loopback=is_loopback)
+        self._limits = limits or Limits()
+        self._socket = _bound(host, port, *addresses[0], backlog=self._limits.connections)
+        self.port: int = self._socket.getsockname()[1]
+        self.address = f"{host}:{self.port}"
+        self.url = f"{'http' if context is None else 'https'}://{self.address}"
+        #: Whether a token crosses a network without TLS.
+        self.is_in_clear = context is None and not is_loopback and not access.is_public
+        guard = Guard(
+            app_at(self.address),
+            token,
+            only_loopback_names=is_loopback and token is None and access.tls_client_ca is None,
+            max_request_bytes=max_request_bytes,
+        )
+        config = uvicorn.Config(
+            guard,
+            http=partial(LimitedConnection, self._limits, {}),  # type: ignore[arg-type]
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=_STOP_SECONDS,
+            ssl_context_factory=None if context is None else lambda *_: context,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="rest", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. The address accepts connections already."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Accept no more requests, answer those that wait, and end the thread. Idempotent."""
+        self._server.should_exit = True
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until the service has stopped."""
+        while self._thread.is_alive():
+            self._thread.join(_SIGNAL_SECONDS)
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=partial(_Loop, self._limits.header_seconds)) as runner:
+            runner.run(self._server.serve([self._socket]))
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Ends TLS handshakes after a time, for which uvicorn has no setting."""
+
+    def __init__(self, handshake_seconds: float) -> None:
+        super().__init__()
+        self._handshake_seconds = handshake_seconds
+
+    async def create_server(self, *args: Any, **kwargs: Any) -> asyncio.Server:  # noqa: ANN401 - as asyncio has it
+        """Listen as asyncio does."""
+        if kwargs.get("ssl") is not None:
+            kwargs["ssl_handshake_timeout"] = self._handshake_seconds
+        return await super().create_server(*args, **kwargs)
+
+
+def _resolved(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ServiceUnavailable(
+            f"cannot listen at {host}:{port}: {host} cannot be resolved; name an address"
+        ) from error
+    return [(family, (str(address[0]), port)) for family, _, _, _, address in found]
+
+
+def _bound(
+    host: str, port: int, family: socket.AddressFamily, address: tuple[str, int], *, backlog: int
+) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(backlog)
+    except OSError as error:
+        listening.close()
+        raise ServiceUnavailable(f"cannot listen at {host}:{port}: {error.strerror}; choose another address") from error
+    return listening
+
+
+def _required(access: Access, address: str, *, is_loopback: bool) -> tuple[str | None, ssl.SSLContext | None]:
+    """The token and the TLS context. Raises OptionNeedsAnother, ServiceUnavailable."""
+    if (access.tls_certificate is None) != (access.tls_key is None):
+        raise OptionNeedsAnother("--tls-certificate and --tls-key belong together; name both")
+    if access.tls_client_ca is not None and access.tls_certificate is None:
+        raise OptionNeedsAnother("--tls-client-ca needs TLS; name --tls-certificate and --tls-key, too")
+    if not (is_loopback or access.is_public) and access.token_file is None and access.tls_client_ca is None:
+        raise OptionNeedsAnother(
+            f"cannot listen at {address} without authentication, because it is not a loopback address; "
+            "name --token-file, or --tls-client-ca with --tls-certificate and --tls-key"
+        )
+    return None if access.token_file is None else _token(access.token_file), _tls(access)
+
+
+def _token(file: Path) -> str:
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise ServiceUnavailable(f"cannot read the token in {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        text = ""
+    if _TOKEN.fullmatch(text) is None:
+        raise ServiceUnavailable(
+            f"cannot use the token in {file}: it must have 16 to 4096 letters, digits and characters of -._~+/="
+        )
+    return text
+
+
+def _tls(access: Access) -> ssl.SSLContext | None:
+    if access.tls_certificate is None or access.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    reading = access.tls_certificate
+    try:
+        for reading in (access.tls_certificate, access.tls_key):
+            reading.open("rb").close()
+        # without this password, OpenSSL asks the terminal for that of an encrypted key
+        context.load_cert_chain(access.tls_certificate, access.tls_key, password=b"")
+        if access.tls_client_ca is not None:
+            reading = access.tls_client_ca
+            context.load_verify_locations(reading)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        reason = (
+            error.strerror
+            if isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
+            else "it is not a PEM file without password that fits the other"
+        )
+        raise ServiceUnavailable(f"cannot use {reading} for TLS: {reason}") from None
+    return context

@@ -1,0 +1,62 @@
+"""Put-if-absent that retries until the name has an owner.
+
+A request without an answer may still create the file later. So the writer puts the same file again until the name is
+taken; from then on no request can create it (docs/adr/0031).
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.store.delta.storage import NoAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from offsets_pipeline.store.delta.storage import Storage
+
+#: A file without an answer is put again for so long, and at least once.
+_RETRY_SECONDS = 60.0
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.05, 5.0
+
+
+def put_if_absent(
+    storage: Storage, name: str, contents: bytes, *, durable: bool, may_retry: Callable[[], bool] = lambda: True
+) -> bool:
+    """Create a file; returns False if another writer has the name. A file with the same contents counts as created.
+
+    ``may_retry`` is called before each further request; it may raise OSError.
+
+    Raises NoAnswer if the name has no owner after a minute, or ``may_retry`` returned False: the file may still appear.
+    Raises another OSError if the storage refuses the first request: the file will not appear.
+    """
+    no_answer: OSError | None = None
+    for _ in _attempts():
+        try:
+            if no_answer is not None and not may_retry():
+                break
+            if storage.create(name, contents, durable=durable):
+                return True
+            no_answer = OSError("the storage says that the file exists, but does not return it")
+        except OSError as error:
+            if no_answer is None and not isinstance(error, NoAnswer):
+                raise
+            no_answer = error
+        with suppress(OSError):
+            found = storage.read(name)
+            if found is not None:
+                return found == contents  # a request of this call may have created it before
+    raise NoAnswer(str(no_answer)) from no_answer
+
+
+def _attempts() -> Iterator[None]:
+    """Yield until `_RETRY_SECONDS` are over, but at least twice, with growing waits between."""
+    until, wait = time.monotonic() + _RETRY_SECONDS, _FIRST_WAIT_SECONDS
+    yield
+    yield
+    while time.monotonic() + wait < until:
+        time.sleep(wait)
+        wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+        yield

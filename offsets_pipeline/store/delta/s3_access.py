@@ -1,0 +1,115 @@
+"""Access to S3: the one place that passes the variables `AWS_*` to Spark, `deltalake` and `obstore`.
+
+Arrow reads the variables and the profile itself.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from pathlib import Path
+
+from offsets_pipeline.common.foreign_errors import first_line
+from offsets_pipeline.errors import ConfigError
+
+#: URI schemes of S3: Amazon's, and those of Hadoop's clients.
+S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+
+_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+#: Variables of credentials that the libraries fetch themselves: of a role, or of a container.
+_FETCHED = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+#: Options of connections: with AWS_ before the name they are variables.
+_CONNECTION = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout")
+_HADOOP_KEYS = dict(zip(_KEYS, ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token"), strict=True))
+_PROVIDERS = (
+    "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider",  # keys with a session token
+    "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",  # keys
+    "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",  # a role, a container, an instance
+)
+
+
+def is_s3(location: str) -> bool:
+    """Return whether a path or URI is on S3."""
+    scheme, separator, _ = location.partition("://")
+    return bool(separator) and scheme in S3_SCHEMES
+
+
+def task_environment() -> dict[str, str]:
+    """Return the variables that Python tasks of Spark need to open files on S3."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+
+
+def connection_options() -> dict[str, str]:
+    """Return the options of connections for `deltalake` and `obstore`; `obstore` reads no other variables.
+
+    Both refuse an endpoint without TLS unless an option allows it.
+    """
+    options = {name: value for name in _CONNECTION if (value := os.environ.get(f"AWS_{name.upper()}"))}
+    if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+        options["allow_http"] = "true"
+    return options
+
+
+def object_store_options() -> dict[str, str]:
+    """Return the options of access for `deltalake` and `obstore`; these find other variables themselves.
+
+    Neither reads profiles.
+
+    Raises ConfigError: the user's profiles cannot be read, or the one that AWS_PROFILE names has no keys.
+    """
+    options = {}
+    if not _region() and (region := _profile_of_config().get("region")):
+        options["aws_region"] = region
+    if any(os.environ.get(name) for name in (_KEYS[0].upper(), *_FETCHED)):
+        return options
+    profile = _profile("AWS_SHARED_CREDENTIALS_FILE", "credentials", "{}") or _profile_of_config()
+    if _KEYS[0] not in profile and (name := os.environ.get("AWS_PROFILE")):
+        raise ConfigError(
+            f"cannot use the profile {name} of AWS_PROFILE: it has no aws_access_key_id; set the variables that "
+            f"`aws configure export-credentials --profile {name} --format env` prints"
+        )
+    return options | {name: profile[name] for name in _KEYS if name in profile}
+
+
+def hadoop_options() -> dict[str, str]:
+    """Return the options for Hadoop's client S3A, which opens `s3://` and `s3a://` in the JVM.
+
+    It reads a profile itself, in the JVM that needs it.
+    """
+    options = {
+        "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
+        "fs.s3a.aws.credentials.provider": ",".join(_PROVIDERS),
+    }
+    options |= {key: os.environ[name.upper()] for name, key in _HADOOP_KEYS.items() if os.environ.get(name.upper())}
+    region = _region()
+    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
+        virtual = os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() == "true"
+        options |= {"fs.s3a.endpoint": endpoint, "fs.s3a.path.style.access": str(not virtual).lower()}
+        region = region or "us-east-1"  # as the other libraries
+    return options | ({"fs.s3a.endpoint.region": region} if region else {})
+
+
+def _region() -> str | None:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+
+
+def _profile_of_config() -> dict[str, str]:
+    return _profile("AWS_CONFIG_FILE", "config", "profile {}")
+
+
+def _profile(variable: str, name: str, section: str) -> dict[str, str]:
+    """Return the user's profile in one of Amazon's two files; nothing if there is none. Raises ConfigError."""
+    profile = os.environ.get("AWS_PROFILE") or "default"
+    path = Path(os.environ.get(variable) or f"~/.aws/{name}").expanduser()
+    file = configparser.RawConfigParser()
+    try:
+        file.read(path, encoding="utf-8")
+    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+        raise ConfigError(f"cannot read the profiles in {path}: {first_line(error)}; mend the file") from error
+    sections = (section.format(profile), profile)
+    return next((dict(file[each]) for each in sections if file.has_section(each)), {})

@@ -1,0 +1,192 @@
+"""One version of a table, and the versions after it, read commit by commit."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from offsets_pipeline.errors import UnsupportedTable
+from offsets_pipeline.store.delta.damage import damage_of, reading
+from offsets_pipeline.store.delta.data_file import ALL_ROWS, DataFile
+from offsets_pipeline.store.delta.protocol import UNDO, unreadable, unwritable
+from offsets_pipeline.store.delta.reader import has_deletion_vectors, metadata_of, open_table, protocol_of, stored_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from deltalake import DeltaTable
+
+    from offsets_pipeline.errors import DamagedTable
+    from offsets_pipeline.store.delta.data_file import Only
+    from offsets_pipeline.store.delta.protocol import Action
+    from offsets_pipeline.store.delta.schemas import Table
+    from offsets_pipeline.store.delta.table_folder import TableFolder
+
+
+class Commit(NamedTuple):
+    """A commit: the text of its file, and its actions."""
+
+    text: bytes
+    actions: Sequence[Action]
+
+
+class KnownVersion(NamedTuple):
+    """A version of a table that was read. ``text`` is its commit file; None if that is no longer kept."""
+
+    table_id: str
+    number: int
+    text: bytes | None
+
+
+class Snapshot:
+    """One version of a table. `TableFolder.snapshot` makes one.
+
+    deltalake reads a table's log once. `after` makes a later version's snapshot from this one and the commits between,
+    without reading anything. Its cost depends on the commits since deltalake read the log, not on the table's files.
+    """
+
+    def __init__(self, table_folder: TableFolder, loaded: DeltaTable, text: bytes | None) -> None:
+        self.table_folder = table_folder
+        self.folder = table_folder.folder
+        self.table = table_folder.table
+        self.version = loaded.version()
+        #: the commit file of `version`; None if it is no longer kept
+        self.text = text
+        self.metadata = metadata_of(loaded)
+        self.protocol = protocol_of(loaded)
+        self._loaded = loaded
+        self._transactions: dict[str, int] = {}
+        self._changed: dict[str, DataFile | None] = {}  # since the version that was loaded; None: removed
+        self._has_vectors = False
+
+    @property
+    def table_id(self) -> str:
+        """The table's id, which it got when it was created."""
+        return str(self.metadata["id"])
+
+    @property
+    def known(self) -> KnownVersion:
+        """This version, for `TableFolder.commits_after`."""
+        return KnownVersion(self.table_id, self.version, self.text)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        found: dict[str, str] = self.metadata["configuration"]
+        return found
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the table's columns."""
+        return [field["name"] for field in json.loads(self.metadata["schemaString"])["fields"]]
+
+    @property
+    def unmet(self) -> str | None:
+        """The table's requirement of a writer that this program lacks; None if it may write."""
+        return unwritable(self.protocol, self.metadata, self.table)
+
+    @property
+    def commits_read(self) -> int:
+        """Number of commits since the version that deltalake read."""
+        return self.version - int(self._loaded.version())
+
+    def transaction(self, application: str) -> int:
+        """Return the version of an application's last transaction; -1 if there was none."""
+        if application in self._transactions:
+            return self._transactions[application]
+        found = self._loaded.transaction_version(application)
+        return -1 if found is None else found
+
+    def files(self) -> list[DataFile]:
+        """Return the files of this version.
+
+        Raises UnsupportedTable if the table's rows differ from the contents of its Parquet files.
+        """
+        reason = unreadable(self.protocol, self.properties)
+        if reason is not None:
+            raise UnsupportedTable(f"cannot read the table {self.folder} without Spark: it requires {reason}; {UNDO}")
+        with reading(self.folder):
+            if self._has_vectors or has_deletion_vectors(self._loaded):
+                raise UnsupportedTable(
+                    f"cannot read the table {self.folder} without Spark: its files have deleted rows that were not "
+                    f"rewritten (deletion vectors); run REORG TABLE delta.`{self.folder}` APPLY (PURGE)"
+                )
+            files = [file for file in stored_files(self._loaded) if file.name not in self._changed]
+        return files + [file for file in self._changed.values() if file is not None]
+
+    def path(self, file: DataFile) -> str:
+        """Return the path or URI of a file of this version."""
+        return f"{self.folder}/{unquote(file.name)}"
+
+    def rows(self, columns: Sequence[str] | None = None, only: Only = ALL_ROWS) -> pa.Table:
+        """Return columns, by default all, of the rows with values of ``only`` (`rows_with`); by default of all rows.
+
+        Columns that an older table lacks are null. Raises UnsupportedTable as `files`, DamagedTable if a file is
+        missing or corrupt.
+        """
+        names = self.table.names() if columns is None else columns
+        return pa.concat_tables([pa.Table.from_batches([], self.table.arrow_schema(names)), *self.tables(names, only)])
+
+    def tables(
+        self, columns: Sequence[str], only: Only = ALL_ROWS, files: Iterable[DataFile] | None = None
+    ) -> Iterator[pa.Table]:
+        """Yield `rows`, file by file; by default of all files."""
+        for file in self.files() if files is None else files:
+            if file.may_hold(only):
+                yield self.table_folder.read_file(file, columns, only)
+
+    def damage(self) -> DamagedTable | None:
+        """Return what is wrong with the files of this version; None if nothing is. Reads all of them."""
+        return damage_of(self.folder, self.stored())
+
+    def delta_table(self) -> DeltaTable:
+        """Return this version for deltalake. For the modules of this package."""
+        if self._loaded.version() != self.version:
+            with reading(self.folder):
+                self._loaded = open_table(self.folder, self.version)
+            self._changed = {}
+        return self._loaded
+
+    def after(self, *commits: Commit) -> Snapshot:
+        """Return the snapshot after these commits, which directly follow this version."""
+        if not commits:
+            return self
+        later = object.__new__(Snapshot)
+        later.__dict__ |= self.__dict__
+        later.version, later.text = self.version + len(commits), commits[-1].text
+        later._transactions, later._changed = dict(self._transactions), dict(self._changed)
+        for action in chain.from_iterable(each.actions for each in commits):
+            if "txn" in action:
+                later._transactions[action["txn"]["appId"]] = action["txn"]["version"]
+            elif "add" in action:
+                later._has_vectors |= action["add"].get("deletionVector") is not None
+                later._changed[action["add"]["path"]] = DataFile.of_action(action["add"])
+            elif "remove" in action:
+                later._changed[action["remove"]["path"]] = None
+            elif "metaData" in action:
+                later.metadata = {"configuration": {}} | action["metaData"]
+            elif "protocol" in action:
+                later.protocol = action["protocol"]
+        return later
+
+    def stored(self) -> list[DataFile] | None:
+        """Return the files of this version as `files`; None if that raises."""
+        try:
+            return self.files()
+        except (DeltaError, OSError, UnsupportedTable):
+            return None
+
+
+def conformed(rows: pa.Table, table: Table, names: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows with columns of the table's schema, by default all; columns that are missing are null."""
+    schema = table.arrow_schema(names)
+    columns = [
+        rows[each.name].cast(each.type) if each.name in rows.column_names else pa.nulls(rows.num_rows, each.type)
+        for each in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -1,0 +1,341 @@
+"""Storage of a table: reads files by name, and creates a file only if its name is free.
+
+A Delta commit is a file named after its version. A writer commits by creating that file if it is absent, so at most one
+writer gets a version. `storage_of` decides which storage offers that; docs/storage.md has the same table for users.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import time
+import uuid
+from abc import ABC, abstractmethod
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+from pyarrow import fs
+
+from offsets_pipeline.common.foreign_errors import first_line
+from offsets_pipeline.errors import ConfigError, UnsafeStorage
+from offsets_pipeline.store.delta.filesystems import open_path
+from offsets_pipeline.store.delta.s3_access import S3_SCHEMES, connection_options, is_s3, object_store_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    from obstore.store import ObjectStore
+
+_LOG = logging.getLogger(__name__)
+
+_TURN, _NEXT_TURN = ".turn", ".next-turn"  # lock files in `_delta_log`
+_TURN_SECONDS = 0.2
+_POLL_SECONDS = 0.0003
+
+_LOCAL = frozenset({"", "file"})
+_CONDITIONAL_PUT = S3_SCHEMES | {"gs", "az", "azure", "adl", "abfs", "abfss"}
+_ATOMIC_RENAME = frozenset({"hdfs", "viewfs"})
+#: How obstore gives the HTTP status of an answer. A status of 4xx refuses a request, except 408 and 429 (try again).
+_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d\b")
+
+
+class NoAnswer(OSError):
+    """The storage did not answer a request to create a file: the file may be there, or may still appear."""
+
+
+class Storage(ABC):
+    """One table's folder on some storage. Names are relative to the folder; a file never changes once it is there."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes | None:
+        """Return the contents of a file; None if it does not exist."""
+
+    def is_unchanged(self, name: str, contents: bytes | None) -> bool:
+        """Return whether `read` of this file still returns these contents."""
+        return self.read(name) == contents
+
+    @abstractmethod
+    def create(self, name: str, contents: bytes, *, durable: bool) -> bool:
+        """Create a file if its name is free; returns False if another writer has created it.
+
+        A reader sees the whole file or none. With ``durable`` the file survives a loss of power. Sends one request: a
+        retry could hide that an earlier request is still on its way.
+
+        Raises NoAnswer if the file may be there or may still appear, another OSError if the storage refuses: then the
+        file will not appear, and none is left behind.
+        """
+
+    def sync(self, names: Iterable[str]) -> None:  # noqa: B027 - object stores and HDFS acknowledge durable writes
+        """Make files survive a loss of power. They were written through Arrow."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a file that no commit names; succeeds if there is none."""
+
+    def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:  # noqa: ARG002 - local folders alone
+        """Wait up to 0.2 s for this writer's turn to commit. It saves lost races; correctness does not need it.
+
+        ``meanwhile`` is called repeatedly during the wait.
+        """
+        return nullcontext()
+
+
+def storage_of(folder: str) -> Storage:
+    """Return the storage of a table's folder: the one place that decides where a table may be written.
+
+    Raises UnsafeStorage if the storage cannot create a file only if it is absent: commits would overwrite each other.
+    """
+    scheme = folder.partition("://")[0] if "://" in folder else ""
+    if scheme in _LOCAL:
+        return LocalStorage(folder.removeprefix("file://"))
+    if scheme in _CONDITIONAL_PUT:
+        return ObjectStorage(folder)
+    if scheme in _ATOMIC_RENAME:
+        return RenamingStorage(folder)
+    raise UnsafeStorage(
+        f"cannot use a store on {scheme}:// ({folder}): it has no known atomic put-if-absent, and commits could get "
+        "lost; use a local folder, s3://, gs://, abfss:// or hdfs:// (docs/storage.md)"
+    )
+
+
+class LocalStorage(Storage):
+    """A local folder, or a mounted POSIX file system with hard links and advisory locks.
+
+    `create` writes a temporary file and links it to its name; the link fails if the name is taken.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder.rstrip("/")
+        self._seen: tuple[object, ...] = ()  # contents of the file that `is_unchanged` last read, and its inode
+
+    def read(self, name: str) -> bytes | None:
+        """See Storage."""
+        try:
+            with open(f"{self._folder}/{name}", "rb") as file:  # noqa: PTH123 - half of Path's time
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def is_unchanged(self, name: str, contents: bytes | None) -> bool:
+        """See Storage. Compares inode, size and times before it reads the file."""
+        try:
+            found = os.stat(f"{self._folder}/{name}")  # noqa: PTH116 - half of Path's time
+        except (FileNotFoundError, NotADirectoryError):
+            return contents is None
+        seen = (contents, name, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        if seen != self._seen:
+            if self.read(name) != contents:
+                return False
+            self._seen = seen
+        return True
+
+    def create(self, name: str, contents: bytes, *, durable: bool) -> bool:
+        """See Storage."""
+        place = Path(f"{self._folder}/{name}")
+        aside = place.parent / f".{uuid.uuid4()}.tmp"
+
+        def write() -> None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with aside.open("xb") as file:
+                file.write(contents)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+
+        if not _created(
+            write, lambda: place.hardlink_to(aside), remove=lambda: aside.unlink(missing_ok=True), is_there=place.exists
+        ):
+            return False
+        if durable:
+            try:
+                _sync(str(place.parent))
+            except OSError as error:  # readers see the commit already, so it must count as made
+                _LOG.warning("%s may not survive a loss of power: %s", place, error)
+        return True
+
+    def sync(self, names: Iterable[str]) -> None:
+        """See Storage."""
+        folders: set[str] = set()
+        for name in names:
+            path = f"{self._folder}/{name}"
+            _sync(path)
+            folders |= {self._folder, os.path.dirname(path)}  # noqa: PTH120 - half of Path's time
+        for folder in folders:
+            _sync(folder)
+
+    def remove(self, name: str) -> None:
+        """See Storage."""
+        Path(f"{self._folder}/{name}").unlink(missing_ok=True)
+
+    @contextmanager
+    def turn(self, meanwhile: Callable[[], None]) -> Iterator[None]:
+        """See Storage. A stopped process that holds the turn delays the others by 0.2 s at most."""
+        until = time.monotonic() + _TURN_SECONDS
+        commits = Path(self._folder) / "_delta_log"
+        with ExitStack() as held:
+            with suppress(OSError):  # gone or read-only: the commit reports that
+                turn = held.enter_context((commits / _TURN).open("wb"))
+                # a writer keeps its place in the queue until it has the turn, so the writer before it queues behind it
+                with (commits / _NEXT_TURN).open("wb") as next_turn:
+                    _lock(next_turn, until, meanwhile)
+                    _lock(turn, until, meanwhile)
+            yield
+
+
+class ObjectStorage(Storage):
+    """An object store. `create` is one conditional put (`If-None-Match: *`), which fails if the object exists."""
+
+    def __init__(self, folder: str) -> None:
+        self._store = _object_store(folder)
+        self._once = _object_store(folder, max_retries=0)
+        from obstore import exceptions  # noqa: PLC0415 - 20 ms, for object stores alone
+
+        self._errors = exceptions
+
+    def read(self, name: str) -> bytes | None:
+        """See Storage."""
+        try:
+            return bytes(self._store.get(name).bytes())
+        except FileNotFoundError:
+            return None
+        except self._errors.BaseError as error:
+            raise OSError(first_line(error)) from error
+
+    def create(self, name: str, contents: bytes, *, durable: bool) -> bool:  # noqa: ARG002 - always durable
+        """See Storage."""
+        try:
+            self._once.put(name, contents, mode="create", use_multipart=False)
+        except (self._errors.AlreadyExistsError, FileExistsError):
+            return False
+        except (OSError, self._errors.BaseError) as error:
+            said = first_line(error)
+            raise (OSError if _REFUSED.search(said) else NoAnswer)(said) from error
+        return True
+
+    def remove(self, name: str) -> None:
+        """See Storage."""
+        try:
+            self._store.delete(name)
+        except FileNotFoundError:
+            return
+        except self._errors.BaseError as error:
+            raise OSError(first_line(error)) from error
+
+
+class RenamingStorage(Storage):
+    """A file system of Hadoop. `create` writes a temporary file and renames it, which fails if the name is taken."""
+
+    def __init__(self, folder: str) -> None:
+        self._system, self._folder = open_path(folder)
+
+    def read(self, name: str) -> bytes | None:
+        """See Storage."""
+        try:
+            with self._system.open_input_file(f"{self._folder}/{name}") as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+
+    def create(self, name: str, contents: bytes, *, durable: bool) -> bool:  # noqa: ARG002 - HDFS replicates it
+        """See Storage."""
+        folder = name.rpartition("/")[0]
+        aside = f"{folder}/.{uuid.uuid4()}.tmp"
+
+        def write() -> None:
+            self._system.create_dir(f"{self._folder}/{folder}", recursive=True)
+            with self._system.open_output_stream(f"{self._folder}/{aside}") as file:
+                file.write(contents)
+
+        return _created(
+            write,
+            lambda: self._system.move(f"{self._folder}/{aside}", f"{self._folder}/{name}"),
+            remove=lambda: self.remove(aside),
+            is_there=lambda: self._is_file(name),
+        )
+
+    def remove(self, name: str) -> None:
+        """See Storage."""
+        if self._is_file(name):
+            self._system.delete_file(f"{self._folder}/{name}")
+
+    def _is_file(self, name: str) -> bool:
+        return bool(self._system.get_file_info(f"{self._folder}/{name}").type == fs.FileType.File)
+
+
+def _created(
+    write: Callable[[], None], name: Callable[[], None], *, remove: Callable[[], None], is_there: Callable[[], bool]
+) -> bool:
+    """Write a temporary file and give it its name, which fails if the name is taken; returns whether it was given.
+
+    If the naming fails, the temporary file is removed before a look at the name: a later request then has no file to
+    name. Raises NoAnswer if the storage fails again, another OSError if the file will not appear.
+    """
+    is_named = False
+    try:
+        write()
+        is_named = True
+        name()
+    except (OSError, pa.ArrowException) as error:
+        try:
+            remove()
+            if is_named and is_there():
+                return False
+        except (OSError, pa.ArrowException) as no_answer:
+            if is_named:
+                raise NoAnswer(first_line(error)) from no_answer
+        if isinstance(error, OSError):
+            raise
+        raise OSError(first_line(error)) from error
+    with suppress(OSError, pa.ArrowException):  # the name is given
+        remove()
+    return True
+
+
+def _object_store(folder: str, max_retries: int | None = None) -> ObjectStore:
+    """Return the client of a folder; ``max_retries`` of a request, None: obstore's default.
+
+    Raises ConfigError if an environment variable of the storage is wrong, UnsafeStorage without obstore.
+    """
+    try:
+        from obstore.exceptions import BaseError  # noqa: PLC0415 - 20 ms, for object stores alone
+        from obstore.store import LocalStore, S3Store, from_url  # noqa: PLC0415
+    except ImportError as error:
+        raise UnsafeStorage(f"cannot write to {folder}: the package obstore is missing; install it") from error
+
+    if "://" not in folder:
+        return LocalStore(folder)
+    retry = {} if max_retries is None else {"retry_config": {"max_retries": max_retries}}
+    try:
+        if not is_s3(folder):
+            return from_url(folder, **retry)  # type: ignore[call-overload,no-any-return]
+        options = {"config": object_store_options(), "client_options": connection_options(), **retry}
+        return S3Store.from_url(f"s3://{folder.partition('://')[2]}", **cast("Any", options))
+    except BaseError as error:
+        raise ConfigError(
+            f"cannot open {folder}: {first_line(error)}; check the environment variables of its storage"
+        ) from error
+
+
+def _lock(file: IO[bytes], until: float, meanwhile: Callable[[], None]) -> None:
+    """Lock the file until it is closed; gives up at the time ``until``."""
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return None
+        meanwhile()
+        time.sleep(_POLL_SECONDS)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

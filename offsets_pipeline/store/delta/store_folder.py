@@ -1,0 +1,115 @@
+"""The tables of a store in one folder: creates them, and reads the store's properties. No Spark."""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.common.foreign_errors import first_line
+from offsets_pipeline.errors import (
+    InvalidPartitionCount,
+    NoSuchStore,
+    NoSuchTable,
+    NotAStore,
+    StorageFailed,
+    StoreMismatch,
+)
+from offsets_pipeline.store.delta.filesystems import children
+from offsets_pipeline.store.delta.properties import CLUSTER_NAME, CREATION, StoreProperties
+from offsets_pipeline.store.delta.retry import with_retries
+from offsets_pipeline.store.delta.schemas import LOG, tables_of
+from offsets_pipeline.store.delta.table_folder import TableFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offsets_pipeline.common.config.sections import FoldSettings
+    from offsets_pipeline.store.delta.snapshot import Snapshot
+
+
+def properties_of(folder: str) -> StoreProperties:
+    """Return the properties of the store in a folder, given as a path or as a URI of Arrow.
+
+    Raises NoSuchStore if nothing is there, NotAStore if something else is there or a store of a newer format,
+    DamagedTable if the log's table is damaged, UnsupportedTable if it has a feature that this program does not support.
+    """
+    return StoreProperties.from_table_properties(log_of(folder).properties, folder)
+
+
+def log_of(folder: str) -> Snapshot:
+    """Return the newest version of the table `log` in a folder. Raises as `properties_of`, but for any format."""
+    try:
+        return TableFolder(f"{folder}/{LOG.name}", LOG).snapshot()
+    except NoSuchTable:
+        raise no_store(folder) from None
+
+
+def create_tables(folder: str, properties: StoreProperties) -> bool:
+    """Create the tables of a store, the log last; returns False if another process created the same store.
+
+    A half-made store is completed. Raises NotAStore if the folder holds something else, StoreMismatch if it is a store
+    with other properties, InvalidPartitionCount for a count below 1, UnsafeStorage, StorageFailed.
+    """
+    if properties.offsets_partitions < 1:
+        raise InvalidPartitionCount(f"a log has at least 1 partition, not {properties.offsets_partitions}")
+    found = _children(folder)
+    mark = uuid.uuid4().hex
+    others = [table for table in tables_of(properties.topic_kind) if table is not LOG]
+    log = TableFolder(f"{folder}/{LOG.name}", LOG)
+    # The folder of the log may be there before its first version: another process makes it now, or was killed there.
+    if found <= {LOG.name, *(table.name for table in others)} and not log.exists():
+        with ThreadPoolExecutor(len(others)) as threads:  # creating a table is mostly waiting for the storage
+            list(threads.map(lambda table: TableFolder(f"{folder}/{table.name}", table).create(), others))
+        log.create(properties.as_table_properties() | {CREATION: mark})
+        if log.snapshot().properties.get(CREATION) == mark:
+            return True
+    elif LOG.name not in found:
+        raise NotAStore(f"cannot create a store in {folder}: it is not empty; name a new or empty folder")
+    if properties_of(folder) != properties:
+        raise StoreMismatch(
+            f"cannot create a store in {folder}: it has a store with other properties; name another folder"
+        )
+    return False
+
+
+def name_cluster(folder: str, name: str, settings: FoldSettings) -> None:
+    """Give the store's cluster a name. Processes that write to the store go on.
+
+    Raises NoSuchStore, NotAStore, WriteConflict if other writers change the properties too often.
+    """
+    properties_of(folder)
+    log = TableFolder(f"{folder}/{LOG.name}", LOG)
+    set_properties(log, {CLUSTER_NAME: name}, "a change of the cluster's name", settings)
+
+
+def set_properties(log: TableFolder, properties: Mapping[str, str], what: str, settings: FoldSettings) -> None:
+    """Set properties of a store's log. Raises WriteConflict, naming ``what``, if other writers do so too often."""
+
+    def change() -> None:
+        seen = log.snapshot()
+        log.commit(seen=seen, metadata=log.with_properties(seen, properties), operation="SET TBLPROPERTIES")
+
+    with_retries(change, what, settings)
+
+
+def no_store(folder: str) -> NoSuchStore | NotAStore:
+    """Return the error about a folder without the table `log`."""
+    try:
+        found = _children(folder)
+    except NotAStore:
+        found = {folder}
+    if found:
+        return NotAStore(f"cannot open store {folder}: it has no table named log; name the folder of a store")
+    return NoSuchStore(f"no store at {folder}; ingest a log, run offsets create for an owned store, or check the path")
+
+
+def _children(folder: str) -> set[str]:
+    try:
+        return children(folder)
+    except NotADirectoryError:
+        raise NotAStore(f"cannot create a store in {folder}: it is a file; name a new or empty folder") from None
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot list {folder}: {first_line(error)}; check the path and your permissions"
+        ) from error

@@ -1,0 +1,259 @@
+"""Cleans the table `log` (R23): rewrites its old part with only the records that a replay needs.
+
+1. Each task reads some files, and shuffles the records that may stay: their positions, and the columns that decide.
+2. Each task gets all records of some log partitions. It chooses the records that stay (semantics/survivors.py).
+3. Each task writes these records to new files; it skips a file that loses no record.
+4. A commit to `log_partitions` records before which offset history is incomplete now.
+5. One commit to `log` replaces the old files with the new ones.
+
+A crash before step 5 leaves every record of the log in place. Other writers may append during a cleaning
+(docs/adr/0010).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from offsets_pipeline.errors import CannotClean, UnsupportedTable
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from offsets_pipeline.store.delta.data_file import COMPRESSION, LATE
+from offsets_pipeline.store.delta.protocol import UNDO
+from offsets_pipeline.store.delta.retry import with_retries
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_INCARNATION
+from offsets_pipeline.store.log.append import CLEANED
+from offsets_pipeline.store.log.clean_files import (
+    CANDIDATES,
+    KEPT,
+    CleanedFiles,
+    CleaningLimits,
+    Rewriter,
+    Rewritten,
+    candidates,
+    heads,
+    kept,
+)
+from offsets_pipeline.store.log.file_writer import LogFilePlace
+from offsets_pipeline.store.log.log_range import LogRange
+from offsets_pipeline.store.log.log_reader import shared_out
+from offsets_pipeline.store.log.metadata import LogMetadata
+from offsets_pipeline.store.log.task_results import task_results
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.store import Store
+
+_TASKS_PER_CORE = 2
+_END_OF_TIME_US = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """Files, bytes and records of the log before and after a cleaning.
+
+    ``files`` and ``bytes`` are None after a dry run that found records to remove.
+    """
+
+    files_before: int
+    bytes_before: int
+    records_before: int
+    files: int | None
+    bytes: int | None
+    records: int
+
+    @property
+    def removed(self) -> int:
+        """Number of removed records."""
+        return self.records_before - self.records
+
+
+def clean_log(
+    store: Store,
+    settings: Settings,
+    clock: Clock,
+    *,
+    older_than_ms: int = 0,
+    dry_run: bool = False,
+) -> Cleaned:
+    """Remove records that no replay needs, if they are folded and old enough.
+
+    No replay needs a superseded incarnation of the log, so a cleaning removes its records, too. With ``dry_run`` it
+    only counts.
+
+    Args:
+        store: the store.
+        settings: its `log` section has `min_compaction_lag_ms` and `delete_retention_ms`.
+        clock: the present time.
+        older_than_ms: minimum age of removed records, if that is more than `min_compaction_lag_ms`.
+        dry_run: write nothing.
+
+    Raises:
+        CannotClean: tasks cannot write the table's files.
+        WriteConflict: other writers that rewrite the log or append late records committed first too often.
+    """
+    lag_ms = max(older_than_ms, settings.log.min_compaction_lag_ms)
+    return with_retries(
+        lambda: _Cleaning(store, settings, clock, lag_ms).clean(dry_run=dry_run), "a cleaning of the log", settings.fold
+    )
+
+
+class _Cleaning:
+    def __init__(self, store: Store, settings: Settings, clock: Clock, lag_ms: int) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        # Read the progress before the log's snapshot: the snapshot then holds all folded records.
+        progress = store.table(FOLD_PROGRESS.name).snapshot().rows().to_pylist()
+        folded_to = {row["log_partition"]: row["folded_to"] for row in progress}
+        log_incarnation = max((row["log_incarnation"] for row in progress), default=LOG_INCARNATION)
+        now_ms = clock.now_ms()
+        before_ms = now_ms - lag_ms if lag_ms else None
+        self._table = store.table(LOG.name)
+        self._seen = self._table.snapshot()
+        self._files = self._files_to_clean()
+        self._tasks = _TASKS_PER_CORE * store.spark.sparkContext.defaultParallelism
+        self._bounds = CleaningLimits(
+            self._range(folded_to, before_ms, log_incarnation),
+            (now_ms - settings.log.delete_retention_ms) * 1000,
+            _END_OF_TIME_US if before_ms is None else before_ms * 1000,
+            next((CoordinatorSemantics(row["coordinator_semantics"]) for row in progress), MODERN),
+            store.properties.topic_kind,
+        )
+
+    def clean(self, *, dry_run: bool) -> Cleaned:
+        chosen = sorted(filter(self._may_lose, self._files), key=_in_order)
+        results = self._rewrite(chosen, dry_run=dry_run) if chosen else []
+        names = {file.name for file in chosen}
+        others = [file for file in self._files if file.name not in names]
+        looked_at = [each for rewritten, _ in results for each in rewritten]
+        written = [file for _, files in results for file in files]
+        changed = [chosen[each.file] for each in looked_at if each.dropped or each.superseded]
+        before = sum(file.rows for file in others)
+        before += sum(each.records for each in looked_at)
+        removed = sum(sum(each.dropped.values()) + each.superseded for each in looked_at)
+        if changed and not dry_run:
+            cleaned = {partition for each in looked_at for partition in each.dropped}
+            notes = LogMetadata(self._store, self._settings, self._clock, self._bounds.range.log_incarnation)
+            # before the commit to `log`: an ingest that misses records must know that a cleaning removed them
+            notes.cleaned({partition: self._bounds.range.ends[partition] for partition in sorted(cleaned)})
+            self._table.commit(
+                written,
+                changed,
+                seen=self._seen,
+                advance={CLEANED: self._seen.transaction(CLEANED) + 1},
+                unless_advanced=[LATE],
+                is_change=False,
+            )
+        is_known = not dry_run or not changed
+        size = sum(file.size for file in self._files)
+        left = size - sum(file.size for file in changed) + sum(file.size for file in written)
+        return Cleaned(
+            files_before=len(self._files),
+            bytes_before=size,
+            records_before=before,
+            files=len(self._files) - len(changed) + len(written) if is_known else None,
+            bytes=left if is_known else None,
+            records=before - removed,
+        )
+
+    def _files_to_clean(self) -> list[DataFile]:
+        name = self._store.table_name(LOG.name)
+        if self._seen.unmet is not None:
+            raise CannotClean(
+                f"cannot clean {name}: its table requires {self._seen.unmet}, which this program does not support; "
+                f"nothing was done; {UNDO}"
+            )
+        try:
+            files = self._seen.files()
+        except UnsupportedTable as error:
+            raise CannotClean(f"cannot clean {name}: {error}; nothing was done") from error
+        for file in files:
+            if file.name.startswith("/") or "://" in file.name:
+                raise CannotClean(
+                    f"cannot clean {name}: its file {file.name} is outside of the table's folder (a shallow clone); "
+                    "nothing was done; copy the table"
+                )
+        return files
+
+    def _range(self, folded_to: Mapping[int, int], before_ms: int | None, log_incarnation: int) -> LogRange:
+        """The records that the cleaning may remove; omits log partitions that keep all records."""
+        # The last folded record always stays: a replay then ends at the same record offset as the fold.
+        folded = _up_to({partition: end - 1 for partition, end in folded_to.items()}, log_incarnation)
+        if before_ms is None:
+            return folded
+        # R23: the head younger than `min.compaction.lag.ms`
+        log, young_from_us = self._table, before_ms * 1000
+        files = [file for file in self._files if folded.may_hold(file)]
+        numbers, _ = self._shared_out(files)
+        ends = dict(folded.ends)
+        for found in task_results(numbers, lambda batches: [heads(log, folded, _of(files, batches), young_from_us)]):
+            ends |= {partition: min(head, ends[partition]) for partition, head in found.items()}
+        return _up_to(ends, log_incarnation)
+
+    def _may_lose(self, file: DataFile) -> bool:
+        """Whether the cleaning must read a file: by its statistics, or because it has none."""
+        return not file.rows or self._bounds.may_have_superseded(file) or self._bounds.range.may_hold(file)
+
+    def _shared_out(self, files: Sequence[DataFile]) -> tuple[DataFrame, int]:
+        """The number of each file and of its task, in the partition of the task; and the number of tasks."""
+        shares = shared_out(files, self._tasks)
+        numbers = iter(range(len(files)))  # neighbours stay together, in order
+        numbered = [(task, next(numbers)) for task, share in enumerate(shares) for _ in share]
+        rows = self._store.spark.createDataFrame(numbered, "task int, file int")
+        return rows.repartitionById(max(1, len(shares)), F.col("task")), len(shares)
+
+    def _rewrite(self, chosen: list[DataFile], *, dry_run: bool) -> list[tuple[list[Rewritten], list[DataFile]]]:
+        """Run the tasks that choose and write; returns the results and the new files of each."""
+        bounds, count = self._bounds, self._tasks
+        files = CleanedFiles(self._table, chosen)
+        compression = self._settings.log.codec(COMPRESSION)
+        place = None if dry_run else LogFilePlace(self._table.folder, self._clock.now_ms(), compression=compression)
+        numbers, tasks = self._shared_out(chosen)
+
+        def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from candidates(files, [file for batch in batches for file in batch["file"].to_pylist()], bounds)
+
+        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[Rewritten], list[DataFile]]]:
+            rewriter = Rewriter(files, bounds, place)
+            rows = ((row["file"], row["positions"]) for batch in batches for row in batch.to_pylist())
+            positions = ((file, [each for _, each in of_file]) for file, of_file in groupby(rows, key=itemgetter(0)))
+            new = rewriter.rewrite(positions)
+            yield rewriter.rewritten, new
+
+        chosen_rows = numbers.select("file").mapInArrow(read, from_arrow_schema(CANDIDATES))
+        of_partitions = chosen_rows.repartitionById(count, F.col("log_partition") % count)
+        keep = partial(kept, semantics=bounds.semantics, topic_kind=bounds.topic_kind)
+        stay = of_partitions.mapInArrow(keep, from_arrow_schema(KEPT))
+        # an empty row for each file: a file that keeps no candidate must reach the writing task, too
+        stay = stay.unionByName(numbers.select("file", F.lit(b"").alias("positions")))
+        shared = stay.join(F.broadcast(numbers), "file").repartitionById(tasks, F.col("task"))
+        return task_results(shared.sortWithinPartitions("file").select("file", "positions"), write)
+
+
+def _up_to(ends: Mapping[int, int], log_incarnation: int) -> LogRange:
+    """The records before these ends, by log partition."""
+    wanted = {partition: end for partition, end in ends.items() if end > 0}
+    return LogRange(dict.fromkeys(wanted, 0), wanted, log_incarnation)
+
+
+def _of(files: Sequence[DataFile], batches: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
+    """The files whose numbers are in the column `file`."""
+    return (files[number] for batch in batches for number in batch["file"].to_pylist())
+
+
+def _in_order(file: DataFile) -> tuple[int, str]:
+    """Sort key that keeps files with neighbouring log partitions together."""
+    return file.lowest.get("log_partition", 0), file.name

@@ -1,0 +1,178 @@
+"""Writes Parquet files of the table `log` with Arrow, in tasks; one commit then adds the files to the table.
+
+Arrow writes columns; Spark would write row by row. A commit does not check the table's constraints on these files, so
+this module enforces them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from offsets_pipeline.store.delta.data_file import COMPRESSION, DataFile, in_statistics, new_file_name
+from offsets_pipeline.store.delta.filesystems import open_path
+from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyarrow import fs
+
+_ROW_GROUP_BYTES = 128 * 1024 * 1024  # in memory: a million rows of a usual log
+_SMALL_ROW_GROUP_BYTES = 4 * 1024 * 1024  # smaller row groups cost a reader more than they save
+_FILE_BYTES = 512 * 1024 * 1024
+# Above this size Parquet stops to use a dictionary for keys. A million records have some ten thousand distinct keys.
+_DICTIONARY_BYTES = 64 * 1024 * 1024
+_ASCENDING = {"record_offset": "DELTA_BINARY_PACKED", "record_timestamp": "DELTA_BINARY_PACKED"}
+_DISTINCT = {*_ASCENDING, "value"}  # values rarely repeat: a dictionary saves nothing
+_PLACE = ("log_partition", "record_offset")
+_BOUNDED = (*_PLACE, "log_incarnation", "appended_at")  # columns with statistics in the table's transaction log
+#: All columns of the table, as its files have them.
+SCHEMA = LOG.arrow_schema()
+
+
+@dataclass(frozen=True)
+class LogFilePlace:
+    """Where tasks write files, and the values of columns that a source lacks.
+
+    ``folder``: the table's folder, a path or URI as Arrow understands it. ``appended_at_ms``: milliseconds since 1970.
+    ``log_incarnation``: the log incarnation of rows without this column. ``compression``: Parquet's codec of the files.
+    """
+
+    folder: str
+    appended_at_ms: int
+    log_incarnation: int = LOG_INCARNATION
+    compression: str = COMPRESSION
+
+
+class LogFileWriter:
+    """Writes the rows of a task to files in the table's folder.
+
+    The caller passes rows in the order of log partition and record offset, with all columns or those of a source. A
+    large log partition gets its own row groups.
+
+    Enforces the table's constraints: Arrow refuses a null in a required column, and this class refuses a negative log
+    partition or record offset. Control types come from `record/columns.py`.
+    """
+
+    def __init__(self, place: LogFilePlace) -> None:
+        self._place = place
+        self._system, self._folder = open_path(place.folder)
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._file: _OpenFile | None = None
+        self._written: list[DataFile] = []
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows of one log partition."""
+        if not rows.num_rows:
+            return
+        goes_on = not self._waiting or self._waiting[-1]["log_partition"][0] == rows["log_partition"][0]
+        if self._waiting_bytes > (_ROW_GROUP_BYTES if goes_on else _SMALL_ROW_GROUP_BYTES):
+            self._end_row_group()
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+
+    def close(self) -> list[DataFile]:
+        """Write the remaining rows; returns all files."""
+        self._end_row_group()
+        self._end_file()
+        return self._written
+
+    def discard(self) -> None:
+        """Remove all files, after a failure. A file that cannot be removed is left to a vacuum."""
+        names = [each.name for each in self._written] + ([] if self._file is None else [self._file.name])
+        for name in names:
+            with suppress(OSError):
+                self._system.delete_file(f"{self._folder}/{name}")
+
+    def _end_row_group(self) -> None:
+        if not self._waiting:
+            return
+        if self._file is None:
+            self._file = _OpenFile(self._system, self._folder, self._place.compression)
+        rows = pa.Table.from_batches(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        if self._file.write(_with_constants(rows, self._place)) > _FILE_BYTES:
+            self._end_file()
+
+    def _end_file(self) -> None:
+        if self._file is not None:
+            self._written.append(self._file.close())
+            self._file = None
+
+
+class _OpenFile:
+    """An unfinished Parquet file."""
+
+    def __init__(self, system: fs.FileSystem, folder: str, compression: str) -> None:
+        self.name = new_file_name(compression)
+        self._sink = system.open_output_stream(f"{folder}/{self.name}")
+        self._parquet = pq.ParquetWriter(
+            self._sink,
+            SCHEMA,
+            compression=compression,
+            use_dictionary=[name for name in SCHEMA.names if name not in _DISTINCT],
+            dictionary_pagesize_limit=_DICTIONARY_BYTES,
+            column_encoding=_ASCENDING,
+            write_statistics=list(_PLACE),
+            store_schema=False,
+        )
+        self._rows = 0
+        self._bounds: list[dict[str, int | str]] = []
+
+    def write(self, rows: pa.Table) -> int:
+        """Add a row group; returns the size of the file so far, in bytes."""
+        bounds = [pc.min_max(rows[name]) for name in _BOUNDED]
+        self._bounds += [
+            {name: in_statistics(each[which]) for name, each in zip(_BOUNDED, bounds, strict=True)}
+            for which in ("min", "max")
+        ]
+        lowest = {name: bound["min"].as_py() for name, bound in zip(_PLACE, bounds, strict=False)}
+        if min(lowest.values()) < 0:
+            raise ValueError(f"a record has log partition {lowest}")
+        self._parquet.write_table(rows, row_group_size=rows.num_rows)
+        self._rows += rows.num_rows
+        return int(self._sink.tell())
+
+    def close(self) -> DataFile:
+        """Finish the file; returns it with its statistics."""
+        self._parquet.close()
+        size = int(self._sink.tell())
+        self._sink.close()
+        lowest, highest = (
+            {name: choose(each[name] for each in self._bounds) for name in _BOUNDED} for choose in (min, max)
+        )
+        return DataFile(self.name, size, self._rows, lowest, highest)
+
+
+def log_partitions_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
+    """Split rows, sorted by log partition, into batches of one log partition each, as `LogFileWriter` takes them."""
+    partition = rows["log_partition"].to_numpy()
+    bounds = [0, *(np.flatnonzero(np.diff(partition)) + 1).tolist(), rows.num_rows]
+    for start, end in pairwise(bounds):
+        part = rows.slice(start, end - start)
+        yield from part.to_batches() if isinstance(part, pa.Table) else [part]
+
+
+def _with_constants(rows: pa.Table, place: LogFilePlace) -> pa.Table:
+    """The rows with all columns of the table; a column that the source lacks gets the same value in every row."""
+    constants = {
+        "appended_at": place.appended_at_ms * 1000,
+        "log_incarnation": place.log_incarnation,
+        "backfill": False,
+    }
+    columns = [
+        rows[field.name].cast(field.type)
+        if field.name in rows.column_names
+        else pa.repeat(pa.scalar(constants[field.name]).cast(field.type), rows.num_rows)
+        for field in SCHEMA
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)

@@ -1,0 +1,171 @@
+"""Reads rows of files of the table `log` with Arrow: in a Spark task, in the driver, or without Spark."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from offsets_pipeline.common.foreign_errors import working_on
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.log.log_range import PLACE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import pyarrow.parquet as pq
+
+    from offsets_pipeline.kafka.record.records import Bools
+    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.delta.table_folder import TableFolder
+    from offsets_pipeline.store.log.log_range import LogRange
+
+#: The column `key` with each distinct key once.
+KEY = pa.field("key", pa.dictionary(pa.int32(), pa.binary()))
+#: A column that a scan can add: the position of a row in its file.
+POSITION = pa.field("position", pa.int32(), nullable=False)
+_COLUMNS = LOG.arrow_schema()
+#: Columns whose values repeat: a filter and a cast of distinct values take less time, also for a plain column.
+_REPEATED = ["key", "source"]
+_BUFFER_BYTES = 1024 * 1024
+_THREADS = 8  # which mostly wait for the storage
+_LAST = ("log_incarnation", "log_partition", "record_offset_max")
+
+
+@dataclass(frozen=True)
+class LogScan:
+    """A scan of files of the table `log`; picklable.
+
+    ``schema`` has the columns and types of the result: files of several writers differ in types. ``range``: the rows to
+    read; None: all. ``block_rows``: the most rows to read at once, through a small buffer of each column; None: whole
+    row groups. ``use_threads``: decode columns in parallel.
+    """
+
+    log: TableFolder
+    schema: pa.Schema
+    range: LogRange | None = None
+    block_rows: int | None = None
+    use_threads: bool = False
+
+    def rows(self, files: Iterable[DataFile]) -> Iterator[pa.Table]:
+        """Yield the rows of these files, file by file, in the order of the rows in a file.
+
+        Skips files and row groups by their statistics. Raises DamagedTable and StorageFailed as
+        `TableFolder.open_file`, TaskFailed with the file for a column that cannot have the type of ``schema``.
+        """
+        for file in files:
+            if self.range is None or self.range.may_hold(file):
+                yield from self._of_file(file, None)
+
+    def rows_at(self, file: DataFile, keep: Bools) -> Iterator[pa.Table]:
+        """Yield the rows of a file at the positions at which ``keep`` is true; skips row groups without one.
+
+        Raises as `rows`.
+        """
+        return self._of_file(file, keep)
+
+    def last_offsets(self, file: DataFile) -> list[tuple[int, int, int]]:
+        """Log incarnation, log partition and last record offset of parts of a file; see `ends_by_incarnation`."""
+        of_file = file.lowest, file.highest
+        last = _last_offset(*of_file)
+        if last is not None:
+            return [last]
+        found = []
+        with self.log.open_file(file) as parquet:
+            for number in range(parquet.num_row_groups):
+                bounds = _bounds(parquet.metadata.row_group(number))
+                last = _last_offset(*({**of, **each} for of, each in zip(of_file, bounds, strict=True)))
+                if last is not None:
+                    found.append(last)
+                    continue
+                names = [name for name in PLACE if name not in file.partition]
+                group = parquet.read_row_group(number, columns=names, use_threads=False)
+                rows = self._selected(group, 0, file.partition, None)
+                by_place = rows.group_by(["log_incarnation", "log_partition"]).aggregate([("record_offset", "max")])
+                found += zip(*(by_place[name].to_pylist() for name in _LAST), strict=True)
+        return found
+
+    def _of_file(self, file: DataFile, keep: Bools | None) -> Iterator[pa.Table]:
+        options: dict[str, Any] = {} if self.block_rows is None else {"buffer_size": _BUFFER_BYTES}
+        options["read_dictionary"] = [name for name in _REPEATED if name in self.schema.names]
+        with self.log.open_file(file, **options) as parquet:
+            for first, rows in self._blocks(parquet, file.partition, keep):
+                with working_on(lambda: f"the file {self.log.folder}/{file.name} from row {first} on"):  # noqa: B023
+                    selected = self._selected(rows, first, file.partition, keep)
+                if selected.num_rows:
+                    yield selected
+
+    def _blocks(
+        self, parquet: pq.ParquetFile, of_folder: Mapping[str, str], keep: Bools | None
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the position of the first row of each block, and the block."""
+        names = dict.fromkeys([*self.schema.names, *(PLACE if self.range is not None else ())])
+        columns = [name for name in names if name not in of_folder and name != POSITION.name]
+        first = 0
+        for group in range(parquet.num_row_groups):
+            metadata = parquet.metadata.row_group(group)
+            end = first + metadata.num_rows
+            if (self.range is None or self.range.may_hold_between(*_bounds(metadata))) and (
+                keep is None or keep[first:end].any()
+            ):
+                if self.block_rows is None:
+                    yield first, parquet.read_row_group(group, columns=columns, use_threads=self.use_threads)
+                else:
+                    at = first
+                    for batch in parquet.iter_batches(
+                        self.block_rows, [group], columns=columns, use_threads=self.use_threads
+                    ):
+                        yield at, pa.Table.from_batches([batch])
+                        at += batch.num_rows
+            first = end
+
+    def _selected(self, rows: pa.Table, first: int, of_folder: Mapping[str, str], keep: Bools | None) -> pa.Table:
+        """The rows of a block that are wanted, with ``schema``."""
+        end = first + rows.num_rows
+        wanted = np.ones(rows.num_rows, dtype=np.bool_) if keep is None else keep[first:end]
+        for name, value in of_folder.items():  # partition values, if the table's owner partitioned it
+            constant = pa.scalar(value).cast(_COLUMNS.field(name).type)
+            rows = rows.append_column(name, pa.repeat(constant, rows.num_rows))
+        if POSITION in self.schema:
+            rows = rows.append_column(POSITION, pa.array(np.arange(first, end, dtype=np.int32)))
+        if self.range is not None:
+            wanted = wanted & self.range.mask(rows)
+        if not wanted.all():
+            rows = rows.filter(pa.array(wanted))
+        return pa.Table.from_arrays([rows[each.name].cast(each.type) for each in self.schema], schema=self.schema)
+
+
+def ends_by_incarnation(log: TableFolder) -> dict[int, dict[int, int]]:
+    """By log incarnation and log partition, the record offset after the last record of the table `log`.
+
+    Statistics answer for a file or row group of one log partition, as `LogFileWriter` makes them of a long log; of
+    others the columns PLACE are read. Raises DamagedTable and StorageFailed as `TableFolder.open_file`.
+    """
+    scan = LogScan(log, pa.schema([_COLUMNS.field(name) for name in PLACE]))
+    found: dict[int, dict[int, int]] = {}
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for lasts in threads.map(scan.last_offsets, log.snapshot().files()):
+            for log_incarnation, at, last in lasts:
+                ends = found.setdefault(log_incarnation, {})
+                ends[at] = max(last + 1, ends.get(at, 0))
+    return found
+
+
+def _bounds(metadata: pq.RowGroupMetaData) -> tuple[dict[str, int], dict[str, int]]:
+    """The lowest and the highest values of the columns PLACE that a row group has statistics of."""
+    columns = (metadata.column(at) for at in range(metadata.num_columns))
+    found = {each.path_in_schema: each.statistics for each in columns if each.path_in_schema in PLACE}
+    known = {name: each for name, each in found.items() if each is not None and each.has_min_max}
+    return {name: each.min for name, each in known.items()}, {name: each.max for name, each in known.items()}
+
+
+def _last_offset(lowest: Mapping[str, Any], highest: Mapping[str, Any]) -> tuple[int, int, int] | None:
+    """The place of the last of rows with these bounds of columns; None if the bounds do not tell it."""
+    if not all(name in lowest and name in highest for name in PLACE):
+        return None
+    if any(lowest[name] != highest[name] for name in ("log_incarnation", "log_partition")):
+        return None
+    return highest["log_incarnation"], highest["log_partition"], highest["record_offset"]

@@ -1,0 +1,245 @@
+"""Read the table `log` in record-offset order, without holding all of it in memory.
+
+Rows within a file are mostly in order, but the files are not. Each append adds files, `backfill` adds older records in
+later files, and maintenance compacts small files in any order. So the reader first reads two columns of all rows. They
+give the log partitions in each block, and the lowest record offset of each. Then it reads each block once, in an order
+in which few rows have to wait. It yields a log partition's rows as soon as no unread block has earlier ones.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.store.delta.schemas import LOG, RECORD_COLUMNS
+from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.log.log_range import LogRange
+from offsets_pipeline.store.log.log_scan import LogScan
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from offsets_pipeline.kafka.record.records import Bools, Int64s
+    from offsets_pipeline.store.delta.snapshot import Snapshot
+
+_BLOCK_ROWS = 65_536
+_PLACE = ["log_partition", "record_offset"]
+_NEVER = 2**63 - 1
+_NO_ENDS: Mapping[int, int] = MappingProxyType({})
+_SCHEMA = LOG.arrow_schema()
+
+#: Lowest record offset in a block, by log partition.
+_Lowest = dict[int, int]
+
+
+class OrderedLog:
+    """The rows of one log incarnation in a snapshot of the table `log`, optionally up to a time or a position.
+
+    ``ends``: for each log partition that is cut off, the first record offset that is left out.
+    """
+
+    def __init__(
+        self,
+        log: Snapshot,
+        log_incarnation: int,
+        as_of_ms: int | None,
+        log_partitions: Collection[int] | None = None,
+        *,
+        ends: Mapping[int, int] = _NO_ENDS,
+        columns: Sequence[str] = RECORD_COLUMNS,
+    ) -> None:
+        """Read the log partition and record offset of all rows.
+
+        Args:
+            log: the snapshot.
+            log_incarnation: the incarnation to read.
+            as_of_ms: in each log partition, leave out the first record with a later timestamp and all records after it.
+            log_partitions: read these log partitions only; skips files and row groups by their statistics.
+            ends: by log partition, a record offset from which on to leave out records.
+            columns: the columns of a run.
+
+        Raises UnsupportedTable if the table cannot be read without Spark.
+        """
+        starts = None if log_partitions is None else dict.fromkeys(log_partitions, 0)
+        self._files = _LogFiles(log, LogRange(starts, log_incarnation=log_incarnation), columns)
+        self.ends: dict[int, int] = dict(ends)
+        self._lowest: list[list[_Lowest]] = []
+        for file in range(len(self._files)):
+            self._lowest.append([self._look_at(block, as_of_ms) for block in self._files.places(file, as_of_ms)])
+
+    @property
+    def files(self) -> int:
+        """Number of files that may hold rows of the log partitions."""
+        return len(self._files)
+
+    def runs(self) -> Iterator[tuple[int, pa.Table]]:
+        """Yield runs: a log partition, and rows of it.
+
+        The record offsets of a log partition ascend within a run and from run to run (R2).
+        """
+        waiting = _Waiting(self._lowest, self.ends)
+        held: dict[int, list[pa.Table]] = defaultdict(list)
+        blocks = {file: self._files.blocks(file) for file in range(len(self._files))}
+        while (file := waiting.next_file()) is not None:
+            for partition, rows in _by_partition(next(blocks[file])):
+                held[partition].append(rows)
+            for partition in waiting.take(file):
+                end = min(waiting.goes_on_at(partition), self.ends.get(partition, _NEVER))
+                ripe, rest = _split(held.pop(partition), end)
+                if rest.num_rows and end != self.ends.get(partition):
+                    held[partition] = [rest]
+                if ripe.num_rows:
+                    yield partition, ripe
+
+    def _look_at(self, block: pa.Table, as_of_ms: int | None) -> _Lowest:
+        partition, offset = block["log_partition"].to_numpy(), block["record_offset"].to_numpy()
+        if as_of_ms is not None:
+            as_of = pa.scalar(as_of_ms * 1000, pa.timestamp("us", tz="UTC"))
+            # a record without a timestamp is never too late
+            young = pc.fill_null(pc.greater(block["record_timestamp"], as_of), fill_value=False).to_numpy()
+            for at, first in _lowest(partition[young], offset[young]).items():
+                self.ends[at] = min(first, self.ends.get(at, first))
+        return _lowest(partition, offset)
+
+
+class _LogFiles:
+    """The table's files, read in blocks of _BLOCK_ROWS rows. The last block of a file may have fewer."""
+
+    def __init__(self, log: Snapshot, log_range: LogRange, columns: Sequence[str]) -> None:
+        self._folder = TableFolder(log.folder, LOG)
+        self._range = log_range
+        self._columns = [*_PLACE, *(name for name in columns if name not in _PLACE)]
+        self._files = [file for file in log.files() if log_range.may_hold(file)]
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def places(self, file: int, as_of_ms: int | None) -> Iterator[pa.Table]:
+        """Yield the blocks of a file with log_partition and record_offset, and record_timestamp for ``as_of_ms``."""
+        return self._read(file, _PLACE if as_of_ms is None else [*_PLACE, "record_timestamp"])
+
+    def blocks(self, file: int) -> Iterator[pa.Table]:
+        """Yield the same blocks with the columns of a run."""
+        return self._read(file, self._columns)
+
+    def _read(self, file: int, columns: list[str]) -> Iterator[pa.Table]:
+        schema = pa.schema([_SCHEMA.field(name).with_nullable(nullable=True) for name in columns])
+        rest = [schema.empty_table()]
+        scan = LogScan(self._folder, schema, self._range, _BLOCK_ROWS, use_threads=True)
+        for rows in scan.rows([self._files[file]]):
+            rest.append(rows)
+            while sum(each.num_rows for each in rest) > _BLOCK_ROWS:
+                together = pa.concat_tables(rest)
+                yield together.slice(0, _BLOCK_ROWS)
+                rest = [together.slice(_BLOCK_ROWS)]
+        last = pa.concat_tables(rest)
+        if last.num_rows:  # yield after closing the file: a log may have many files, mostly of one block
+            yield last
+
+
+class _Waiting:
+    """The unread blocks, and for each log partition the unread block with its next rows."""
+
+    def __init__(self, lowest: list[list[_Lowest]], ends: dict[int, int]) -> None:
+        self._lowest = lowest
+        self._read = [0] * len(lowest)  # number of blocks read of each file
+        self._order: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for file, blocks in enumerate(lowest):
+            for block, of_block in enumerate(blocks):
+                for partition, first in of_block.items():
+                    if first < ends.get(partition, _NEVER):
+                        self._order[partition].append((first, file, block))
+        for of_partition in self._order.values():
+            of_partition.sort(reverse=True)  # the next one is last
+        self._file: int | None = None
+
+    def next_file(self) -> int | None:
+        """Choose the file whose next block to read. Returns None if no block is left.
+
+        Stays with the last file while the rows of its next block need not wait. Otherwise takes the file with the rows
+        that they wait for, and so on. If files wait for each other, takes one of them.
+        """
+        file, seen = self._file, set[int]()
+        if file is None or self._read[file] == len(self._lowest[file]):
+            left = min((partition for partition, order in self._order.items() if order), default=None)
+            file = None if left is None else self._order[left][-1][1]
+        while file is not None and file not in seen:
+            seen.add(file)
+            before = self._waits_for(file)
+            if before is None:
+                break
+            file = before
+        self._file = file
+        return file
+
+    def take(self, file: int) -> list[int]:
+        """Mark the file's next block as read. Returns the log partitions in it."""
+        partitions = list(self._lowest[file][self._read[file]])
+        self._read[file] += 1
+        for partition in partitions:
+            order = self._order[partition]
+            while order and order[-1][2] < self._read[order[-1][1]]:
+                order.pop()
+        return partitions
+
+    def goes_on_at(self, partition: int) -> int:
+        """Lowest record offset of a log partition in the unread blocks."""
+        order = self._order[partition]
+        return order[-1][0] if order else _NEVER
+
+    def _waits_for(self, file: int) -> int | None:
+        """Another file with rows that precede those of this file's next block; None if there is none."""
+        block = self._lowest[file][self._read[file]]
+        others = (order[-1][1] for partition in block if (order := self._order[partition]))
+        return next((other for other in others if other != file), None)
+
+
+def _lowest(partition: npt.NDArray[np.int32], offset: Int64s) -> _Lowest:
+    if not len(partition):
+        return {}
+    if (partition == partition[0]).all():
+        return {int(partition[0]): int(offset.min())}
+    order = np.argsort(partition, kind="stable")
+    first = np.flatnonzero(np.diff(partition[order], prepend=-1))
+    lowest = np.minimum.reduceat(offset[order], first)
+    return dict(zip(partition[order][first].tolist(), lowest.tolist(), strict=True))
+
+
+def _by_partition(block: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    partition = block["log_partition"].to_numpy()
+    if not len(partition):
+        return
+    if (partition == partition[0]).all():
+        yield int(partition[0]), block
+        return
+    order = np.argsort(partition, kind="stable")
+    first = np.flatnonzero(np.diff(partition[order], prepend=-1))
+    for rows in np.split(order, first[1:]):
+        # copy the rows: a waiting slice would keep the whole block in memory
+        yield int(partition[rows[0]]), block.take(pa.array(rows))
+
+
+def _split(parts: list[pa.Table], end: int) -> tuple[pa.Table, pa.Table]:
+    """Sort rows, drop duplicates (R15), and split them at a record offset. Returns the rows before it, and the rest."""
+    rows = pa.concat_tables(parts)
+    offset = rows["record_offset"].to_numpy()
+    if not _ascends(offset).all():
+        rows = rows.take(pa.array(np.argsort(offset, kind="stable")))
+        offset = rows["record_offset"].to_numpy()
+        if not (once := _ascends(offset)).all():
+            rows = rows.filter(pa.array(once))
+            offset = offset[once]
+    ripe = int(np.searchsorted(offset, end, side="left"))
+    return rows.slice(0, ripe), rows.slice(ripe)
+
+
+def _ascends(offset: Int64s) -> Bools:
+    ascends = np.ones(len(offset), dtype=np.bool_)
+    ascends[1:] = offset[1:] > offset[:-1]
+    return ascends

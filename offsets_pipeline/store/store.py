@@ -1,0 +1,390 @@
+"""A store: one folder or catalog schema with the tables of one log and of the state folded from it."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from delta.tables import DeltaTable
+from pyspark import inheritable_thread_target
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
+
+from offsets_pipeline.common.config.sections import FoldSettings
+from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
+from offsets_pipeline.store.delta.filesystems import arrow_folder, arrow_path, open_path
+from offsets_pipeline.store.delta.properties import (
+    CREATION,
+    IN_SCHEMA,
+    MIRRORED,
+    OWNED,
+    SCHEMA_PREFIX,
+    StoreProperties,
+    require_format,
+)
+from offsets_pipeline.store.delta.retry import with_retries
+from offsets_pipeline.store.delta.schemas import LATER_TABLES, LOG, TABLE_BY_NAME, Table, catalog_name, tables_of
+from offsets_pipeline.store.delta.store_folder import create_tables, properties_of, set_properties
+from offsets_pipeline.store.delta.table_folder import TableFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import Column, SparkSession
+
+    from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.topic_kind import TopicKind
+
+    #: A Spark session, or a function that returns it and starts it if it is not running.
+    SparkSource = SparkSession | Callable[[], SparkSession]
+
+__all__ = [
+    "MIRRORED",
+    "OWNED",
+    "Store",
+    "StoreProperties",
+    "absolute",
+    "normalised",
+    "session_of",
+    "sql_name",
+    "timestamp_of",
+]
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+# Delta's errors while another process creates the table: its folder exists, and its first commit is not visible yet.
+_BEING_CREATED = (
+    "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
+    "DELTA_TABLE_NOT_FOUND",
+    "DELTA_CONCURRENT",
+    "DELTA_METADATA_CHANGED",
+    "DELTA_PROTOCOL_CHANGED",
+)
+
+
+def session_of(spark: SparkSource) -> SparkSession:
+    """The session; starts it if ``spark`` is a function that does. Raises JavaMissing."""
+    return spark() if callable(spark) else spark
+
+
+class Store:
+    """An existing store; use `Store.open`, `Store.find` or `Store.create`."""
+
+    def __init__(self, spark: SparkSource, location: str, properties: StoreProperties) -> None:
+        self._spark = spark
+        self.location = location
+        self.properties = properties
+        self._created_here = False
+        self._tables: dict[str, TableFolder] = {}
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session. Raises JavaMissing if it has to be started."""
+        return session_of(self._spark)
+
+    @classmethod
+    def open(cls, spark: SparkSource, location: str) -> Store:
+        """Open the store at a folder, or at ``schema:NAME``. Starts no Spark job, and for a folder no session.
+
+        Raises:
+            NoSuchStore: there is nothing at this place.
+            NotAStore: the place holds something else.
+            DamagedTable: the log is damaged.
+        """
+        location = normalised(location)
+        if not location.startswith(SCHEMA_PREFIX):
+            return cls(spark, location, properties_of(arrow_folder(location)))
+        try:
+            log = _in_catalog(session_of(spark), location, LOG.name)
+        except AnalysisException:
+            if _is_empty(session_of(spark), location):
+                raise NoSuchStore(f"no store at {location}; ingest a log into it first, or check its name") from None
+            raise NotAStore(f"cannot open store {location}: it has no table named log; name a store's schema") from None
+        properties = TableFolder(_arrow_folder(log), LOG).snapshot().properties
+        return cls(spark, location, StoreProperties.from_table_properties(properties, location))
+
+    @classmethod
+    def find(cls, spark: SparkSource, location: str) -> Store | None:
+        """Open the store, as `open`; returns None if there is nothing."""
+        try:
+            return cls.open(spark, location)
+        except NoSuchStore:
+            return None
+
+    @classmethod
+    def create(cls, spark: SparkSource, location: str, properties: StoreProperties) -> Store:
+        """Create the tables of a new store; the log comes last, so that `open` refuses a half-made store.
+
+        If another process creates the same store at the same time, returns that store. Spark's catalog creates the
+        tables of a schema; the tables of a folder need no Spark job. Starts the session first: without it the store
+        would stay empty.
+
+        Raises:
+            JavaMissing: Spark cannot start.
+            NotAStore: the place holds something else.
+            StoreMismatch: the place holds a store with other properties.
+            InvalidPartitionCount: the count is below 1.
+            UnsafeStorage, StorageFailed: as `create_tables`.
+        """
+        location = normalised(location)
+        store = cls(session_of(spark), location, properties)
+        if location.startswith(SCHEMA_PREFIX):
+            return store._create_schema()
+        store._created_here = create_tables(arrow_folder(location), properties)
+        return store
+
+    def _create_schema(self) -> Store:
+        schema = self.location.removeprefix(SCHEMA_PREFIX)
+        if self.properties.offsets_partitions < 1:
+            raise InvalidPartitionCount(f"a log has at least 1 partition, not {self.properties.offsets_partitions}")
+        if not _is_empty(self.spark, self.location) and not _is_half_made(self.spark, self.location):
+            if not self.spark.catalog.tableExists(self.table_name(LOG.name)):
+                raise NotAStore(
+                    f"cannot create a store in {self.location}: it is not empty; name a new or empty schema"
+                )
+            return self._as_made_by_another()
+        self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        with ThreadPoolExecutor() as threads:  # the creation of a table mostly waits
+            create = inheritable_thread_target(self.spark)(self._create_table)
+            list(threads.map(create, (table for table in self.tables if table is not LOG)))
+        mark = uuid.uuid4().hex
+        self._create_table(LOG, self.properties.as_table_properties() | {CREATION: mark, IN_SCHEMA: "true"})
+        if self.table(LOG.name).snapshot().properties.get(CREATION) != mark:
+            return self._as_made_by_another()
+        self._created_here = True
+        return self
+
+    def discard(self, appends: int = 0) -> None:
+        """Remove the store after a failed first ingest, if this object created it.
+
+        ``appends`` is the number of the ingest's own appends. Keeps a store to which another writer has appended.
+        """
+        if not self._created_here or self.version(LOG.name) > appends:
+            return
+        if self.is_schema:
+            self.spark.sql(f"DROP SCHEMA {self.location.removeprefix(SCHEMA_PREFIX)} CASCADE")
+            return
+        system, path = open_path(arrow_folder(self.location))
+        system.delete_dir(path)
+
+    @property
+    def created_here(self) -> bool:
+        """Whether this object created the store."""
+        return self._created_here
+
+    def _as_made_by_another(self) -> Store:
+        found = Store.open(self.spark, self.location)
+        if found.properties != self.properties:
+            raise StoreMismatch(
+                f"cannot create a store in {self.location}: it has a store with other properties; name another folder"
+            )
+        return found
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables of the store, the log last."""
+        return tables_of(self.properties.topic_kind)
+
+    def require_topic_kind(self, *kinds: TopicKind) -> None:
+        """Raise StoreMismatch if the store's topic is of none of these kinds."""
+        self.properties.require_topic_kind(self.location, *kinds)
+
+    def require(self, kind: str) -> None:
+        """Raise StoreMismatch if the store is of another kind (R4)."""
+        if self.properties.kind != kind:
+            raise StoreMismatch(
+                f"{self.location} is {_with_article(self.properties.kind)} store, "
+                f"but this command needs {_with_article(kind)} one; name another store"
+            )
+
+    def require_semantics(self, semantics: CoordinatorSemantics | None) -> None:
+        """Raise StoreMismatch if other coordinator semantics than the store's are asked for; None asks for none."""
+        known = self.properties.coordinator_semantics
+        if semantics not in (None, known):
+            raise StoreMismatch(
+                f"{self.location} has {known} coordinator semantics, not {semantics}: "
+                f"`offsets reload --coordinator-semantics {semantics}` changes them"
+            )
+
+    def require_format(self) -> None:
+        """Raise NotAStore if the store has got another format since it was opened. Costs one look at the log."""
+        require_format(self.table(LOG.name).snapshot().properties, self.location)
+
+    def table_name(self, name: str) -> str:
+        """The table's name in SQL."""
+        return sql_name(self.location, catalog_name(name) if self.is_schema else name)
+
+    def read(self, name: str) -> DataFrame:
+        """The table as a DataFrame; each action reads the newest version."""
+        return self.spark.table(self.table_name(name))
+
+    def table(self, name: str) -> TableFolder:
+        """The table for reads and writes without Spark; returns the same object each time."""
+        if name not in self._tables:
+            self._tables[name] = TableFolder(self.arrow_folder(name), TABLE_BY_NAME[name])
+        return self._tables[name]
+
+    def has_later(self, table: Table) -> bool:
+        """Whether a table of LATER_TABLES has been written."""
+        return self.table(table.name).exists()
+
+    def arrow_folder(self, name: str) -> str:
+        """The table's folder as a path or a URI that Arrow understands."""
+        if name in {table.name for table in LATER_TABLES}:  # no catalog has these
+            return f"{arrow_folder(self.folder())}/{name}"
+        if self.is_schema:
+            return _arrow_folder(_in_catalog(self.spark, self.location, catalog_name(name)))
+        return f"{arrow_folder(self.location)}/{name}"
+
+    def version(self, name: str) -> int:
+        """The table's newest version."""
+        return self.table(name).snapshot().version
+
+    @property
+    def is_schema(self) -> bool:
+        """Whether the store is a schema of the catalog, not a folder."""
+        return self.location.startswith(SCHEMA_PREFIX)
+
+    def folder(self) -> str:
+        """The folder of the store's tables, as Spark understands it; for a schema, the parent folder of its log."""
+        if not self.is_schema:
+            return self.location
+        return str(_in_catalog(self.spark, self.location, LOG.name).dataPath().toString()).rpartition("/")[0]
+
+    def with_topic(
+        self, cluster_id: str | None, topic_id: str | None, name: str, partitions: int, settings: FoldSettings
+    ) -> Store:
+        """Write the topic of the log to the store's properties; returns the store with these properties.
+
+        An id of None keeps the known id.
+        """
+        known = self.properties
+        return self._with_properties(
+            replace(
+                known,
+                cluster_id=cluster_id or known.cluster_id,
+                topic_id=topic_id or known.topic_id,
+                topic_name=name,
+                offsets_partitions=partitions,
+            ),
+            settings,
+        )
+
+    def with_semantics(self, semantics: CoordinatorSemantics, settings: FoldSettings) -> Store:
+        """Write the coordinator semantics to the store's properties; returns the store with these properties.
+
+        The state keeps its own until a reload replaces it.
+
+        Raises StoreMismatch for `classic` and an owned store, whose coordinator behaves as that of Kafka 4.x, or a
+        store of a topic of Kafka Connect.
+        """
+        if semantics.is_classic and (self.properties.kind == OWNED or self.properties.topic_kind.is_connect):
+            what = "a topic of Kafka Connect has no coordinator"
+            if self.properties.kind == OWNED:
+                what = f"it is an owned store, and its coordinator is {MODERN}"
+            raise StoreMismatch(f"cannot replay {self.location} as {semantics}: {what}")
+        return self._with_properties(replace(self.properties, coordinator_semantics=semantics), settings)
+
+    def _with_properties(self, properties: StoreProperties, settings: FoldSettings) -> Store:
+        if properties == self.properties:
+            return self
+        log, new = self.table(LOG.name), properties.as_table_properties()
+        set_properties(log, new, "a change of the store's properties", settings)
+        return self._same(self._spark, properties)
+
+    def in_session(self, spark: SparkSession) -> Store:
+        """The same store in another Spark session; each streaming query has its own."""
+        return self._same(spark, self.properties)
+
+    def refreshed(self) -> Store:
+        """The same store with its present properties. Raises as `open`."""
+        properties = self.table(LOG.name).snapshot().properties
+        return self._same(self._spark, StoreProperties.from_table_properties(properties, self.location))
+
+    def _same(self, spark: SparkSource, properties: StoreProperties) -> Store:
+        store = Store(spark, self.location, properties)
+        store._tables = self._tables
+        return store
+
+    def _create_table(self, table: Table, more: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Create a table in the catalog; the door creates those of a folder."""
+        builder = DeltaTable.createIfNotExists(self.spark).tableName(self.table_name(table.name))
+        builder = builder.comment(table.comment)
+        for each in table.columns:
+            builder = builder.addColumn(each.name, from_arrow_type(each.type), each.nullable, comment=each.comment)
+        if table.partitioned_by:
+            builder = builder.partitionedBy(*table.partitioned_by)
+        for key, value in {**table.properties, **more}.items():
+            builder = builder.property(key, value)
+
+        def create() -> None:
+            try:
+                builder.execute()
+            except PySparkException as error:
+                if self.spark.catalog.tableExists(self.table_name(table.name)):
+                    return  # another process is creating the same store
+                if not (error.getCondition() or "").startswith(_BEING_CREATED):
+                    raise
+                raise WriteConflict(f"another process is creating {self.table_name(table.name)}") from error
+
+        with_retries(create, f"the creation of {self.table_name(table.name)}", FoldSettings())
+
+
+def _with_article(kind: str) -> str:
+    return f"an {kind}" if kind == OWNED else f"a {kind}"
+
+
+def normalised(location: str) -> str:
+    """The location in its normal form: an absolute path for a local folder, and no slash at the end."""
+    if location.startswith(SCHEMA_PREFIX) or "://" in location:
+        return location.rstrip("/")
+    return str(Path(location).resolve())
+
+
+def absolute(folder: str) -> str:
+    """The folder's absolute path, since the JVM may have another working directory; returns a URI unchanged."""
+    return folder if _URI.match(folder) else str(Path(folder).resolve())
+
+
+def sql_name(location: str, table: str) -> str:
+    """The SQL name of a table of the store at ``location``, which is a folder or ``schema:NAME``."""
+    if location.startswith(SCHEMA_PREFIX):
+        schema = location.removeprefix(SCHEMA_PREFIX)
+        if not re.fullmatch(r"\w+(\.\w+)*", schema):
+            raise NoSuchStore(f"{schema!r} is not a schema name: use letters, digits, _ and dots")
+        return f"{schema}.{table}"
+    return f"delta.`{location.replace('`', '``')}/{table}`"
+
+
+def _arrow_folder(delta_log: Any) -> str:  # noqa: ANN401 - of the JVM
+    uri = delta_log.dataPath().toUri()
+    return arrow_path(uri.getScheme(), uri.getAuthority(), uri.getPath())
+
+
+def _in_catalog(spark: SparkSession, location: str, name: str) -> Any:  # noqa: ANN401 - of the JVM
+    """Delta's JVM object for the transaction log of a table in a schema."""
+    return DeltaTable.forName(spark, sql_name(location, name))._jdt.deltaLog()
+
+
+def _is_empty(spark: SparkSession, location: str) -> bool:
+    schema = location.removeprefix(SCHEMA_PREFIX)
+    return not spark.catalog.databaseExists(schema) or not spark.catalog.listTables(schema)
+
+
+def _is_half_made(spark: SparkSession, location: str) -> bool:
+    """Whether the schema has only tables of a store, and no log: an unfinished creation."""
+    names = {table.name for table in spark.catalog.listTables(location.removeprefix(SCHEMA_PREFIX))}
+    return names <= {catalog_name(name) for name in TABLE_BY_NAME.keys() - {LOG.name}}
+
+
+def timestamp_of(clock: Clock) -> Column:
+    """The clock's present time as a timestamp column."""
+    return F.timestamp_millis(F.lit(clock.now_ms()))
