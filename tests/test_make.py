@@ -159,6 +159,17 @@ def test_a_sample_is_the_share_of_the_chosen_tests_that_its_seed_draws(root: Pat
     assert one != other
 
 
+@pytest.mark.slow  # the time that a test of a sample gets has to pass
+def test_a_test_of_a_sample_that_is_not_done_in_time_counts_as_not_run(root: Path) -> None:
+    test = "tests/unit/state/test_random_publishing.py"
+    run = [sys.executable, "-m", "pytest", "-q", "-rs", test, "-m", "long"]
+    environment = {**os.environ, "OFFSETS_TEST_SECONDS": "20"}
+    done = subprocess.run(run, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0
+    assert "not done within 10 s" in done.stdout
+    assert "failed" not in done.stdout
+
+
 @pytest.mark.usefixtures("set_up")
 def test_set_up_again_does_nothing(root: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
