@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import LogPartition
 from tests.programs import assert_said, stopped_process
 from tests.spark.stores import appended, copied, log_of
@@ -30,8 +31,8 @@ def files_of(store: Path) -> int:
     return len(DeltaTable(store / "log").file_uris())
 
 
-def has_compacted_two(store: Path, before: int) -> bool:
-    """Whether two files that came behind these many are one."""
+def has_compacted(store: Path, before: int) -> bool:
+    """Whether the files that came behind these many are one."""
     return files_of(store) == before + 1
 
 
@@ -57,9 +58,13 @@ def test_serve_answers_requests(folded: Callable[[str], Path], root: Path, tmp_p
 
 
 @pytest.mark.slow  # each starts a JVM
-@pytest.mark.parametrize(("command", "is_done"), [("maintain", has_compacted_two), ("clean-log", lacks_old_record)])
+@pytest.mark.parametrize(
+    ("command", "is_done"),
+    [(("maintain",), has_compacted), (("clean-log", "--older-than", "0"), lacks_old_record)],
+    ids=["maintain", "clean-log"],
+)
 def test_upkeep_is_repeated(
-    command: str,
+    command: tuple[str, ...],
     is_done: Callable[[Path, int], bool],
     workbench: Workbench,
     folded: Callable[[str], Path],
@@ -67,18 +72,18 @@ def test_upkeep_is_repeated(
     tmp_path: Path,
 ) -> None:
     store = copied(folded(CAPTURE), tmp_path / "store")
-    log = LogPartition(start=OLD)
+    log = LogPartition(partition_for("late", 5), start=OLD)
 
     def beside(printed: Callable[[], str]) -> None:
         wait_until("the first run has ended", lambda: printed().endswith("\n"), PATIENCE_SECONDS)
         before = files_of(store)
-        for committed in (1, 2):  # a file each, and the second record supersedes the first
+        for committed in (1, 2, 3):  # a file each; a cleaning leaves the end of the log, and removes the first
             log.commit(("late", "t", 0), committed)
             appended(store, log.rows[-1:])
         workbench.fold(store)
         wait_until("a later run does it", lambda: is_done(store, before), PATIENCE_SECONDS)
 
-    done = stopped_process(root, beside, command, "--store", store, "--every", "PT0.5S")
+    done = stopped_process(root, beside, *command, "--store", store, "--every", "PT0.5S")
     assert (done.returncode, done.stderr) == (0, "")
     header, *others = map(str.split, done.stdout.splitlines())
     assert header in others  # of a later run

@@ -51,6 +51,17 @@ def put_if_absent(
     raise NoAnswer(str(no_answer)) from no_answer
 
 
+def answered(request: Callable[[], bool]) -> bool:
+    """Return the answer to a request that may be sent again. Raises NoAnswer after a minute, other errors at once."""
+    no_answer: NoAnswer | None = None
+    for _ in _attempts():
+        try:
+            return request()
+        except NoAnswer as error:
+            no_answer = error
+    raise NoAnswer(str(no_answer)) from no_answer
+
+
 def _attempts() -> Iterator[None]:
     """Yield until `_RETRY_SECONDS` are over, but at least twice, with growing waits between."""
     until, wait = time.monotonic() + _RETRY_SECONDS, _FIRST_WAIT_SECONDS

@@ -42,7 +42,7 @@ from offsets_pipeline.store.delta.protocol import (
     schema_fields,
     write_actions,
 )
-from offsets_pipeline.store.delta.put_if_absent import put_if_absent
+from offsets_pipeline.store.delta.put_if_absent import answered, put_if_absent
 from offsets_pipeline.store.delta.reader import open_table
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.delta.snapshot import Commit, KnownVersion, Snapshot, conformed
@@ -259,9 +259,9 @@ class TableFolder:
         except OSError as error:
             raise self._not_written(error) from error
         try:
-            # the same actions in another text: a storage that creates it again has ignored the condition
-            again = text + b"\n"
-            is_unsafe = isinstance(self.storage, ObjectStorage) and self.create_version(0, again, None, durable=True)
+            is_unsafe = isinstance(self.storage, ObjectStorage) and answered(
+                lambda: self.storage.create(commit_path(0), text, durable=True)
+            )
         except OSError as error:
             raise self._unknown(0, error) from error
         if is_unsafe:
