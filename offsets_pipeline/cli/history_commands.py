@@ -77,7 +77,7 @@ def history(options: History, settings: Settings) -> int:
             until_ms=options.until_ms,
         )
         time = log_answer_time_of(log, store, settings, options.until_ms)
-        since = None if found.complete_since_ms is None else shown_time(found.complete_since_ms)
+        since = shown_time(found.complete_since_ms)
         if since is not None and options.format_ != "json":
             warn(f"older records of {store} were cleaned or compacted away: the history is complete since {since}")
         events = [[getattr(each, name) for name in _EVENT_COLUMNS] for each in found.events]
@@ -139,7 +139,7 @@ def _replayed(answer: AsOfAnswer) -> dict[str, Any]:
     since_ms = answer.complete_since_ms
     return {
         "complete": answer.is_complete,
-        "complete_since": None if since_ms is None else shown_time(since_ms),
+        "complete_since": shown_time(since_ms),
         "log_incarnation": answer.log_incarnation,
         "log_partitions": [
             {

@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Protocol, overload
 
 from offsets_pipeline.common.input_text import shown, whole_number
 from offsets_pipeline.errors import InvalidTime
@@ -108,8 +108,14 @@ def _duration_ns(duration: str) -> int:
     return -duration_ns if sign == "-" else duration_ns
 
 
-def shown_time(time_ms: int) -> str:
-    """Format milliseconds since 1970 as ISO 8601 in UTC, or as a number if the year is not from 1 to 9999."""
+@overload
+def shown_time(time_ms: int) -> str: ...
+@overload
+def shown_time(time_ms: None) -> None: ...
+def shown_time(time_ms: int | None) -> str | None:
+    """Format milliseconds since 1970, if they are known, as ISO 8601 in UTC; as a number outside of years 1 to 9999."""
+    if time_ms is None:
+        return None
     try:
         at = EPOCH + timedelta(milliseconds=time_ms)
     except OverflowError:

@@ -135,7 +135,7 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
     commits = [row for row in of_offset(OFFSET_HISTORY.name) if not row["superseded"]]
     deletions = _once(of_offset(DELETED_OFFSETS.name))
     deletion = max(deletions, key=lambda row: (row["log_incarnation"], row["record_offset"]), default=None)
-    since = _shown(complete_since_ms)
+    since = shown_time(complete_since_ms)
     common: dict[str, Any] = {
         "group": group_id,
         "topic": topic,
@@ -157,7 +157,7 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
         known = "" if since is None else f"; older records may be gone, the log is complete since {since}"
         text = f"the log has no commit of {topic}-{partition} by group {group_id!r}{known}"
         return WhyAnswer(status="never committed", text=text, **common)
-    committed_at = _shown(last["commit_timestamp"])
+    committed_at = shown_time(last["commit_timestamp"])
     committed: dict[str, Any] = {
         "committed_offset": last["committed_offset"],
         "committed_at": committed_at,
@@ -244,7 +244,7 @@ def _event(
     details: list[str],
 ) -> TimelineEvent:
     position = row["log_partition"], row["log_incarnation"], row["record_offset"]
-    return TimelineEvent(_shown(at_ms), event, *of_offset, by, "; ".join(details), *position, at_ms)
+    return TimelineEvent(shown_time(at_ms), event, *of_offset, by, "; ".join(details), *position, at_ms)
 
 
 def _begins(row: _Row) -> list[str]:
@@ -271,13 +271,13 @@ def _is_after(deletion: _Row, commit: _Row) -> bool:
 
 def _deleted(deletion: _Row) -> str:
     joined = ": " if deletion["cause"] == UNKNOWN else ", because "
-    at = _shown(deletion["deleted_timestamp"])
+    at = shown_time(deletion["deleted_timestamp"])
     return f"deleted at {at} {_BY[deletion['cause']]}{joined}{deletion['reason']}"
 
 
 def _cause_fields(row: _Row) -> dict[str, Any]:
     return {
-        "deleted_at": _shown(row["deleted_timestamp"]),
+        "deleted_at": shown_time(row["deleted_timestamp"]),
         **{name: row[name] for name in ("cause", "reason", "candidates")},
     }
 
@@ -286,10 +286,6 @@ def _deletion_fields(row: _Row) -> dict[str, Any]:
     return {
         **_cause_fields(row),
         "committed_offset": row["committed_offset"],
-        "committed_at": _shown(row["commit_timestamp"]),
+        "committed_at": shown_time(row["commit_timestamp"]),
         "record_offset": row["record_offset"],
     }
-
-
-def _shown(at_ms: int | None) -> str | None:
-    return None if at_ms is None else shown_time(at_ms)

@@ -164,7 +164,7 @@ def lag_rows(
             _with_none(np.where(has_both, np.maximum(end - np.maximum(offset, start), 0), UNKNOWN_LAG), UNKNOWN_LAG),
             map(entries.shown, range(len(entries.groups))),
             map(cache(shown_time), entries.data_ms.tolist()),
-            [None if positions.until_ms is None else shown_time(positions.until_ms)] * len(entries.groups),
+            [shown_time(positions.until_ms)] * len(entries.groups),
         )
     )
 

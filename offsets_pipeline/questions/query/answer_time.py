@@ -68,8 +68,7 @@ class AnswerTime:
 
     def as_of_partition(self, log_partition: int) -> str | None:
         """Return the data time of a log partition, in ISO 8601."""
-        at_ms = self.data_ms.get(log_partition)
-        return self.as_of if at_ms is None else shown_time(at_ms)
+        return shown_time(self.data_ms.get(log_partition)) or self.as_of
 
 
 def answer_time(reader: StateReader, mirror_interval_ms: int) -> AnswerTime:

@@ -103,7 +103,8 @@ def _described_source(reader: StateReader, connector: str, config: ConnectorInfo
             f"{connector} is a sink connector: its offsets are those of the group {config.group_id}; "
             "name the store of __consumer_offsets"
         )
-    if config is None and not _is_in_owned_log(reader, connector):
+    is_owned = reader.properties.topic_kind is TopicKind.CONNECT
+    if config is None and not (is_owned and _has_record(reader, connector)):
         raise NoSuchConnector(f"Connector {connector} not found: {reader.location} has no offsets of it")
     return source_answer([])  # it never wrote an offset
 
@@ -114,10 +115,8 @@ def _config(reader: StateReader, connector: str) -> ConnectorInfo | None:
     return next((each for each in list_connectors([reader]) if each.name == connector), None)
 
 
-def _is_in_owned_log(reader: StateReader, connector: str) -> bool:
-    """Whether a connector of an owned store exists, by a record of any type."""
-    if reader.properties.topic_kind is not TopicKind.CONNECT:
-        return False
+def _has_record(reader: StateReader, connector: str) -> bool:
+    """Whether a store has a record of a connector, of any type."""
     return len(reader.current.newest(CONNECT, ("raw_key",), {"connector": names_in_order([connector])})) > 0
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
 
+#: Columns of a query in the order of GroupFigures.
+_OF_QUERY = ("group_id", "group_type", "state", "protocol_type", "members", "offsets", "topics")
 _PATTERN = re.compile(r"[*?]")
 
 
@@ -106,24 +108,15 @@ def list_groups(reader: StateReader, topics: Sequence[str] | None = None) -> lis
         f"FROM {tables.newest(OFFSETS)} WHERE {OFFSETS.answered} GROUP BY log_partition, group_id"
     )
     rows = tables.select(
-        "SELECT g.log_partition, g.group_id, group_type, state, protocol_type, offsets, topics, of_topics, last_ms, "
-        "CASE WHEN NOT misplaced THEN len(members) END AS members "
+        "SELECT g.log_partition, g.group_id, group_type, state, protocol_type, coalesce(offsets, 0) AS offsets, "
+        "coalesce(topics, 0) AS topics, of_topics, last_ms, "
+        "coalesce(CASE WHEN NOT misplaced THEN len(members) END, 0) AS members "
         f"FROM {tables.newest(DESCRIBED)} g LEFT JOIN ({figures}) f "
         f"ON f.log_partition = g.log_partition AND f.group_id = g.group_id AND {ANSWERS} AND NOT {HIDES_OFFSETS} "
         f"WHERE {IS_LISTED}"
     ).to_pylist()
     return [
-        GroupFigures(
-            row["group_id"],
-            row["group_type"],
-            row["state"],
-            row["protocol_type"],
-            row["members"] or 0,
-            row["offsets"] or 0,
-            row["topics"] or 0,
-            None if row["last_ms"] is None else shown_time(row["last_ms"]),
-            reader.cluster,
-        )
+        GroupFigures(*(*(row[name] for name in _OF_QUERY), shown_time(row["last_ms"]), reader.cluster))
         for row in answering_rows(rows, reader.current.offsets_partitions).values()
         if topics is None or row["of_topics"]
     ]

@@ -55,10 +55,6 @@ class LogPartitionInfo:
     open_transactional_id: str | None = None
 
 
-def _shown(at_ms: int | None) -> str | None:
-    return None if at_ms is None else shown_time(at_ms)
-
-
 def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     """Return all log partitions of the store in order, also the empty ones."""
     log_incarnation = reader.current_log.number
@@ -81,7 +77,7 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
         held = in_log.get(partition, {"records": 0, "first": 0, "last": -1})
         bound = bounds.get(partition, {"start_offset": held["first"], "end_offset": 0})
         fold = folded.get(partition, {"folded_to": None, "unknown": 0, "pending": 0})
-        of_topic: dict[str, Any] = {name: _shown(bound.get(name)) for name in _TIMES}
+        of_topic: dict[str, Any] = {name: shown_time(bound.get(name)) for name in _TIMES}
         of_topic |= {name: bound.get(name) for name in _OF_TRANSACTION}
         end, topic_end = max(bound["end_offset"], held["last"] + 1), bound.get("topic_end_offset")
         answers.append(

@@ -81,7 +81,7 @@ def _offset_row(expiry: Expiry, at_ms: int, now_ms: int) -> ForecastRow:
 
 def _group_row(forecast: GroupForecast, now_ms: int) -> ForecastRow:
     last = max((each.at_ms for each in forecast.expiries if each.at_ms is not None), default=None)
-    expires = None if last is None else shown_time(last)
+    expires = shown_time(last)
     if forecast.has_open_transaction:
         return ForecastRow(HELD, expires, forecast.group_id, None, None, "R20", "the group has an open transaction")
     when = NOW if forecast.is_removed(now_ms) else LATER

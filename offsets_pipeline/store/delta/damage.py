@@ -51,11 +51,8 @@ def explained(folder: str, error: Exception, files: Iterable[DataFile] | None = 
         return damaged
     if isinstance(error, TableNotFoundError) or (isinstance(error, FileNotFoundError) and files is None):
         store, _, table = folder.rpartition("/")
-        if table in STATE:
-            return NoSuchTable(
-                f"no table at {folder}; make the state again from the log: offsets reload --store {store}"
-            )
-        return NoSuchTable(f"no Delta table at {folder}; check the path")
+        reload = f"make the state again from the log: offsets reload --store {store}"
+        return NoSuchTable(f"no Delta table at {folder}; {reload if table in STATE else 'check the path'}")
     if isinstance(error, DeltaError):
         return UnsupportedTable(f"cannot read the table {folder} without Spark: {first_line(error)}")
     return StorageFailed(f"cannot read the table {folder}: {first_line(error)}; check its storage and your permissions")
@@ -168,9 +165,6 @@ def _version_of(folder: str, name: str) -> int | None:
 
 def _recovery(folder: str) -> str:
     store, _, table = folder.rpartition("/")
-    if table in STATE:
-        return (
-            "restore the file from a backup of the store; without one, move the folder of this table away and make the "
-            f"state again from the log: offsets reload --store {store}"
-        )
-    return "restore the file from a backup of the store; without one, ingest the log again into a new store"
+    reload = f"move the folder of this table away and make the state again from the log: offsets reload --store {store}"
+    way = reload if table in STATE else "ingest the log again into a new store"
+    return f"restore the file from a backup of the store; without one, {way}"

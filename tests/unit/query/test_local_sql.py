@@ -418,6 +418,6 @@ def test_a_missing_table_of_the_state_is_named_with_the_way_back(
     words = ["--all-groups"] if question == "describe" else ["SELECT 1 FROM current_offsets"]
     assert main([question, "--store", str(folded), *words]) == 1
     assert capsys.readouterr().err == (
-        f"offsets: error: no table at {folded}/offset_facts; make the state again from the log: offsets reload "
+        f"offsets: error: no Delta table at {folded}/offset_facts; make the state again from the log: offsets reload "
         f"--store {folded}\n"
     )
