@@ -123,7 +123,10 @@ class TopicClient:
         for fetched in read_ranges(self._cluster, self._topic, ranges):
             at = fetched.range.partition
             first = found.setdefault(at, [])
-            for batch in read_segment(fetched.records, source=self._topic, max_records=LOOK_RECORDS).batches():
+            segment = read_segment(
+                fetched.records, source=self._topic, max_records=LOOK_RECORDS, good_at=fetched.good_at
+            )
+            for batch in segment.batches():
                 rows = batch.select(["record_offset", "key", "control_type"]).to_pylist()
                 first += [
                     RecordKey(at, row["record_offset"], row["key"]) for row in rows if row["control_type"] is None

@@ -74,7 +74,8 @@ def ranges_row(ranges: Sequence[OffsetRange]) -> pa.RecordBatch:
 def _rows(fetched: FetchedBatches, source: str, kind: TopicKind) -> Iterator[pa.RecordBatch]:
     """The rows of fetched batches: their records within the range, and the stretches that do not decode."""
     at, partition = fetched.position, fetched.range.partition
-    reader = read_segment(fetched.records, source=f"{source}, partition {partition} at {at}", max_records=_BATCH_ROWS)
+    name = f"{source}, partition {partition} at {at}"
+    reader = read_segment(fetched.records, source=name, max_records=_BATCH_ROWS, good_at=fetched.good_at)
     damage: list[Damage] = []
     try:
         for batch in reader.batches():

@@ -60,8 +60,9 @@ class Fetched:
     """Response of one partition.
 
     `records` are whole batches. The first may start below the position that was asked for: skip these records. The
-    last batch has a valid checksum, unless none has. `next_offset` is the position after the last batch, or the
-    requested position if there are no batches. The offsets are None if the broker reported a problem without them.
+    last batch has a valid checksum, unless none has; it starts at the byte `good_at`. `next_offset` is the position
+    after the last batch, or the requested position if there are no batches. The offsets are None if the broker reported
+    a problem without them.
     """
 
     records: bytes
@@ -70,6 +71,7 @@ class Fetched:
     last_stable_offset: int | None
     log_start_offset: int | None
     problem: Problem | None = None
+    good_at: int | None = None
 
 
 class Fetcher:
@@ -147,10 +149,11 @@ class Fetcher:
                 f"{self._topic.name} at record offset {position.offset}: set max.partition.fetch.bytes above "
                 f"{len(data)}"
             )
-        end, next_offset = sound_part(data, batches)
+        good, next_offset = last_good(data, batches)
         if batches and next_offset <= position.offset and not isinstance(_examined(data, batches[0]), Batch):
             return self._fetched_damage(answer.partition_index, position, limits)
-        return _response(answer, position, data[:end], next_offset)
+        good_at = good.start if good.end else None
+        return _response(answer, position, data[: good.end], next_offset, good_at=good_at)
 
     def _fetched_damage(self, partition: int, position: FetchPosition, limits: FetchLimits) -> Fetched:
         """Fetch a partition that answered with a damaged batch, and with no sound one that reaches the position.
@@ -167,7 +170,8 @@ class Fetcher:
                 return _response(None, position, problem=Problem.STALE_METADATA)
             data = answer.records or b""
             batches = whole_batches(data)
-            end, next_offset = sound_part(data, batches)
+            good, next_offset = last_good(data, batches)
+            end = good.end
             if next_offset <= position.offset and batches and len(data) < size:
                 # the end of the log, or of its segment: a broker does not read on in the next one
                 returned = {_base_offset(data, each.start) for each in batches}
@@ -268,13 +272,13 @@ def _base_offset(data: bytes, position: int = 0) -> int:
     return base_offset
 
 
-def sound_part(data: bytes, batches: Sequence[BatchBytes]) -> tuple[int, int]:
-    """End of the last batch with a good checksum, and the record offset after it; 0 and 0 without such a batch."""
+def last_good(data: bytes, batches: Sequence[BatchBytes]) -> tuple[BatchBytes, int]:
+    """The last batch with a good checksum, and the record offset after it; no bytes and 0 without such a batch."""
     for each in reversed(batches):
         found = _examined(data, each)
         if isinstance(found, Batch):
-            return each.end, found.last_offset + 1
-    return 0, 0
+            return each, found.last_offset + 1
+    return BatchBytes(0, 0), 0
 
 
 def _examined(data: bytes, batch: BatchBytes) -> object:
@@ -287,6 +291,7 @@ def _response(
     records: bytes = b"",
     next_offset: int = 0,
     problem: Problem | None = None,
+    good_at: int | None = None,
 ) -> Fetched:
     """The response of a partition; without an answer it has no offsets."""
     return Fetched(
@@ -296,4 +301,5 @@ def _response(
         None if answer is None else or_none(answer.last_stable_offset),
         None if answer is None else or_none(answer.log_start_offset),
         problem,
+        good_at,
     )

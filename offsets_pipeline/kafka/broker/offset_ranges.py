@@ -35,11 +35,15 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatches:
-    """Whole record batches of one partition, fetched at a record offset: only the range's own records count."""
+    """Whole record batches of one partition, fetched at a record offset: only the range's own records count.
+
+    The batch at the byte `good_at` has a good checksum.
+    """
 
     range: OffsetRange
     position: int
     records: bytes
+    good_at: int | None = None
 
 
 def read_ranges(cluster: Cluster, topic: str, ranges: Iterable[OffsetRange]) -> Iterator[FetchedBatches]:
@@ -126,7 +130,7 @@ class _RangeReader:
                     f"that {self._cluster.settings.at} returned does not reach it; check the broker's log with "
                     "kafka-dump-log.sh"
                 )
-            yield FetchedBatches(ranges[0], position, fetched.records)
+            yield FetchedBatches(ranges[0], position, fetched.records, fetched.good_at)
             self._made_progress()  # only now: the caller may have taken longer than a request may
         # A cleaner may have removed the last records of the range. Then the answer is empty, whatever its limit.
         at_end = not fetched.records and not is_full and (fetched.high_watermark or 0) >= ranges[0].end

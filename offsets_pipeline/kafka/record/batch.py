@@ -98,10 +98,13 @@ class NoBatch:
     reason: str
 
 
-def examine(data: memoryview, position: int, *, may_be_good: bool = True) -> Batch | Incomplete | Broken | NoBatch:
+def examine(
+    data: memoryview, position: int, *, may_be_good: bool = True, is_good: bool = False
+) -> Batch | Incomplete | Broken | NoBatch:
     """Examine the bytes at a position. Decodes the messages of formats 0 and 1, but not the records of format 2.
 
-    `may_be_good`: false if the caller knows that the checksum is wrong; it is not computed then.
+    `may_be_good`: false if the caller knows that the checksum is wrong, `is_good`: true if it knows that the checksum
+    is right; it is not computed then.
     """
     remaining = len(data) - position
     if remaining < MAGIC_END:
@@ -120,7 +123,8 @@ def examine(data: memoryview, position: int, *, may_be_good: bool = True) -> Bat
     end = position + LOG_OVERHEAD + length
     if not may_be_good:
         return Broken(end, "checksum is wrong")
-    return _examine_batch(data, position, end) if magic == MAGIC_2 else _examine_message(data, position, end)
+    examined = _examine_batch if magic == MAGIC_2 else _examine_message
+    return examined(data, position, end, is_good=is_good)
 
 
 def checked_stretch(data: memoryview, position: int) -> tuple[int, int, int, int]:
@@ -185,9 +189,9 @@ def _int32s(raw: Bytes, position: Int64s) -> Int64s:
     return value
 
 
-def _examine_batch(data: memoryview, position: int, end: int) -> Batch | Broken:
+def _examine_batch(data: memoryview, position: int, end: int, *, is_good: bool) -> Batch | Broken:
     base_offset, _, magic, crc, _, last_offset_delta, record_count = WALK_HEADER.unpack_from(data, position)
-    actual = crc32c.crc32c(data[position + CRC_START : end])
+    actual = crc if is_good else crc32c.crc32c(data[position + CRC_START : end])
     if crc != actual:
         return Broken(end, f"checksum is {actual:#010x}, {crc:#010x} expected")
     if last_offset_delta < 0 or record_count < 0:
@@ -198,9 +202,9 @@ def _examine_batch(data: memoryview, position: int, end: int) -> Batch | Broken:
     return Batch(position, end, magic, base_offset, base_offset + last_offset_delta, record_count, None)
 
 
-def _examine_message(data: memoryview, position: int, end: int) -> Batch | Broken:
+def _examine_message(data: memoryview, position: int, end: int, *, is_good: bool) -> Batch | Broken:
     (crc,) = _CRC32.unpack_from(data, position + LOG_OVERHEAD)
-    actual = zlib.crc32(data[position + MAGIC_OFFSET : end])
+    actual = crc if is_good else zlib.crc32(data[position + MAGIC_OFFSET : end])
     if crc != actual:
         return Broken(end, f"checksum is {actual:#010x}, {crc:#010x} expected")
     try:

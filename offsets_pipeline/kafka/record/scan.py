@@ -68,14 +68,16 @@ class Scanner:
     """One scan of a segment: `runs()` yields the whole batches; `damage` and `torn_tail` list the other bytes.
 
     `first_offset` and `last_offset` cover the batches accepted so far; `position` is the byte position of the scan.
+    `good_at` is the position of a batch whose checksum is known to be good.
     """
 
-    def __init__(self, data: memoryview, source: str) -> None:
+    def __init__(self, data: memoryview, source: str, good_at: int | None = None) -> None:
         self.damage: list[Damage] = []
         self.torn_tail: TornTail | None = None
         self.position = 0
         self._data = data
         self._source = source
+        self._good_at = good_at
         self._run = Run()
         self._latest: Batch | None = None  # accepted, but the next batch may still show that its offset is wrong
         self._first_offset: int | None = None
@@ -126,7 +128,7 @@ class Scanner:
 
         This is the hot loop. It repeats the checks of `examine` and `_accept` without creating an object per batch.
         """
-        data, run = self._data, self._run
+        data, run, good_at = self._data, self._run, self._good_at
         if run.messages or self._is_wasteful:
             return position, False
         unpack, crc, end_of_data = b.WALK_HEADER.unpack_from, crc32c.crc32c, len(data)
@@ -152,7 +154,7 @@ class Scanner:
                 or base + delta > limit
                 or delta < 0
                 or count < 0
-                or crc(data[position + b.CRC_START : end]) != checksum
+                or (position != good_at and crc(data[position + b.CRC_START : end]) != checksum)
             ):
                 break
             if records >= max_records or position - run.start > _MAX_RUN_BYTES:
@@ -307,7 +309,8 @@ class Scanner:
 
         Once these are too many, a batch with implausible fields counts as a batch with a wrong checksum.
         """
-        verdict = examine(self._data, position, may_be_good=not self._is_wasteful or self._is_good(position))
+        may_be_good = not self._is_wasteful or self._is_good(position)
+        verdict = examine(self._data, position, may_be_good=may_be_good, is_good=position == self._good_at)
         if isinstance(verdict, Broken) and not verdict.is_certain:
             self._waste += verdict.end - position
         return verdict

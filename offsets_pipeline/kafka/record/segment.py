@@ -29,7 +29,7 @@ class SegmentReader:
     During iteration `position` is the byte position of the batches being read, or a little before.
     """
 
-    def __init__(self, data: bytes | memoryview | mmap, *, source: str, max_records: int) -> None:
+    def __init__(self, data: bytes | memoryview | mmap, *, source: str, max_records: int, good_at: int | None) -> None:
         self.source = source
         self.damage: list[Damage] = []
         self.torn_tail: TornTail | None = None
@@ -38,10 +38,11 @@ class SegmentReader:
         self.position = 0
         self._data = memoryview(data)
         self._max_records = max_records
+        self._good_at = good_at
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the records in file order, in SEGMENT_SCHEMA, at most `max_records` a batch. Raises NotASegment."""
-        scanner = Scanner(self._data, self.source)
+        scanner = Scanner(self._data, self.source, self._good_at)
         unread: list[Damage] = []
         for run in scanner.runs(self._max_records):
             self.position = run.start
@@ -68,7 +69,14 @@ class SegmentReader:
 
 
 def read_segment(
-    data: bytes | memoryview | mmap, *, source: str, max_records: int = DEFAULT_MAX_RECORDS
+    data: bytes | memoryview | mmap,
+    *,
+    source: str,
+    max_records: int = DEFAULT_MAX_RECORDS,
+    good_at: int | None = None,
 ) -> SegmentReader:
-    """Create a reader of one segment's bytes, without reading them. `source` names the segment in errors."""
-    return SegmentReader(data, source=source, max_records=max_records)
+    """Create a reader of one segment's bytes, without reading them. `source` names the segment in errors.
+
+    `good_at` is the position of a batch whose checksum was found good before; it is not computed again.
+    """
+    return SegmentReader(data, source=source, max_records=max_records, good_at=good_at)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import itertools
 import threading
+import zlib
+from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
+import crc32c
 import pytest
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
@@ -15,11 +19,12 @@ from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.fetch import Fetched, Fetcher, FetchPosition, Problem, whole_batches
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.log_offsets import log_bounds
+from offsets_pipeline.kafka.record.batch import checked_stretch
 from offsets_pipeline.kafka.record.segment import read_segment
 from tests.unit.broker.fake_broker import TOPIC, VERSIONS, FakeBroker, fake_broker, fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.unit.broker.fake_broker import Answer
@@ -68,6 +73,35 @@ def test_a_last_batch_that_is_cut_off_is_left_for_the_next_fetch(
         reader = read_segment(found.records, source="fetched")
         assert list(reader.batches())
         assert (found.next_offset, reader.torn_tail) == (reader.end_offset, None)
+
+
+@pytest.mark.parametrize("capture", ["4.2.0-classic", "2.4.1-old-ibp0.9.0-fmt0.9.0"])
+def test_each_batch_is_checked_once_by_its_checksum(
+    captures: Path, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, capture: str
+) -> None:
+    segment = segment_of(captures, capture)
+    starts = [0, *batch_ends(segment)[:-1]]
+    stretches = [checked_stretch(memoryview(segment), start)[2:] for start in starts]
+    checked: Counter[bytes] = Counter()
+
+    def counted(checksum: Callable[..., int], data: bytes, *more: int) -> int:
+        checked[bytes(data)] += 1
+        return checksum(data, *more)
+
+    monkeypatch.setattr(crc32c, "crc32c", partial(counted, crc32c.crc32c))
+    monkeypatch.setattr(zlib, "crc32", partial(counted, zlib.crc32))
+    found = fetch(broker, fetched(segment), offset=0)
+    assert found.good_at == starts[-1]
+    reader = read_segment(found.records, source="fetched", good_at=found.good_at)
+    assert list(reader.batches())
+    assert {checked[segment[start:end]] for start, end in stretches} == {1}
+
+    damaged = bytearray(segment)
+    damaged[starts[1] - 1] ^= 1
+    found = fetch(broker, fetched(bytes(damaged)), offset=0)
+    reader = read_segment(found.records, source="fetched", good_at=found.good_at)
+    assert sum(each.num_rows for each in reader.batches())
+    assert [(each.position, each.length) for each in reader.damage] == [(0, starts[1])]
 
 
 def batch_ends(segment: bytes) -> list[int]:
