@@ -5,32 +5,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pyspark.sql import SparkSession
 
 _USERS = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 
 
 @pytest.fixture(params=["interpreted", "compiled"])
-def code_generation(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None]:
+def code_generation(
+    request: pytest.FixtureRequest, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """Runs a test with and without code generation, in the session of all tests and in sessions that the test makes."""
+    if request.param == "interpreted":
+        assert not _generates_code(spark.newSession())
+        yield
+        return
+    new_session = SparkSession.newSession
+    monkeypatch.setattr(SparkSession, "newSession", lambda session: _set(new_session(session), _USERS))
     before = {key: str(spark.conf.get(key)) for key in _USERS}
-    is_compiled = request.param == "compiled"
-    if is_compiled:
-        _set(spark, _USERS)
-    assert _generates_code(spark) == _generates_code(spark.newSession()) == is_compiled
-    yield
-    _set(spark, before)
+    try:
+        assert _generates_code(_set(spark, _USERS))
+        assert _generates_code(spark.newSession())
+        yield
+    finally:
+        _set(spark, before)
 
 
-def _set(spark: SparkSession, conf: dict[str, str]) -> None:
-    of_new_sessions: Any = spark._jsc.sc().conf()
+def _set(spark: SparkSession, conf: dict[str, str]) -> SparkSession:
     for key, value in conf.items():
         spark.conf.set(key, value)
-        of_new_sessions.set(key, value)
+    return spark
 
 
 def _generates_code(spark: SparkSession) -> bool:

@@ -104,14 +104,24 @@ def test_tables_have_their_columns_comments_and_constraints(
             spark.sql(f"INSERT INTO delta.`{copy}/log_partitions` ({names}) VALUES ({values})")
 
 
+def test_store_that_has_lost_its_log_is_no_store_in_the_making(
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+) -> None:
+    location = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    shutil.rmtree(location / "log")
+    with pytest.raises(NotAStore, match="has no table named log"):
+        Store.find(workbench.spark, str(location))
+
+
 def test_incomplete_store_does_not_open_and_is_completed(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     location = copied(empty(5), tmp_path / "store")
     for name in ("log", "quarantine"):  # the log is made last
         shutil.rmtree(location / name)
-    with pytest.raises(NotAStore, match="has no table named log"):
+    with pytest.raises(NoSuchStore, match="no store at"):
         workbench.open(location)
+    assert Store.find(workbench.spark, str(location)) is None  # so an ingest completes it
     assert Store.create(workbench.spark, str(location), StoreProperties(MIRRORED, 3)).properties.offsets_partitions == 3
     assert workbench.open(location).properties.offsets_partitions == 3
     assert {path.name for path in location.iterdir()} == {table.name for table in TABLES}

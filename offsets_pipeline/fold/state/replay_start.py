@@ -49,7 +49,8 @@ class ReplayStart:
 
     def after(self, progress: Mapping[int, PartitionProgress]) -> ReplayStart:
         """The start of a replay that continues these log partitions."""
-        return replace(self, folded_to=_folded_to(progress), pending=pending_rows(progress, self.schema))
+        folded_to = {at: each.folded_to for at, each in progress.items()}
+        return replace(self, folded_to=folded_to, pending=pending_rows(progress, self.schema))
 
     def compact(self, table: pa.Table) -> pa.Table:
         """The rows that `compact_early` leaves."""
@@ -79,7 +80,8 @@ class TopicStart:
 
     def after(self, progress: Mapping[int, PartitionProgress]) -> TopicStart:
         """The start of a replay that continues these log partitions."""
-        return replace(self, folded_to=_folded_to(progress), pending=pending_rows(progress, self.schema))
+        folded_to = {at: each.folded_to for at, each in progress.items()}
+        return replace(self, folded_to=folded_to, pending=pending_rows(progress, self.schema))
 
     def compact(self, table: pa.Table) -> pa.Table:
         """The rows that `compact_topic` leaves."""
@@ -97,10 +99,6 @@ def replay_start(
     if properties.topic_kind.is_connect:
         return TopicStart(properties.topic_kind)
     return ReplayStart(offsets_partitions, semantics)
-
-
-def _folded_to(progress: Mapping[int, PartitionProgress]) -> dict[int, int]:
-    return {at: each.folded_to for at, each in progress.items()}
 
 
 def pending_rows(partitions: Mapping[int, PartitionProgress], schema: pa.Schema = INPUT_SCHEMA) -> pa.Table:

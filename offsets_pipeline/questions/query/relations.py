@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from offsets_pipeline.errors import DamagedTable
-from offsets_pipeline.store.delta.damage import explained
+from offsets_pipeline.store.delta.damage import damage_of, explained
 from offsets_pipeline.store.delta.filesystems import is_local, open_path
 from offsets_pipeline.store.delta.reader import quoted
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG_PARTITIONS, TOPICS
@@ -153,4 +153,4 @@ class Relations:
         """Return what is wrong with a file that the relations read, if that may be the cause of an error."""
         if not isinstance(error, _READ_ERRORS):
             return None
-        return next(filter(None, (snapshot.damage() for snapshot in self._snapshots)), None)
+        return next(filter(None, (damage_of(each.folder, each.stored()) for each in self._snapshots)), None)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from offsets_pipeline.errors import UnsupportedTable
-from offsets_pipeline.store.delta.damage import damage_of, reading
+from offsets_pipeline.store.delta.damage import reading
 from offsets_pipeline.store.delta.data_file import ALL_ROWS, DataFile
 from offsets_pipeline.store.delta.protocol import UNDO, unreadable, unwritable
 from offsets_pipeline.store.delta.reader import has_deletion_vectors, metadata_of, open_table, protocol_of, stored_files
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
-    from offsets_pipeline.errors import DamagedTable
     from offsets_pipeline.store.delta.data_file import Only
     from offsets_pipeline.store.delta.protocol import Action
     from offsets_pipeline.store.delta.schemas import Table
@@ -139,10 +138,6 @@ class Snapshot:
         for file in self.files() if files is None else files:
             if file.may_hold(only):
                 yield self.table_folder.read_file(file, columns, only)
-
-    def damage(self) -> DamagedTable | None:
-        """Return what is wrong with the files of this version; None if nothing is. Reads all of them."""
-        return damage_of(self.folder, self.stored())
 
     def delta_table(self) -> DeltaTable:
         """Return this version for deltalake. For the modules of this package."""

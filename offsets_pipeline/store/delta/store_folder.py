@@ -18,7 +18,7 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.store.delta.filesystems import children
 from offsets_pipeline.store.delta.properties import CLUSTER_NAME, CREATION, StoreProperties
 from offsets_pipeline.store.delta.retry import with_retries
-from offsets_pipeline.store.delta.schemas import LOG, tables_of
+from offsets_pipeline.store.delta.schemas import LOG, TABLE_BY_NAME, tables_of
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
@@ -94,14 +94,22 @@ def set_properties(log: TableFolder, properties: Mapping[str, str], what: str, s
 
 
 def no_store(folder: str) -> NoSuchStore | NotAStore:
-    """Return the error about a folder without the table `log`."""
+    """Return the error about a folder without the table `log`.
+
+    There is no store yet while another process makes it, or if that process died: then no table has been written to.
+    """
     try:
         found = _children(folder)
     except NotAStore:
         found = {folder}
-    if found:
+    if found - TABLE_BY_NAME.keys() or any(_is_in_use(folder, name) for name in found):
         return NotAStore(f"cannot open store {folder}: it has no table named log; name the folder of a store")
     return NoSuchStore(f"no store at {folder}; ingest a log, run offsets create for an owned store, or check the path")
+
+
+def _is_in_use(folder: str, name: str) -> bool:
+    table = TableFolder(f"{folder}/{name}", TABLE_BY_NAME[name])
+    return table.exists() and table.snapshot().version > 0
 
 
 def _children(folder: str) -> set[str]:
