@@ -29,7 +29,7 @@ from offsets_pipeline.fold.state.fold_progress import NO_INCARNATION, FoldProgre
 from offsets_pipeline.fold.state.known import KnownGroups
 from offsets_pipeline.fold.state.publishing import ReplayedRows, is_of_unnamed, merged_tables
 from offsets_pipeline.fold.state.replay_job import replay_log
-from offsets_pipeline.fold.state.replay_start import replay_start
+from offsets_pipeline.fold.state.replay_start import continued, replay_start
 from offsets_pipeline.fold.state.unfolded import files_after, with_late_records
 from offsets_pipeline.store.delta.data_file import FOLDED, LATE
 from offsets_pipeline.store.delta.retry import with_retries
@@ -385,7 +385,7 @@ class _Fold:
         tables = {name: self._store.table(name) for table in self._tables for name in table.names}
         incarnations = {at: each.incarnation for at, each in progress.items()}
         folders = StateFolders(tables, self._count, self._semantics, incarnations, known)
-        return self._start.after(progress), folders
+        return continued(self._start, progress), folders
 
     def _append(self, changes: Changes, progress: FoldProgress | None = None) -> dict[str, int]:
         """Append the facts, which other folds may do at the same time; returns the versions of their tables.

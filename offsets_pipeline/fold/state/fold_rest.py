@@ -15,7 +15,7 @@ from offsets_pipeline.common.arrow_values import repeated
 from offsets_pipeline.fold.state.changes import StateFolders, write_changes
 from offsets_pipeline.fold.state.fold_progress import progressed
 from offsets_pipeline.fold.state.known import KnownGroups
-from offsets_pipeline.fold.state.replay_start import replay_start
+from offsets_pipeline.fold.state.replay_start import continued, replay_start
 from offsets_pipeline.store.delta.data_file import DataFile
 from offsets_pipeline.store.delta.snapshot import conformed
 from offsets_pipeline.store.log.log_range import LogRange
@@ -60,7 +60,7 @@ def fold_rest(
     start of the log. Raises as `TableFolder.open_file`.
     """
     start = {at: state.progress[at] for at in chosen}
-    replay = replay_start(state.properties, log.offsets_partitions, state.semantics).after(start)
+    replay = continued(replay_start(state.properties, log.offsets_partitions, state.semantics), start)
     tables = {each.name: FactsInMemory(each.table) for each in replay.tables}
     incarnations = {at: each.incarnation for at, each in start.items()}
     known = KnownGroups.of(map(state.table, replay.known), incarnations)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.topic_kind import TopicKind
     from offsets_pipeline.store.delta.properties import StoreProperties
 
+Start = TypeVar("Start", bound="ReplayStart | TopicStart")
 _ADD_ROWS = 250_000  # rows that the replay takes at once
 
 
@@ -46,11 +47,6 @@ class ReplayStart:
         """The names of the tables that a fold looks up groups in."""
         tables = (RECORDS, DESCRIBED, *((OFFSETS,) if self.semantics.is_classic else ()))
         return [name for each in tables for name in each.names]
-
-    def after(self, progress: Mapping[int, PartitionProgress]) -> ReplayStart:
-        """The start of a replay that continues these log partitions."""
-        folded_to = {at: each.folded_to for at, each in progress.items()}
-        return replace(self, folded_to=folded_to, pending=pending_rows(progress, self.schema))
 
     def compact(self, table: pa.Table) -> pa.Table:
         """The rows that `compact_early` leaves."""
@@ -78,11 +74,6 @@ class TopicStart:
     tables = (CONNECT,)
     known: ClassVar[list[str]] = []
 
-    def after(self, progress: Mapping[int, PartitionProgress]) -> TopicStart:
-        """The start of a replay that continues these log partitions."""
-        folded_to = {at: each.folded_to for at, each in progress.items()}
-        return replace(self, folded_to=folded_to, pending=pending_rows(progress, self.schema))
-
     def compact(self, table: pa.Table) -> pa.Table:
         """The rows that `compact_topic` leaves."""
         return compact_topic(table, self.kind, self.folded_to)
@@ -99,6 +90,12 @@ def replay_start(
     if properties.topic_kind.is_connect:
         return TopicStart(properties.topic_kind)
     return ReplayStart(offsets_partitions, semantics)
+
+
+def continued(start: Start, progress: Mapping[int, PartitionProgress]) -> Start:
+    """The start of a replay that continues these log partitions."""
+    folded_to = {at: each.folded_to for at, each in progress.items()}
+    return replace(start, folded_to=folded_to, pending=pending_rows(progress, start.schema))
 
 
 def pending_rows(partitions: Mapping[int, PartitionProgress], schema: pa.Schema = INPUT_SCHEMA) -> pa.Table:

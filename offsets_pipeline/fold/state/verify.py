@@ -21,7 +21,7 @@ from offsets_pipeline.fold.state.independent import specified_groups, specified_
 from offsets_pipeline.fold.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, ended, state_tables_of
 from offsets_pipeline.fold.state.published_rows import in_key_order, rows_by_sql
 from offsets_pipeline.fold.state.replay_job import replay_log
-from offsets_pipeline.fold.state.replay_start import replay_start
+from offsets_pipeline.fold.state.replay_start import continued, replay_start
 from offsets_pipeline.fold.state.stored_rows import StoredRows, rows_of
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
@@ -195,7 +195,7 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     log_range = LogRange(dict.fromkeys(starts, 0), progress.folded_to, progress.log_incarnation)
     of_state = log_incarnation(store, progress.log_incarnation)
     count = of_state.offsets_partitions
-    start = replay_start(store.properties, count, semantics).after(starts)
+    start = continued(replay_start(store.properties, count, semantics), starts)
     reader = LogReader(log, log_range, start.schema, None if independent else start.compact)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
     names = [name for each in start.tables for name in each.names]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.foreign_errors import first_line
@@ -108,8 +109,9 @@ def no_store(folder: str) -> NoSuchStore | NotAStore:
 
 
 def _is_in_use(folder: str, name: str) -> bool:
-    table = TableFolder(f"{folder}/{name}", TABLE_BY_NAME[name])
-    return table.exists() and table.snapshot().version > 0
+    with suppress(NoSuchTable):
+        return TableFolder(f"{folder}/{name}", TABLE_BY_NAME[name]).snapshot().version > 0
+    return False
 
 
 def _children(folder: str) -> set[str]:
