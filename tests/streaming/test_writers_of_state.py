@@ -20,7 +20,6 @@ from offsets_pipeline.fold.stream import publisher as publisher_module
 from offsets_pipeline.fold.stream.publisher import Publisher
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, GROUP_FACTS, GROUP_RECORDS, OFFSET_FACTS
-from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.logs import LogPartition
 from tests.spark.stores import (
     CLOCK,
@@ -34,7 +33,7 @@ from tests.spark.stores import (
     versions,
 )
 from tests.unit.state.dying import Died, dying
-from tests.unit.state.state_files import append, before_swap
+from tests.unit.state.state_files import acts_before, append, before_swap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -218,16 +217,11 @@ def test_publisher_compacts_facts_that_are_not_published_when_their_files_are_ma
     assert_as_reference(location, log_of(location))
 
 
-@pytest.mark.parametrize("table", ["consumer_groups", "current_offsets", "fold_progress", "offset_facts"])
-@pytest.mark.parametrize("by", ["a fold", "a reload", "another publishing"])
-def test_publishing_beside_another_writer_loses_nothing(
-    workbench: Workbench,
-    empty: Callable[[int], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    by: str,
-    table: str,
+@pytest.mark.parametrize("by", ["a fold", "a reload"])
+def test_views_are_right_after_a_publishing_beside_another_writer(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
+    """Each table and writer: tests/unit/state/test_publishing.py, without Spark's views."""
     location = copied(empty(1), tmp_path / "store")
     store = fold_steps(workbench, location, 2)
     log = LogPartition(0, start=100)
@@ -237,55 +231,31 @@ def test_publishing_beside_another_writer_loses_nothing(
     acts: dict[str, Callable[[], object]] = {
         "a fold": lambda: fold_log(store, workbench.settings, CLOCK),
         "a reload": lambda: workbench.reload(location),
-        "another publishing": lambda: publish(store, CLOCK),
     }
-    acted = []
-    whole = TableFolder.commit
-
-    def commit(self: TableFolder, *arguments: Any, **named: Any) -> int:  # noqa: ANN401
-        if self.table.name == table:
-            monkeypatch.setattr(TableFolder, "commit", whole)
-            acted.append(acts[by]())
-        return whole(self, *arguments, **named)
-
-    monkeypatch.setattr(TableFolder, "commit", commit)
+    acts_before(monkeypatch, CURRENT_OFFSETS.name, acts[by])
     publish(store, CLOCK)
-    assert len(acted) == 1
-    assert views_of(workbench, location) == described_offsets(location)
+    expected = [("g", "t", 0, 7), ("g", "t", 2, 1), ("late", "t", 0, 8)]
+    assert views_of(workbench, location) == described_offsets(location) == expected
     workbench.fold(location)  # which publishes all
     assert_as_reference(location, log_of(location))
-    assert published(location) == described_offsets(location) == views_of(workbench, location)
+    assert published(location) == views_of(workbench, location) == expected
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_publishing_that_dies_at_any_commit_runs_again(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, when: str
+def test_views_are_right_after_a_publishing_that_died_between_its_tables(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each table, and before and after its commit: tests/unit/state/test_publishing.py, without Spark's views."""
     location = copied(empty(1), tmp_path / "store")
-    store = fold_steps(workbench, location, 1)
-    tables = [
-        *("consumer_groups", "current_offsets", "group_members", "fold_progress", "group_facts", "offset_facts"),
-        "published_as_of",
-    ]
-    expected: list[tuple[str, str, int, int]] = []
-    for step, table in enumerate(tables):
-        log = LogPartition(0, start=100 * (step + 1))
-        log.commit(("g", "t", 0), 10 + step)
-        log.commit(("g", "u", step), step)
-        log.delete(("g", "u", step - 1))
-        log.group(2, f"another{step}")
-        appended(location, log.rows)
-        assert fold_log(store, workbench.settings, CLOCK) == len(log.rows)
-        expected = [("g", "t", 0, 10 + step), ("g", "t", 1, 0), ("g", "u", step, step)]
-        with pytest.MonkeyPatch.context() as patch:
-            died = dying(table, when, patch)
-            with pytest.raises(Died):
-                publish(store, CLOCK)
-        assert died == [table]
-        assert described_offsets(location) == views_of(workbench, location) == expected
-        assert_as_reference(location, log_of(location))
+    store = fold_steps(workbench, location, 2)
+    with monkeypatch.context() as patch:
+        died = dying(CURRENT_OFFSETS.name, "after", patch)
+        with pytest.raises(Died):
+            publish(store, CLOCK)
+    assert died == [CURRENT_OFFSETS.name]
+    expected = [("g", "t", 0, 1), ("g", "t", 2, 1)]
+    assert views_of(workbench, location) == described_offsets(location) == expected
     assert publish(store, CLOCK)
-    assert published(location) == expected
+    assert views_of(workbench, location) == published(location) == expected
 
 
 def test_fold_that_another_overtook_writes_late_and_changes_nothing(

@@ -18,6 +18,7 @@ from offsets_pipeline.fold.state.published_rows import rows_by_sql, write_facts,
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS
+from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     import pytest
 
     from offsets_pipeline.fold.state.fold_progress import PartitionProgress
-    from offsets_pipeline.store.delta.table_folder import TableFolder
     from offsets_pipeline.store.store import Store
 
     #: Of a table of facts, its published table and the progress, the rows that count, or of these the answered ones.
@@ -138,6 +138,19 @@ def places(rows: pa.Table) -> list[tuple[str, int, int | None]]:
         (f"{row['topic']}{row['partition']}", row["record_offset"], row["committed_offset"])
         for row in in_order(OFFSETS, rows)
     ]
+
+
+def acts_before(patch: pytest.MonkeyPatch, table: str, act: Callable[[], object]) -> None:
+    """Do something before the next commit to a table."""
+    whole = TableFolder.commit
+
+    def commit(self: TableFolder, *arguments: Any, **named: Any) -> int:  # noqa: ANN401
+        if self.table.name == table:
+            patch.setattr(TableFolder, "commit", whole)
+            act()
+        return whole(self, *arguments, **named)
+
+    patch.setattr(TableFolder, "commit", commit)
 
 
 def before_swap(patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:

@@ -22,13 +22,12 @@ from offsets_pipeline.fold.state.publishing import compact_facts, drop_replaced,
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.delta.data_file import APPLICATION
 from offsets_pipeline.store.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS, TABLES
-from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.folded_stores import new_store, opened
 from tests.logs import LogPartition
 from tests.published import KEYS, assert_published, read, read_as_of
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of, rows_of
 from tests.unit.state.dying import TOPIC_ID, Died, busy_log, dying
-from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of, published, swap
+from tests.unit.state.state_files import acts_before, append, before_swap, offset, offsets, progress_of, published, swap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -262,7 +261,7 @@ def test_second_of_two_publishings_of_one_version_leaves_the_first(
 
 
 @pytest.mark.parametrize("table", WRITTEN)
-@pytest.mark.parametrize("beside", ["a fold", "a reload", "a reload of one log partition"])
+@pytest.mark.parametrize("beside", ["a fold", "a reload", "a reload of one log partition", "another publishing"])
 def test_publishing_beside_another_writer_loses_nothing(
     busy: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, table: str, beside: str
 ) -> None:
@@ -275,6 +274,7 @@ def test_publishing_beside_another_writer_loses_nothing(
         "a fold": lambda: fold_log(busy, settings, CLOCK),
         "a reload": lambda: reload_partitions(busy, None, settings, CLOCK),
         "a reload of one log partition": lambda: reload_partitions(busy, [HOME], settings, CLOCK),
+        "another publishing": lambda: publish(busy, CLOCK),
     }
     acts_before(monkeypatch, table, acts[beside])
     publish(busy, CLOCK)
@@ -284,19 +284,6 @@ def test_publishing_beside_another_writer_loses_nothing(
     assert_as_reference(busy.location, log_of(busy.location))
     assert_published(busy.location, log_of(busy.location), 2)
     assert ("late", 0) in {(row["topic"], row["partition"]) for row in rows_in(busy, "current_offsets")}
-
-
-def acts_before(patch: pytest.MonkeyPatch, table: str, act: Callable[[], object]) -> None:
-    """Do something before the next commit to a table."""
-    whole = TableFolder.commit
-
-    def commit(self: TableFolder, *arguments: Any, **named: Any) -> int:  # noqa: ANN401
-        if self.table.name == table:
-            patch.setattr(TableFolder, "commit", whole)
-            act()
-        return whole(self, *arguments, **named)
-
-    patch.setattr(TableFolder, "commit", commit)
 
 
 def test_reload_beside_a_publishing_loses_nothing(
