@@ -32,7 +32,7 @@ from offsets_pipeline.store.delta.properties import (
 )
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import LATER_TABLES, LOG, TABLE_BY_NAME, Table, catalog_name, tables_of
-from offsets_pipeline.store.delta.store_folder import create_tables, properties_of, set_properties
+from offsets_pipeline.store.delta.store_folder import are_in_use, create_tables, properties_of, set_properties
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Store:
         try:
             log = _in_catalog(session_of(spark), location, LOG.name)
         except AnalysisException:
-            if _is_empty(session_of(spark), location):
+            if _has_no_store_yet(session_of(spark), location):
                 raise NoSuchStore(f"no store at {location}; ingest a log into it first, or check its name") from None
             raise NotAStore(f"cannot open store {location}: it has no table named log; name a store's schema") from None
         properties = TableFolder(_arrow_folder(log), LOG).snapshot().properties
@@ -121,7 +121,7 @@ class Store:
 
     @classmethod
     def create(cls, spark: SparkSource, location: str, properties: StoreProperties) -> Store:
-        """Create the tables of a new store; the log comes last, so that `open` refuses a half-made store.
+        """Create the tables of a new store; the log comes last: until it is there, `open` finds no store.
 
         If another process creates the same store at the same time, returns that store. Spark's catalog creates the
         tables of a schema; the tables of a folder need no Spark job. Starts the session first: without it the store
@@ -145,7 +145,7 @@ class Store:
         schema = self.location.removeprefix(SCHEMA_PREFIX)
         if self.properties.offsets_partitions < 1:
             raise InvalidPartitionCount(f"a log has at least 1 partition, not {self.properties.offsets_partitions}")
-        if not _is_empty(self.spark, self.location) and not _is_half_made(self.spark, self.location):
+        if not _has_no_store_yet(self.spark, self.location):
             if not self.spark.catalog.tableExists(self.table_name(LOG.name)):
                 raise NotAStore(
                     f"cannot create a store in {self.location}: it is not empty; name a new or empty schema"
@@ -374,15 +374,17 @@ def _in_catalog(spark: SparkSession, location: str, name: str) -> Any:  # noqa: 
     return DeltaTable.forName(spark, sql_name(location, name))._jdt.deltaLog()
 
 
-def _is_empty(spark: SparkSession, location: str) -> bool:
+def _has_no_store_yet(spark: SparkSession, location: str) -> bool:
+    """Whether a schema is missing, or has only tables of a store, without a log, that nothing has been written to."""
     schema = location.removeprefix(SCHEMA_PREFIX)
-    return not spark.catalog.databaseExists(schema) or not spark.catalog.listTables(schema)
-
-
-def _is_half_made(spark: SparkSession, location: str) -> bool:
-    """Whether the schema has only tables of a store, and no log: an unfinished creation."""
-    names = {table.name for table in spark.catalog.listTables(location.removeprefix(SCHEMA_PREFIX))}
-    return names <= {catalog_name(name) for name in TABLE_BY_NAME.keys() - {LOG.name}}
+    if not spark.catalog.databaseExists(schema):
+        return True
+    # In place of `catalog.listTables`, which loads each table; temporary views belong to the session.
+    found = {each.tableName for each in spark.sql(f"SHOW TABLES IN {schema}").collect() if not each.isTemporary}
+    known = {catalog_name(name): table for name, table in TABLE_BY_NAME.items() if table is not LOG}
+    return found <= known.keys() and not are_in_use(
+        TableFolder(_arrow_folder(_in_catalog(spark, location, name)), known[name]) for name in found
+    )
 
 
 def timestamp_of(clock: Clock) -> Column:

@@ -111,6 +111,9 @@ def test_store_that_has_lost_its_log_is_no_store_in_the_making(
     shutil.rmtree(location / "log")
     with pytest.raises(NotAStore, match="has no table named log"):
         Store.find(workbench.spark, str(location))
+    with pytest.raises(NotAStore, match="it is not empty"):
+        Store.create(workbench.spark, str(location), StoreProperties(MIRRORED, 5))
+    assert not (location / "log").exists()
 
 
 def test_incomplete_store_does_not_open_and_is_completed(
@@ -203,6 +206,22 @@ def test_store_in_a_schema_of_the_catalog_works_from_end_to_end(workbench: Workb
     assert describe_groups(StateReader(folder)).keys() == {
         name for name, group in oracle(capture)["groups"].items() if group["listed"]
     }
+
+
+def test_schema_in_the_making_is_completed_and_one_that_lost_its_log_is_not(workbench: Workbench, schema: str) -> None:
+    spark, name = workbench.spark, schema.removeprefix("schema:")
+    capture = "4.2.0-classic"
+    Store.create(spark, schema, StoreProperties(MIRRORED, 5))
+    for table in ("log", "quarantine"):
+        spark.sql(f"DROP TABLE {name}.{table}")
+    assert Store.find(spark, schema) is None
+    assert workbench.ingest(schema, segments_of(capture)).created
+    assert workbench.fold(schema) > 0
+    spark.sql(f"DROP TABLE {name}.log")
+    with pytest.raises(NotAStore, match="it has no table named log; name a store's schema"):
+        Store.find(spark, schema)
+    with pytest.raises(NotAStore, match="it is not empty; name a new or empty schema"):
+        Store.create(spark, schema, StoreProperties(MIRRORED, 5))
 
 
 def test_failed_first_ingest_leaves_no_schema(workbench: Workbench, schema: str) -> None:

@@ -23,7 +23,7 @@ from offsets_pipeline.store.delta.schemas import LOG, TABLE_BY_NAME, tables_of
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from offsets_pipeline.common.config.sections import FoldSettings
     from offsets_pipeline.store.delta.snapshot import Snapshot
@@ -49,23 +49,22 @@ def log_of(folder: str) -> Snapshot:
 def create_tables(folder: str, properties: StoreProperties) -> bool:
     """Create the tables of a store, the log last; returns False if another process created the same store.
 
-    A half-made store is completed. Raises NotAStore if the folder holds something else, StoreMismatch if it is a store
-    with other properties, InvalidPartitionCount for a count below 1, UnsafeStorage, StorageFailed.
+    Completes a store that another process makes now, or died making. Raises NotAStore if the folder holds something
+    else, also a store that lost its log, StoreMismatch if it is a store with other properties, InvalidPartitionCount
+    for a count below 1, UnsafeStorage, StorageFailed.
     """
     if properties.offsets_partitions < 1:
         raise InvalidPartitionCount(f"a log has at least 1 partition, not {properties.offsets_partitions}")
     found = _children(folder)
     mark = uuid.uuid4().hex
-    others = [table for table in tables_of(properties.topic_kind) if table is not LOG]
-    log = TableFolder(f"{folder}/{LOG.name}", LOG)
-    # The folder of the log may be there before its first version: another process makes it now, or was killed there.
-    if found <= {LOG.name, *(table.name for table in others)} and not log.exists():
+    *others, log = (TableFolder(f"{folder}/{table.name}", table) for table in tables_of(properties.topic_kind))
+    if found <= {each.table.name for each in (*others, log)} and not are_in_use(others) and not log.exists():
         with ThreadPoolExecutor(len(others)) as threads:  # creating a table is mostly waiting for the storage
-            list(threads.map(lambda table: TableFolder(f"{folder}/{table.name}", table).create(), others))
+            list(threads.map(TableFolder.create, others))
         log.create(properties.as_table_properties() | {CREATION: mark})
         if log.snapshot().properties.get(CREATION) == mark:
             return True
-    elif LOG.name not in found:
+    elif not log.exists():
         raise NotAStore(f"cannot create a store in {folder}: it is not empty; name a new or empty folder")
     if properties_of(folder) != properties:
         raise StoreMismatch(
@@ -95,22 +94,28 @@ def set_properties(log: TableFolder, properties: Mapping[str, str], what: str, s
 
 
 def no_store(folder: str) -> NoSuchStore | NotAStore:
-    """Return the error about a folder without the table `log`.
-
-    There is no store yet while another process makes it, or if that process died: then no table has been written to.
-    """
+    """Return the error about a folder without the table `log`."""
     try:
         found = _children(folder)
     except NotAStore:
         found = {folder}
-    if found - TABLE_BY_NAME.keys() or any(_is_in_use(folder, name) for name in found):
+    if not found <= TABLE_BY_NAME.keys() or are_in_use(
+        TableFolder(f"{folder}/{name}", TABLE_BY_NAME[name]) for name in found
+    ):
         return NotAStore(f"cannot open store {folder}: it has no table named log; name the folder of a store")
     return NoSuchStore(f"no store at {folder}; ingest a log, run offsets create for an owned store, or check the path")
 
 
-def _is_in_use(folder: str, name: str) -> bool:
-    with suppress(NoSuchTable):
-        return TableFolder(f"{folder}/{name}", TABLE_BY_NAME[name]).snapshot().version > 0
+def are_in_use(tables: Iterable[TableFolder]) -> bool:
+    """Return whether any of these tables of a place without a log has been written to: then the place has lost its log.
+
+    Else there is no store yet: a process makes it now, or died doing so. The folder of a table may be there before its
+    first version.
+    """
+    for table in tables:
+        with suppress(NoSuchTable):
+            if table.snapshot().version > 0:
+                return True
     return False
 
 
