@@ -485,6 +485,7 @@ class StateRead(Program):
 class SparkRead(Program):
     """A query in Spark over a view: each table as of the moment at which the query resolves it."""
 
+    keys = KEYS
     steps: tuple[str, ...] = ("read_progress", "read_facts", "read_published", "answer")
 
     def __call__(self, world: World, memory: Memory) -> Step:
@@ -521,7 +522,7 @@ class SparkRead(Program):
         if len(set(keys)) != len(keys):
             raise Violated(f"a query returns a key twice: {shown(answers)}")
         states = [state(end) for end in ends_between(memory.end, world.log_end)]
-        for key in KEYS:
+        for key in self.keys:
             allowed = [next((row for row in each if row.key == key), None) for each in states]
             found = next((row for row in answers if row.key == key), None)
             if found not in allowed:
