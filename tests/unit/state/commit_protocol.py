@@ -93,6 +93,7 @@ class Memory(NamedTuple):
     """What a process has read and made so far; ``at`` is its place in its program.
 
     ``seen`` and ``known`` are versions of the published table, ``version`` the one that the process has committed.
+    ``conflicts`` counts what a reload has lost.
     """
 
     at: int = 0
@@ -106,6 +107,7 @@ class Memory(NamedTuple):
     incarnation: int = 0
     end: int = 0
     published_to: int = 0
+    conflicts: int = 0
 
 
 #: A world, and the memory of the process that was called; None if it has ended.
@@ -387,15 +389,18 @@ class Publishing(Program):
 
 
 class Reload(Program):
-    """`reload_partitions` of the whole log."""
+    """`reload_partitions` of the whole log. It gives up after three conflicts: the real one after more, but two reloads
+    that fence each other would never end."""
 
     steps: tuple[str, ...] = (
         *("read_progress", "reserve", "read_log", "append"),
         *("look", "read_progress_again", "catch_up", "keep", "fence", "write_rows", "swap"),
     )
 
-    def conflict(self, memory: Memory) -> Memory:
-        return self.from_step("look", memory)
+    def conflict(self, memory: Memory) -> Memory | None:
+        if memory.conflicts == 2:
+            return None
+        return self.from_step("look", memory._replace(conflicts=memory.conflicts + 1))
 
     def reserve(self, world: World, memory: Memory) -> Step:
         number = world.reserved + 1
@@ -414,7 +419,7 @@ class Reload(Program):
 
     def read_progress_again(self, world: World, memory: Memory) -> Step:
         if world.progress.incarnation > memory.incarnation:
-            return world, Memory()
+            return world, None  # another reload ended first: an error
         return self.read_progress(world, memory)
 
     def catch_up(self, world: World, memory: Memory) -> Step:
