@@ -990,7 +990,7 @@ MUTATIONS = [
     Mutation("DOOR", TABLES, PUT, "no_answer is not None and not may_retry()", "False", DOOR),
     Mutation("DOOR", TABLES, PUT, "if no_answer is None and not isinstance(error, NoAnswer):", "if True:", DOOR),
     Mutation("DOOR", TABLES, PUT, "            if found is not None:", "            if True:", DOOR),
-    Mutation("DOOR", TABLES, PUT, "return found == contents", "return False", DOOR),
+    Mutation("DOOR", TABLES, PUT, "return found", 'return b""', DOOR),
     Mutation("DOOR", TABLES, PUT, "    yield\n    yield\n", "    yield\n", DOOR),
     Mutation("DOOR", TABLES, DOOR_FILE, "        except CommitUnknown:\n            raise\n", "", DOOR),
     Mutation("DOOR", TABLES, DOOR_FILE, "        if self.table == LOG:", "        if False:", FORMATS),

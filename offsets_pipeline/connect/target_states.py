@@ -21,7 +21,7 @@ _VALUES = {
 }
 
 
-def claim_of(connector: str) -> Hashable:
+def claim_of(connector: str) -> tuple[str, Hashable]:
     """Return the claim of requests about a connector: changes of its state and its offsets exclude each other."""
     return "connector", connector
 

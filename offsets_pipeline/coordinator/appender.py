@@ -1,7 +1,8 @@
 """Group commit: one thread of each coordinator appends the queued requests, many in one append.
 
 Each round catches up with the log's end. The handlers of the waiting requests validate against it, and the round
-appends their records in one commit. If another writer committed first, the next round validates all requests again.
+appends their records in one commit. If another writer committed first, the append goes behind that commit if the two
+are of different log partitions; otherwise the next round validates all requests again.
 
 Each handler validates against the log alone. So requests of one round must not depend on each other: a dependent
 request waits for the next round.
@@ -25,6 +26,7 @@ from offsets_pipeline.errors import (
     NotAStore,
     OffsetsError,
     RequestTimedOut,
+    StorageFailed,
     StoreReplaced,
     UnsupportedTable,
     WriteConflict,
@@ -39,11 +41,12 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.gauges import Counts
     from offsets_pipeline.coordinator.owned_log import OwnedLog, PreparedAppend
     from offsets_pipeline.coordinator.requests import Outcome
+    from offsets_pipeline.store.delta.snapshot import Commit
 
     #: Validates a request at a time (ms), and returns the records to append. Raises OffsetsError to refuse it.
     Handler = Callable[[int], Outcome[Any]]
-    #: The resources that a request depends on or changes, each claimed as SHARED or EXCLUSIVE.
-    Claims = Mapping[Hashable, bool]
+    #: The resources that a request depends on or changes, kind and name, each claimed as SHARED or EXCLUSIVE.
+    Claims = Mapping[tuple[str, Hashable], bool]
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,6 +56,8 @@ _MAX_WAITING = 10_000
 _MAX_RECORDS = 20_000
 
 SHARED, EXCLUSIVE = False, True
+#: Kinds of resources that are in one log partition.
+PARTITION, GROUP = "partition", "group"
 
 
 @dataclass(eq=False)
@@ -98,6 +103,7 @@ class _Round:
     """The accepted and the refused requests of one append. The thread answers them without holding the lock."""
 
     taken: list[tuple[Request, Outcome[Any]]] = field(default_factory=list)
+    is_of_its_partitions: bool = True  # no request depends on anything else than its groups and log partitions
     refused: list[tuple[Request, Exception]] = field(default_factory=list)
 
     def refuse(self) -> None:
@@ -220,8 +226,8 @@ class Appender:
         with self._lock:
             self._catch_up()
 
-    def _append(self, round_: _Round) -> tuple[PreparedAppend, bytes] | None:
-        """Append the records of a round. Returns the append and the text of its commit; None without records."""
+    def _append(self, round_: _Round) -> tuple[PreparedAppend, list[Commit]] | None:
+        """Append the records of a round. Returns the append, and the commits up to its own; None without records."""
         append: PreparedAppend | None = None
         with self._lock:
             self._catch_up()
@@ -229,26 +235,28 @@ class Appender:
             self._take(round_, now_ms)
             records = [record for _, outcome in round_.taken for record in outcome.records]
             if records:
-                append = self._log.prepare(records, now_ms)
+                append = self._log.prepare(records, now_ms, is_of_its_partitions=round_.is_of_its_partitions)
         round_.refuse()
         if append is None:
             return None
         return append, self._log.write(append, durable=any(request.durable for request, _ in round_.taken))
 
-    def _accept(self, append: PreparedAppend, text: bytes) -> None:
+    def _accept(self, append: PreparedAppend, commits: list[Commit]) -> None:
         """Apply a committed append to the states. Logs errors and raises none, because the commit succeeded."""
+        version = append.known.number + len(commits)
         try:
             with self._lock:
-                rows = self._log.accept(append, text)
-                if rows is not None:
+                for rows in self._log.accept(append, commits):
                     self._replay(rows)
+        except StorageFailed as error:
+            _LOG.warning("%s; the next request reads again what precedes version %s", error, version)
         except Exception:  # noqa: BLE001 - a defect; opening the coordinator again repairs the state
             _LOG.exception(
-                "cannot replay version %s of the log, which was written; open the coordinator again", append.version
+                "cannot replay version %s of the log, which was written; open the coordinator again", version
             )
         self._counts.appends += 1
         self._counts.appended_records += append.rows.num_rows
-        if append.version % CHECKPOINT_COMMITS == 0:
+        if version % CHECKPOINT_COMMITS == 0:
             self.await_checkpoint()
             self._checkpoint = threading.Thread(target=self._log.checkpoint, name="offsets-checkpoint", daemon=True)
             self._checkpoint.start()
@@ -259,7 +267,7 @@ class Appender:
             waiting = list(self._waiting)
             self._waiting.clear()
         left: list[Request] = []
-        claimed: dict[Hashable, bool] = {}
+        claimed: dict[tuple[str, Hashable], bool] = {}
         records = 0
         for request in waiting:
             if not request.starts():
@@ -282,6 +290,7 @@ class Appender:
                 round_.refused.append((request, error))
                 continue
             claimed.update(claims)
+            round_.is_of_its_partitions &= all(kind in {PARTITION, GROUP} for kind, _ in claims)
             round_.taken.append((request, outcome))
             records += len(outcome.records)
         with self._changed:

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED, Appender, Request
+from offsets_pipeline.coordinator.appender import EXCLUSIVE, GROUP, PARTITION, SHARED, Appender, Request
 from offsets_pipeline.coordinator.gauges import Counts, Refusals
 from offsets_pipeline.coordinator.loading import Partitions
 from offsets_pipeline.coordinator.owned_log import OwnedLog
@@ -122,7 +122,7 @@ class CoordinatorCore:
         """Queue a request that is the only one about its group in an append. Raises InvalidGroupId."""
         with self.refusals.counted():
             log_partition = self.store.partition_for(validated_group_id(group_id))
-        claims: Claims = {("partition", log_partition): SHARED, ("group", group_id): EXCLUSIVE}
+        claims: Claims = {(PARTITION, log_partition): SHARED, (GROUP, group_id): EXCLUSIVE}
         return self.submit(
             f"{what} {group_id!r}",
             lambda now_ms: change(self.partitions.state(log_partition), now_ms),
@@ -137,7 +137,7 @@ class CoordinatorCore:
         """
         log_partition = self.store.partition_for(group_id)
         exclusive = exclusive or self.partitions.state(log_partition).group(group_id) is None
-        return {("partition", log_partition): SHARED, ("group", group_id): exclusive}
+        return {(PARTITION, log_partition): SHARED, (GROUP, group_id): exclusive}
 
     def count_commit(self, done: Future[Any], offsets: int, acks: int | None) -> None:
         """Count a commit when it is done. Logs a failed one with acks=0, whose caller gets no error (R27)."""

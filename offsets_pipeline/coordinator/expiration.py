@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.coordinator.appender import EXCLUSIVE
+from offsets_pipeline.coordinator.appender import EXCLUSIVE, PARTITION
 from offsets_pipeline.coordinator.record_encoding import group_tombstones, offset_tombstone
 from offsets_pipeline.coordinator.requests import Outcome, validated_group_id
 from offsets_pipeline.errors import OffsetsError
@@ -116,7 +116,7 @@ class Expiration:
             at_ms = now if now_ms is None else now_ms
             return expire(state, islice(group_ids, done, None), at_ms, self._retention_ms(None))
 
-        claims: Claims = {("partition", log_partition): EXCLUSIVE}
+        claims: Claims = {(PARTITION, log_partition): EXCLUSIVE}
         try:
             while True:
                 what = f"expire log partition {log_partition}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,21 +18,24 @@ from offsets_pipeline.store.delta.properties import require_format
 from offsets_pipeline.store.delta.protocol import UNDO, changes_rules, takes_rows
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
 from offsets_pipeline.store.delta.snapshot import KnownVersion
+from offsets_pipeline.store.delta.storage import beside
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.log.log_scan import LogScan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
     from offsets_pipeline.store.delta.protocol import Action
-    from offsets_pipeline.store.delta.snapshot import Snapshot
+    from offsets_pipeline.store.delta.snapshot import Commit, Snapshot
 
 _TABLE_SCHEMA = LOG.arrow_schema()
 ROW_SCHEMA = pa.schema([_TABLE_SCHEMA.field(name).with_nullable(nullable=True) for name in RECORD_COLUMNS])
 _POSITION_SCHEMA = pa.schema([each for each in ROW_SCHEMA if each.name not in {"key", "value"}])
 
 _BLOCK_ROWS = 65_536
+_READ_AHEAD = 8  # commits whose rows are read at once
 
 #: Commits from one checkpoint to the next. Loading reads the commits after the last checkpoint one by one.
 CHECKPOINT_COMMITS = 100
@@ -58,17 +62,14 @@ class PreparedAppend:
     """Records to append as the version after ``known``, with their record offsets.
 
     ``number`` is the version of the application's Delta transaction. ``ends`` are the new ends of the log partitions.
+    ``is_of_its_partitions``: the records depend on rows of these log partitions alone.
     """
 
     known: KnownVersion
     number: int
     rows: pa.Table
     ends: dict[int, int]
-
-    @property
-    def version(self) -> int:
-        """The version of the table that the append makes."""
-        return self.known.number + 1
+    is_of_its_partitions: bool
 
 
 _NOT_READ = KnownVersion("", -1, None)
@@ -132,18 +133,15 @@ class OwnedLog:
         Raises DamagedTable, StorageFailed.
         """
         try:
-            for text, actions in self._table.commits_after(self._known):
+            for (text, actions), rows in self._with_rows(self._table.commits_after(self._known)):
                 if takes_rows(actions):
                     raise LogMovedOn(f"version {self.version + 1} of {self._folder} deletes or changes records")
                 if changes_rules(actions):
                     self._unwritable = self._snapshot().unmet
-                rows = self._new_rows(actions)
-                self._known = KnownVersion(self._known.table_id, self.version + 1, text)
-                self.number = max([self.number, *_transactions(actions)])
-                if rows.num_rows:
-                    self._note_ends(rows)
-                    self.producers.replay(rows)
-                    yield rows
+                new = self._unknown(rows.result())
+                self._advance(text, actions, new)
+                if new.num_rows:
+                    yield new
         except WriteConflict as gone:
             raise LogMovedOn(str(gone)) from gone
 
@@ -164,10 +162,11 @@ class OwnedLog:
         """
         return self._table.storage.turn(meanwhile)
 
-    def prepare(self, records: Sequence[Record], now_ms: int) -> PreparedAppend:
+    def prepare(self, records: Sequence[Record], now_ms: int, *, is_of_its_partitions: bool = False) -> PreparedAppend:
         """Assign record offsets to records: without gaps, from the end of each log partition (R2).
 
-        Raises UnsupportedTable if the table requires a feature that this program lacks.
+        ``is_of_its_partitions``: see `PreparedAppend`. Raises UnsupportedTable if the table requires a feature that
+        this program lacks.
         """
         if self._unwritable is not None:
             raise UnsupportedTable(
@@ -197,38 +196,53 @@ class OwnedLog:
         rows = pa.Table.from_arrays(arrays, schema=_TABLE_SCHEMA)
         if len(ends) > 1:  # every file of the log is sorted
             rows = in_log_order(rows)
-        return PreparedAppend(self._known, self.number + 1, rows, ends)
+        return PreparedAppend(self._known, self.number + 1, rows, ends, is_of_its_partitions)
 
-    def write(self, append: PreparedAppend, *, durable: bool) -> bytes:
-        """Append all records or none. Returns the text of the commit for `accept`.
+    def write(self, append: PreparedAppend, *, durable: bool) -> list[Commit]:
+        """Append all records or none. Returns the commits since the append was prepared, the last one its own.
 
-        May run while another thread uses the log.
+        Others precede it only if they have no rows of its log partitions, and it depends on no other ones. May run
+        while another thread uses the log.
 
         Raises WriteConflict if another writer committed first or the store was replaced, StorageFailed if nothing was
         committed, CommitUnknown if the storage failed and the commit may be there.
         """
         file = self._table.write_file(append.rows, compression=self._compression, few_rows=True)
-        advance = {APPLICATION: append.number}
-        return self._table.append_next(file, append.known, advance, durable=durable)
+        number = append.number
 
-    def accept(self, append: PreparedAppend, text: bytes) -> pa.Table | None:
-        """Advance to the commit that `write` made.
+        def behind(commit: Commit) -> dict[str, int] | None:
+            nonlocal number
+            if not (append.is_of_its_partitions and _leaves(append.ends, commit.actions)):
+                return None
+            number = max([number, *(1 + each for each in _transactions(commit.actions))])
+            return {APPLICATION: number}
 
-        Returns its rows as `catch_up` does; None if `catch_up` already returned them.
-        """
-        if self.version >= append.version:
-            return None
-        self._known = KnownVersion(self._known.table_id, append.version, text)
-        self.number = append.number
-        for partition, end in append.ends.items():
-            self.ends[partition] = end
-        rows = append.rows.select(list(RECORD_COLUMNS))
-        self.producers.replay(rows)
-        return rows
+        return self._table.append_next(file, append.known, {APPLICATION: number}, behind, durable=durable)
+
+    def accept(self, append: PreparedAppend, commits: Sequence[Commit]) -> Iterator[pa.Table]:
+        """Advance to the commits that `write` returned. Yields their rows as `catch_up` does, unless that has."""
+        *others, (own, own_actions) = commits
+        missing = others[max(0, self.version - append.known.number) :]
+        for (text, actions), added in self._with_rows(missing):
+            rows = self._unknown(added.result())
+            self._advance(text, actions, rows)
+            yield rows
+        if self.version < append.known.number + len(commits):
+            rows = append.rows.select(list(RECORD_COLUMNS))
+            self._advance(own, own_actions, rows)
+            yield rows
 
     def checkpoint(self) -> None:
         """Write a checkpoint of the Delta log, so that loading reads fewer commits. A failure does no harm."""
         self._table.checkpoint(self.version)
+
+    def _advance(self, text: bytes, actions: Sequence[Action], rows: pa.Table) -> None:
+        """Go on to the next version, whose commit appended these rows."""
+        self._known = KnownVersion(self._known.table_id, self.version + 1, text)
+        self.number = max([self.number, *_transactions(actions)])
+        if rows.num_rows:
+            self._note_ends(rows)
+            self.producers.replay(rows)
 
     def _snapshot(self) -> Snapshot:
         """Return the newest snapshot of the table. Raises as `open`."""
@@ -250,18 +264,28 @@ class OwnedLog:
         noted = table.rows(["log_partition", "end_offset"])
         return zip(noted["log_partition"].to_pylist(), noted["end_offset"].to_pylist(), strict=True)
 
-    def _new_rows(self, actions: Sequence[Action]) -> pa.Table:
-        """Return the rows that a commit appended; none if it only rearranged rows, as OPTIMIZE does."""
+    def _with_rows(self, commits: Iterable[Commit]) -> Iterator[tuple[Commit, Future[pa.Table]]]:
+        """Yield commits with the rows that they added, which are read while the next commits are."""
+        reading: deque[tuple[Commit, Future[pa.Table]]] = deque()
+        for commit in commits:
+            reading.append((commit, beside(self._added, commit.actions)))
+            if len(reading) > _READ_AHEAD:
+                yield reading.popleft()
+        yield from reading
+
+    def _added(self, actions: Sequence[Action]) -> pa.Table:
+        """Return the rows that a commit added, in order; none if it only rearranged rows, as OPTIMIZE does."""
         adds = [action["add"] for action in actions if "add" in action and action["add"]["dataChange"]]
         added = list(self._scan(ROW_SCHEMA, map(DataFile.of_action, adds)))
         if not added:
             return ROW_SCHEMA.empty_table()
         rows = pa.concat_tables(added)
+        return rows if len(added) == 1 and _ascends(rows) else in_log_order(rows)
+
+    def _unknown(self, rows: pa.Table) -> pa.Table:
+        """Return the rows from the ends on: a cleaning adds earlier rows again (R15)."""
         ends = pa.array(self.ends, pa.int64()).take(rows["log_partition"])
-        rows = rows.filter(pc.greater_equal(rows["record_offset"], ends))  # R15: a cleaning adds earlier rows again
-        if len(added) > 1 or not _ascends(rows):
-            rows = in_log_order(rows)
-        return rows
+        return rows.filter(pc.greater_equal(rows["record_offset"], ends))
 
     def _scan(self, schema: pa.Schema, files: Iterable[DataFile]) -> Iterator[pa.Table]:
         return LogScan(self._table, schema, block_rows=_BLOCK_ROWS).rows(files)
@@ -275,6 +299,14 @@ class OwnedLog:
 
 def _transactions(actions: Sequence[Action]) -> Iterator[int]:
     return (action["txn"]["version"] for action in actions if action.get("txn", {}).get("appId") == APPLICATION)
+
+
+def _leaves(log_partitions: Collection[int], actions: Sequence[Action]) -> bool:
+    """Return whether a commit only appends, and no rows of these log partitions by the bounds of its files."""
+    if takes_rows(actions) or changes_rules(actions):
+        return False
+    files = [DataFile.of_action(action["add"]) for action in actions if "add" in action]
+    return not any(each.may_hold({"log_partition": sorted(log_partitions)}) for each in files)
 
 
 def _ascends(rows: pa.Table) -> bool:

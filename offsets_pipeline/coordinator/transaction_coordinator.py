@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.coordinator import commits
-from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED
+from offsets_pipeline.coordinator.appender import EXCLUSIVE, PARTITION, SHARED
 from offsets_pipeline.coordinator.producers import NO_EPOCH
 from offsets_pipeline.coordinator.record_encoding import marker
 from offsets_pipeline.coordinator.requests import Outcome
@@ -233,7 +233,7 @@ class TransactionCoordinator:
 
         def claims() -> Claims:
             partitions = self._core.log.producers.get(producer_id).open_since_ms
-            return {("producer", producer_id): EXCLUSIVE, **{("partition", each): SHARED for each in partitions}}
+            return {("producer", producer_id): EXCLUSIVE, **{(PARTITION, each): SHARED for each in partitions}}
 
         def on_done(done: Future[Any]) -> None:
             if not done.cancelled() and done.exception() is None:

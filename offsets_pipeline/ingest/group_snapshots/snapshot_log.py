@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from offsets_pipeline.coordinator.appender import EXCLUSIVE
+from offsets_pipeline.coordinator.appender import EXCLUSIVE, PARTITION
 from offsets_pipeline.coordinator.core import CoordinatorCore
 from offsets_pipeline.coordinator.owned_log import Record
 from offsets_pipeline.coordinator.owned_store import OwnedStore
@@ -132,7 +132,7 @@ class SnapshotLog:
             records = list(_changes(self._core.partitions.state(log_partition), groups, now_ms))
             return Outcome(records, len(records))
 
-        claims: Claims = {("partition", log_partition): EXCLUSIVE}
+        claims: Claims = {(PARTITION, log_partition): EXCLUSIVE}
         return self._core.submit(f"changes of log partition {log_partition}", handler, lambda: claims, _TIMEOUT_MS)
 
 

@@ -7,13 +7,15 @@ from urllib.parse import quote, unquote
 
 from pyarrow import fs
 
-from offsets_pipeline.store.delta.s3_access import S3_SCHEMES
+from offsets_pipeline.store.delta.s3_access import S3_SCHEMES, is_s3
 
 
 def open_path(path: str) -> tuple[fs.FileSystem, str]:
     """The file system of a path or URI, and the path in it."""
     if "://" in path:
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(path)
+        # a small file is then written with one request in place of three
+        options = "?allow_delayed_open=true" if is_s3(path) and "?" not in path else ""
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(path + options)
         return found
     return fs.LocalFileSystem(), path
 

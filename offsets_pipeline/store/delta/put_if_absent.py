@@ -24,8 +24,8 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.05, 5.0
 
 def put_if_absent(
     storage: Storage, name: str, contents: bytes, *, durable: bool, may_retry: Callable[[], bool] = lambda: True
-) -> bool:
-    """Create a file; returns False if another writer has the name. A file with the same contents counts as created.
+) -> bytes:
+    """Create a file. Returns what the file has then: these contents, or those of the writer that has the name.
 
     ``may_retry`` is called before each further request; it may raise OSError.
 
@@ -38,7 +38,7 @@ def put_if_absent(
             if no_answer is not None and not may_retry():
                 break
             if storage.create(name, contents, durable=durable):
-                return True
+                return contents
             no_answer = OSError("the storage says that the file exists, but does not return it")
         except OSError as error:
             if no_answer is None and not isinstance(error, NoAnswer):
@@ -47,7 +47,7 @@ def put_if_absent(
         with suppress(OSError):
             found = storage.read(name)
             if found is not None:
-                return found == contents  # a request of this call may have created it before
+                return found  # these contents, if a request of this call has created it before
     raise NoAnswer(str(no_answer)) from no_answer
 
 

@@ -13,29 +13,38 @@ import re
 import time
 import uuid
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 from pyarrow import fs
 
 from offsets_pipeline.common.foreign_errors import first_line
-from offsets_pipeline.errors import ConfigError, UnsafeStorage
+from offsets_pipeline.errors import ConfigError, UnsafeStorage, WriteConflict
 from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.s3_access import S3_SCHEMES, connection_options, is_s3, object_store_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
     from obstore.store import ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _TURN, _NEXT_TURN = ".turn", ".next-turn"  # lock files in `_delta_log`
 _TURN_SECONDS = 0.2
 _POLL_SECONDS = 0.0003
+_WAITING = "_delta_log/.waiting"  # the signal file of writers on an object store
+#: Requests, one after the other, of a writer that lost: it reads what it lost to, looks again, writes and commits.
+_ROUND_REQUESTS = 6
+_LONGEST_PAUSE_SECONDS = 2.0  # less than half of a commit's timeout
 
 _LOCAL = frozenset({"", "file"})
 _CONDITIONAL_PUT = S3_SCHEMES | {"gs", "az", "azure", "adl", "abfs", "abfss"}
@@ -59,6 +68,14 @@ class Storage(ABC):
         """Return whether `read` of this file still returns these contents."""
         return self.read(name) == contents
 
+    def read_next(self, name: str, known: str, contents: bytes | None) -> tuple[bytes | None, bool]:
+        """`read` a file; returns also whether the known file `is_unchanged`, if the first exists: after that was read.
+
+        So a commit that is read follows the one that is known.
+        """
+        found = self.read(name)
+        return found, self.is_unchanged(known, contents)
+
     @abstractmethod
     def create(self, name: str, contents: bytes, *, durable: bool) -> bool:
         """Create a file if its name is free; returns False if another writer has created it.
@@ -77,10 +94,11 @@ class Storage(ABC):
     def remove(self, name: str) -> None:
         """Remove a file that no commit names; succeeds if there is none."""
 
-    def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:  # noqa: ARG002 - local folders alone
-        """Wait up to 0.2 s for this writer's turn to commit. It saves lost races; correctness does not need it.
+    def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:  # noqa: ARG002 - of some storages
+        """Wait for this writer's turn to commit: 0.2 s at most, 2 s on an object store.
 
-        ``meanwhile`` is called repeatedly during the wait.
+        It saves lost races; correctness does not need it. A wait on this machine calls ``meanwhile`` repeatedly.
+        Raises WriteConflict from the block: the writer lost a race, and will try again.
         """
         return nullcontext()
 
@@ -188,11 +206,20 @@ class LocalStorage(Storage):
 
 
 class ObjectStorage(Storage):
-    """An object store. `create` is one conditional put (`If-None-Match: *`), which fails if the object exists."""
+    """An object store. `create` is one conditional put (`If-None-Match: *`), which fails if the object exists.
+
+    A writer that wins can win again before one that lost has read what it lost to. So one that loses twice leaves a new
+    text in a signal file. A winner that finds one there, or lost before it won, lets others go first (docs/adr/0041).
+    """
 
     def __init__(self, folder: str) -> None:
         self._store = _object_store(folder)
         self._once = _object_store(folder, max_retries=0)
+        self._is_alone = True  # nobody has written since this object did, as of the last look
+        self._losses, self._won_after_losses, self._request_seconds = 0, False, 0.0
+        self._won_at: float | None = None  # the last turn
+        self._signal: Future[bytes | None] | None = None
+        self._seen_signal: bytes | None = None
         from obstore import exceptions  # noqa: PLC0415 - 20 ms, for object stores alone
 
         self._errors = exceptions
@@ -206,8 +233,17 @@ class ObjectStorage(Storage):
         except self._errors.BaseError as error:
             raise OSError(first_line(error)) from error
 
+    def read_next(self, name: str, known: str, contents: bytes | None) -> tuple[bytes | None, bool]:
+        """See Storage. Both files at once if the next one may well not exist: then the order does not matter."""
+        check = beside(self.is_unchanged, known, contents) if self._is_alone else None
+        found = self.read(name)
+        self._is_alone = found is None
+        is_unchanged = check is not None and check.result()
+        return found, is_unchanged if check is not None and found is None else self.is_unchanged(known, contents)
+
     def create(self, name: str, contents: bytes, *, durable: bool) -> bool:  # noqa: ARG002 - always durable
         """See Storage."""
+        began = time.monotonic()
         try:
             self._once.put(name, contents, mode="create", use_multipart=False)
         except (self._errors.AlreadyExistsError, FileExistsError):
@@ -215,7 +251,34 @@ class ObjectStorage(Storage):
         except (OSError, self._errors.BaseError) as error:
             said = first_line(error)
             raise (OSError if _REFUSED.search(said) else NoAnswer)(said) from error
+        self._request_seconds = time.monotonic() - began
         return True
+
+    @contextmanager
+    def turn(self, meanwhile: Callable[[], None]) -> Iterator[None]:  # noqa: ARG002 - it costs requests
+        """See Storage. A winner waits as long as a round of a writer that lost takes."""
+        if self._won_at is not None and (self._won_after_losses or self._is_signaled()):
+            pause = min(_ROUND_REQUESTS * self._request_seconds, _LONGEST_PAUSE_SECONDS)
+            time.sleep(max(0.0, self._won_at + pause - time.monotonic()))
+        self._won_at = None
+        self._signal = None if self._losses else beside(self.read, _WAITING)
+        try:
+            yield
+        except WriteConflict:
+            self._losses += 1
+            if self._losses > 1:
+                beside(self._store.put, _WAITING, str(uuid.uuid4()).encode())
+            raise
+        self._won_at, self._won_after_losses, self._losses = time.monotonic(), self._losses > 0, 0
+
+    def _is_signaled(self) -> bool:
+        """Return whether a writer has lost twice since this one looked at the signal file last."""
+        with suppress(OSError):
+            found = None if self._signal is None else self._signal.result()
+            if found != self._seen_signal:
+                self._seen_signal = found
+                return True
+        return False
 
     def remove(self, name: str) -> None:
         """See Storage."""
@@ -319,6 +382,16 @@ def _object_store(folder: str, max_retries: int | None = None) -> ObjectStore:
         raise ConfigError(
             f"cannot open {folder}: {first_line(error)}; check the environment variables of its storage"
         ) from error
+
+
+def beside(request: Callable[..., T], *arguments: Any) -> Future[T]:  # noqa: ANN401 - those of the request
+    """Send a request beside others. It must not wait for another one that is sent so."""
+    return _threads().submit(request, *arguments)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(8, thread_name_prefix="offsets-requests")
 
 
 def _lock(file: IO[bytes], until: float, meanwhile: Callable[[], None]) -> None:

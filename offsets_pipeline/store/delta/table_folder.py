@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
@@ -49,9 +50,7 @@ from offsets_pipeline.store.delta.snapshot import Commit, KnownVersion, Snapshot
 from offsets_pipeline.store.delta.storage import NoAnswer, ObjectStorage, Storage, storage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from offsets_pipeline.store.delta.data_file import Only
     from offsets_pipeline.store.delta.protocol import Action
@@ -64,6 +63,8 @@ _APPEND_ONLY, _CHECKPOINT_INTERVAL = "delta.appendOnly", "delta.checkpointInterv
 CHECKPOINT_INTERVAL = 100
 #: Commits from which on it is quicker to read the table anew than to read on commit by commit.
 MOST_COMMITS = 1_000
+#: Largest file of an object store to read as a whole.
+_ONE_REQUEST_BYTES = 256 * 1024
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
@@ -179,13 +180,22 @@ class TableFolder:
 
         Raises DamagedTable if the file is missing or corrupt, StorageFailed if the storage fails.
         """
-        system, path = self._place
         with (
             reading(self.folder, [file]),
-            system.open_input_file(f"{path}/{unquote(file.name)}") as source,
+            self._source(file) as source,
             pq.ParquetFile(source, coerce_int96_timestamp_unit="us", **options) as parquet,
         ):
             yield parquet
+
+    def _source(self, file: DataFile) -> pa.NativeFile:
+        """The file to read from. A small one of an object store is read with one request, in place of four."""
+        if file.size > _ONE_REQUEST_BYTES or not isinstance(self.storage, ObjectStorage):
+            system, path = self._place
+            return system.open_input_file(f"{path}/{unquote(file.name)}")
+        contents = self.storage.read(unquote(file.name))
+        if contents is None:
+            raise FileNotFoundError(f"{self.folder}/{file.name}")
+        return pa.BufferReader(contents)
 
     def _load(self, version: int | None = None) -> Snapshot:
         with reading(self.folder):
@@ -206,9 +216,7 @@ class TableFolder:
         _, version, last = known
         while True:
             with reading(self.folder):
-                text = self.commit_file(version + 1)
-                # only now: then the commit that was just read follows the one that is known
-                is_same = self.storage.is_unchanged(commit_path(version), last)
+                text, is_same = self.storage.read_next(commit_path(version + 1), commit_path(version), last)
             if not is_same or (last is None and text is None):
                 self._refuse_other(KnownVersion(known.table_id, version, last))
             if text is None:
@@ -395,23 +403,44 @@ class TableFolder:
                 if any("metaData" in own for own in actions):
                     raise WriteConflict(f"another writer changed the properties of {self.folder}")
 
-    def append_next(self, file: DataFile, known: KnownVersion, advance: Mapping[str, int], *, durable: bool) -> bytes:
-        """Commit one file as exactly the version after this one; returns the commit file.
+    def append_next(
+        self,
+        file: DataFile,
+        known: KnownVersion,
+        advance: Mapping[str, int],
+        behind: Callable[[Commit], Mapping[str, int] | None],
+        *,
+        durable: bool,
+    ) -> list[Commit]:
+        """Commit one file as the version after this one. Returns the commits after this one, the last one its own.
 
-        For a writer that follows the table commit by commit, and refuses tables that it cannot write itself. Raises
-        WriteConflict if another writer has the version or the commit of ``known`` changed, StorageFailed. Then nothing
-        is committed, and the file is removed. Raises CommitUnknown as `create_version`.
+        If another writer has the version, ``behind`` gets its commit, and returns what to advance when the file is
+        committed behind it; None if the file must not be. For a writer that follows the table commit by commit, and
+        refuses tables that it cannot write itself.
+
+        Raises WriteConflict if another writer has the version or the commit of ``known`` changed, StorageFailed. Then
+        nothing is committed, and the file is removed. Raises CommitUnknown as `create_version`.
         """
-        text = encoded(write_actions([file], [], advance, is_change=True, operation="WRITE"))
-        version = known.number + 1
+        commits: list[Commit] = []
+        version, previous = known.number + 1, known.text
         with self._committing([file], durable=durable):
             if known.text is None:
                 is_next = next(self.commits_after(known), None) is None
             else:  # one request: commits are removed oldest first, so the next one is kept if this one is
                 is_next = self.storage.is_unchanged(commit_path(known.number), known.text)
-            if not is_next or not self.create_version(version, text, known.text, durable=durable):
-                raise WriteConflict(f"another writer committed version {version} of {self.folder}")
-        return text
+            further: Mapping[str, int] | None = advance if is_next else None
+            while further is not None:
+                actions = write_actions([file], [], further, is_change=True, operation="WRITE")
+                text = encoded(actions)
+                owner = self._owner_of(version, text, previous, durable=durable)
+                commits.append(Commit(owner, actions if owner == text else parsed(owner)))
+                if owner == text:
+                    return commits
+                further = behind(commits[-1])
+                if not self.storage.is_unchanged(commit_path(version - 1), previous):  # as `commits_after`
+                    further = None
+                version, previous = version + 1, owner
+            raise WriteConflict(f"another writer committed version {known.number + 1} of {self.folder}")
 
     def refuse_unwritable(self, seen: Snapshot) -> None:
         """Raise UnsupportedTable if the table requires a feature that this program does not write.
@@ -431,6 +460,10 @@ class TableFolder:
         Raises OSError if the storage refuses it: the commit will not appear. Raises CommitUnknown if the version has no
         owner after a minute, or the table was replaced meanwhile: the commit may still appear.
         """
+        return self._owner_of(version, text, previous, durable=durable) == text
+
+    def _owner_of(self, version: int, text: bytes, previous: bytes | None, *, durable: bool) -> bytes:
+        """`create_version`; returns the commit file that the version has then."""
         try:
             return put_if_absent(
                 self.storage,

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from offsets_pipeline.store.delta.snapshot import Commit
+
 A, B = {"filename": "/a"}, {"filename": "/é"}
 SCHEMA = pa.schema([pa.field("line", pa.string(), nullable=False), ("price", pa.decimal128(9, 2))])
 APPLICATION = "lab-files-0"
@@ -428,7 +430,7 @@ def test_a_store_that_is_away_follows_later(
 ) -> None:
     write = backing.log._log.write
 
-    def failing(*_: Any, **__: Any) -> bytes:  # noqa: ANN401
+    def failing(*_: Any, **__: Any) -> list[Commit]:  # noqa: ANN401
         raise OSError("storage is away")
 
     with task_of(backing, target) as task:
@@ -450,7 +452,7 @@ def test_without_a_look_at_the_store_nothing_is_committed(
     with task_of(backing, target) as task:
         with monkeypatch.context() as away:
 
-            def failing(*_: Any) -> bytes:  # noqa: ANN401
+            def failing(*_: Any) -> list[Commit]:  # noqa: ANN401
                 raise OSError("storage is away")
 
             away.setattr(backing.log._log._table.storage, "read", failing)
@@ -493,7 +495,7 @@ def test_after_a_commit_without_an_answer_the_task_has_to_start_again(
             away.setattr(LocalStorage, "read", failing)
             raise NoAnswer("no answer")
 
-        def failing(*_: Any) -> bytes:  # noqa: ANN401
+        def failing(*_: Any) -> list[Commit]:  # noqa: ANN401
             raise OSError("away")
 
         away.setattr(LocalStorage, "create", answerless)

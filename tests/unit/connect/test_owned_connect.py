@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from offsets_pipeline.store.delta.snapshot import Commit
+
 A, B = {"filename": "/a"}, {"filename": "/é"}
 NOT_STOPPED = (
     "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the specified "
@@ -306,7 +308,7 @@ def test_a_store_that_is_away_loses_no_queued_offset(backing: OffsetBackingStore
     write, away = backing.log._log.write, threading.Event()
     away.set()
 
-    def failing(*arguments: Any, **options: Any) -> bytes:  # noqa: ANN401
+    def failing(*arguments: Any, **options: Any) -> list[Commit]:  # noqa: ANN401
         if away.is_set():
             raise OSError("storage is away")
         return write(*arguments, **options)
@@ -352,7 +354,7 @@ def test_a_store_that_answers_late_has_the_newest_offsets(backing: OffsetBacking
     committer = OffsetCommitter(writer, FlushSettings(offset_flush_timeout_ms=50))
     write, is_back = backing.log._log.write, threading.Event()
 
-    def hanging(*arguments: Any, **options: Any) -> bytes:  # noqa: ANN401
+    def hanging(*arguments: Any, **options: Any) -> list[Commit]:  # noqa: ANN401
         assert is_back.wait(10)
         return write(*arguments, **options)
 

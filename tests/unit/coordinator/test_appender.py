@@ -12,6 +12,7 @@ from offsets_pipeline.coordinator.requests import MemberOfGroup
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
     IllegalGeneration,
+    InvalidProducerEpoch,
     InvalidRequiredAcks,
     NoSuchGroup,
     OffsetOutOfRange,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.coordinator.owned_log import PreparedAppend
+    from offsets_pipeline.store.delta.snapshot import Commit
 
 
 class Gate:
@@ -37,7 +39,7 @@ class Gate:
         self.reached, self.opened = threading.Event(), threading.Event()
         write = coordinator._core.log.write
 
-        def gated(append: PreparedAppend, *, durable: bool) -> bytes:
+        def gated(append: PreparedAppend, *, durable: bool) -> list[Commit]:
             self.reached.set()
             assert self.opened.wait(10)
             return write(append, durable=durable)
@@ -52,7 +54,7 @@ def before_write(
     write = coordinator._core.log.write
     writes: list[bool] = []
 
-    def interfered(append: PreparedAppend, *, durable: bool) -> bytes:
+    def interfered(append: PreparedAppend, *, durable: bool) -> list[Commit]:
         writes.append(durable)
         if len(writes) == 1:
             interferes()
@@ -138,6 +140,51 @@ def test_conflicting_request_is_validated_again(
         coordinator.commit_offsets("g", {("t", 0): 1}, member=MemberOfGroup("m", 3))
     assert coordinator.gauges().conflicts == 1
     assert coordinator.fetch_offsets("g") == {}
+
+
+@pytest.mark.parametrize("others", [["b"], ["b", "b"], ["b", "c"]])
+def test_append_goes_behind_those_of_other_log_partitions(
+    coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch, others: list[str]
+) -> None:
+    partitions = {group_id: coordinator._core.store.partition_for(group_id) for group_id in "abc"}
+    assert len(set(partitions.values())) == 3
+    coordinator.commit_offsets("a", {("t", 0): 1})
+
+    def overtake() -> None:
+        with opened(store) as other:
+            for number, group_id in enumerate(others):
+                other.commit_offsets(group_id, {("t", 0): number})
+
+    writes = before_write(coordinator, monkeypatch, overtake)
+    coordinator.commit_offsets("a", {("t", 0): 2})
+    assert len(writes) == 1
+    assert coordinator.gauges().conflicts == 0
+    coordinator.commit_offsets("a", {("t", 0): 3})
+    expected = {"a": 3} | {group_id: number for number, group_id in enumerate(others)}
+    with opened(store) as other:
+        for each in (coordinator, other):
+            assert {name: each.fetch_offsets(name)[at()].offset for name in expected} == expected
+    log = log_of(store)
+    assert {number: [row.record_offset for row in rows] for number, rows in log.items() if rows} == {
+        partitions["a"]: [0, 1, 2],
+        **{partitions[name]: list(range(others.count(name))) for name in others},
+    }
+
+
+def test_what_depends_on_other_log_partitions_is_validated_again(
+    coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator.begin_transaction(7, 0)
+
+    def overtake() -> None:
+        with opened(store) as other:
+            other.begin_transaction(7, 1)  # its marker is in log partition 1
+
+    assert coordinator._core.store.partition_for("b") != 7 % 3
+    before_write(coordinator, monkeypatch, overtake)
+    with pytest.raises(InvalidProducerEpoch, match="fenced"):
+        coordinator.txn_commit_offsets(7, 0, "b", {("t", 0): 1})
+    assert coordinator.gauges().conflicts == 1
 
 
 def test_conflicting_request_is_appended_after_the_other(
@@ -258,10 +305,10 @@ def test_written_commit_is_never_reported_as_not_written(
 
 
 def test_unreadable_log_is_reported(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreadable(_: int) -> None:
+    def unreadable(_: str) -> None:
         raise OSError("no access")
 
-    monkeypatch.setattr(coordinator._core.log._table, "commit_file", unreadable)
+    monkeypatch.setattr(coordinator._core.log._table.storage, "read", unreadable)
     with pytest.raises(CoordinatorNotAvailable, match=r"no access; .* it was not written"):
         coordinator.commit_offsets("g", {("t", 0): 1})
     monkeypatch.undo()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.coordinator.owned_log import PreparedAppend
+    from offsets_pipeline.store.delta.snapshot import Commit
 
 PARTITIONS = 3
 HOUR_MS, WEEK_MS = 3_600_000, 7 * 24 * 3_600_000
@@ -65,7 +66,7 @@ def failing_on(monkeypatch: pytest.MonkeyPatch, log_partition: int) -> None:
     """Appends to a log partition fail."""
     write = OwnedLog.write
 
-    def failing(log: OwnedLog, prepared: PreparedAppend, *, durable: bool) -> bytes:
+    def failing(log: OwnedLog, prepared: PreparedAppend, *, durable: bool) -> list[Commit]:
         if log_partition in prepared.ends:
             raise OSError("disk full")
         return write(log, prepared, durable=durable)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pytest
 
     from offsets_pipeline.coordinator.owned_log import PreparedAppend
+    from offsets_pipeline.store.delta.snapshot import Commit
 
 
 def test_expiry_appends_tombstones_and_the_group_s_own(store: Path) -> None:  # R21, R22
@@ -58,7 +59,7 @@ def test_partition_that_fails_is_reported_and_tried_again(store: Path, monkeypat
             coordinator.commit_offsets(group_id, {("t", 0): 1})
         write = coordinator._core.log.write
 
-        def failing(append: PreparedAppend, *, durable: bool) -> bytes:
+        def failing(append: PreparedAppend, *, durable: bool) -> list[Commit]:
             if 1 in append.ends:
                 raise OSError("disk full")
             return write(append, durable=durable)
@@ -133,7 +134,7 @@ def test_offsets_expired_before_a_failure_are_reported(store: Path, monkeypatch:
         write = coordinator._core.log.write
         written: list[PreparedAppend] = []
 
-        def failing(append: PreparedAppend, *, durable: bool) -> bytes:
+        def failing(append: PreparedAppend, *, durable: bool) -> list[Commit]:
             if written:
                 raise OSError("disk full")
             written.append(append)

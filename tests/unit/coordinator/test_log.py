@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import uuid
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,12 +24,13 @@ from offsets_pipeline.errors import (
     StoreMismatch,
     WriteConflict,
 )
-from offsets_pipeline.store.delta import table_folder
+from offsets_pipeline.store.delta import storage, table_folder
 from offsets_pipeline.store.delta.data_file import APPLICATION
 from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS, TABLES
 from offsets_pipeline.store.delta.storage import LocalStorage, NoAnswer, ObjectStorage
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import NOW_MS, append, log_of, opened
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +54,7 @@ def log_at(store: Path) -> OwnedLog:
 
 def written(log: OwnedLog, *partitions: int) -> None:
     append = log.prepare(records(*partitions), NOW_MS)
-    log.accept(append, log.write(append, durable=True))
+    list(log.accept(append, log.write(append, durable=True)))
 
 
 def test_record_offsets_are_gapless_in_each_log_partition(store: Path) -> None:  # R2
@@ -219,6 +223,34 @@ def test_storages_do_the_same(store: Path, monkeypatch: pytest.MonkeyPatch, kind
     assert sum(rows.num_rows for rows in first.catch_up()) == 1
     assert first.ends == second.ends == [1, 2, 0]
     assert DeltaTable(store / "log").transaction_version(APPLICATION) == 1
+
+
+def test_winner_lets_writers_go_first_that_lost_twice(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    seconds = itertools.count(0.0, 0.05)  # each request takes that long
+    monkeypatch.setattr(storage, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=pauses.append))
+    winner, loser = ObjectStorage(f"{store}/log"), ObjectStorage(f"{store}/log")
+    signal = store / "log" / "_delta_log" / ".waiting"
+
+    def wins(writer: ObjectStorage) -> int:
+        """The writer has a turn, and wins it; returns how often it has paused before."""
+        pauses.clear()
+        with writer.turn(lambda: None):
+            writer.create(f"_delta_log/{uuid.uuid4()}.json", b"", durable=True)
+        assert all(0 < each <= 2 for each in pauses)
+        return len(pauses)
+
+    def loses(writer: ObjectStorage) -> None:
+        with pytest.raises(WriteConflict), writer.turn(lambda: None):
+            raise WriteConflict("another writer came first")
+
+    assert [wins(winner) for _ in range(3)] == [0, 0, 0]
+    loses(loser)
+    assert [wins(winner) for _ in range(2)] == [0, 0]  # it may win by chance the next time
+    loses(loser)
+    wait_until("a signal", signal.exists)
+    assert [wins(winner) for _ in range(4)] == [0, 1, 0, 0]  # it looked before the first turn
+    assert [wins(loser) for _ in range(3)] == [0, 1, 1]  # it knows that others write, and then reads its own signal
 
 
 def test_written_commit_is_not_a_conflict_despite_an_error(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
