@@ -98,7 +98,7 @@ class Storage(ABC):
         """Wait for this writer's turn to commit: 0.2 s at most, 2 s on an object store.
 
         It saves lost races; correctness does not need it. A wait on this machine calls ``meanwhile`` repeatedly.
-        Raises WriteConflict from the block: the writer lost a race, and will try again.
+        A block that raises WriteConflict has lost a race.
         """
         return nullcontext()
 
@@ -215,7 +215,7 @@ class ObjectStorage(Storage):
     def __init__(self, folder: str) -> None:
         self._store = _object_store(folder)
         self._once = _object_store(folder, max_retries=0)
-        self._is_alone = True  # nobody has written since this object did, as of the last look
+        self._is_alone = True  # `read_next` found no other commit the last time
         self._losses, self._won_after_losses, self._request_seconds = 0, False, 0.0
         self._won_at: float | None = None  # the last turn
         self._signal: Future[bytes | None] | None = None

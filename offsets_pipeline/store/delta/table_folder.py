@@ -437,7 +437,8 @@ class TableFolder:
                 if owner == text:
                     return commits
                 further = behind(commits[-1])
-                if not self.storage.is_unchanged(commit_path(version - 1), previous):  # as `commits_after`
+                # as `commits_after`: the commit of the other writer follows the one that is known
+                if further is not None and not self.storage.is_unchanged(commit_path(version - 1), previous):
                     further = None
                 version, previous = version + 1, owner
             raise WriteConflict(f"another writer committed version {known.number + 1} of {self.folder}")
