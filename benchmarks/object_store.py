@@ -8,7 +8,7 @@ coordinator alone. With one log partition, all groups are in it. Prints the comm
 their times from call to answer, and the requests.
 
 The second form: the requests and seconds of a commit of the coordinator, and of the commands that ingest a capture of a
-broker, fold it and describe a group.
+broker, fold it and describe its groups.
 
 Set-up and first commits are not measured. The server is Python, and its processor time adds to each request.
 """
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
 BUCKET = "bucket"
 _OFFSETS = Path(sys.executable).with_name("offsets")
-_CAPTURE = Path(__file__).resolve().parent.parent / "tests" / "data" / "captures" / "kraft-4"
-_GROUP = "g-live"
+_CAPTURE = Path(__file__).resolve().parent.parent / "tests" / "data" / "captures" / "4.2.0-kip848"
 
 
 class _CountedServer:
@@ -176,7 +175,7 @@ def measure_requests(url: str, request_ms: float) -> Iterator[str]:
         ("ingest-segments", *mirrored, str(_CAPTURE / "segments")),
         ("fold", *mirrored, "--available-now"),
         ("fold", *mirrored, "--available-now"),
-        ("describe", *mirrored, "--group", _GROUP),
+        ("describe", *mirrored, "--all-groups"),
     ):
         before, begun = requests(url), time.perf_counter()
         subprocess.run([_OFFSETS, *command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
