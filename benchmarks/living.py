@@ -32,6 +32,7 @@ from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Self
 
     from pyspark.sql import SparkSession
 
@@ -63,17 +64,23 @@ QUICK = Size(small_groups=2_000, large_groups=10_000, batches=5, long_log_batche
 class LivingStore:
     """A store with a folded log, on which commits of the same identities are appended batch by batch."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, shape: Shape, folder: Path) -> None:
+    def __init__(self, settings: Settings, shape: Shape, folder: Path, store: Store) -> None:
         self._settings = settings
         self._clock = SystemClock()
         self._folder = folder
-        log = generate(shape, folder / "segments")
         self.shape = shape
-        self.store = Store.create(spark, str(folder / "store"), StoreProperties(MIRRORED, shape.offsets_partitions))
-        ingest_segments(spark, self.store.location, [str(log.folder)], settings, self._clock)
+        self.store = store
+        self.identities = store.read("current_offsets").count()
+
+    @classmethod
+    def made(cls, spark: SparkSession, settings: Settings, shape: Shape, folder: Path) -> Self:
+        """Generate its log, ingest and reload it."""
+        log = generate(shape, folder / "segments")
+        store = Store.create(spark, str(folder / "store"), StoreProperties(MIRRORED, shape.offsets_partitions))
+        ingest_segments(spark, store.location, [str(log.folder)], settings, SystemClock())
         shutil.rmtree(log.folder)
-        reload_partitions(self.store, None, settings, self._clock)
-        self.identities = self.store.read("current_offsets").count()
+        reload_partitions(store, None, settings, SystemClock())
+        return cls(settings, shape, folder, store)
 
     def newest(self, batches: int, commits: int) -> Iterator[pa.Table]:
         """Yield the next batches of rows of the log, with the columns that a source sets."""
@@ -107,8 +114,8 @@ class LivingStore:
             writer.write(batch)
         appender.append_files(writer.close())
 
-    def fold(self, batches: int) -> list[float]:
-        """Return the seconds of each of so many micro-batches of 10,000 commits, compaction included."""
+    def fold(self, batches: int, commits: int = _BATCH_COMMITS) -> list[float]:
+        """Return the seconds of each of so many micro-batches of so many commits, compaction included."""
         done = threading.Semaphore(0)
         folded: list[int] = []
 
@@ -122,7 +129,7 @@ class LivingStore:
         folded.clear()
         while done.acquire(blocking=False):
             pass
-        for rows in self.newest(batches, _BATCH_COMMITS):
+        for rows in self.newest(batches, commits):
             self.append(rows)
             done.acquire()
         stream.query.processAllAvailable()
@@ -130,8 +137,8 @@ class LivingStore:
         sources = ((each, each.sources[0]) for each in stream.query.recentProgress)
         ended = [each for each, source in sources if source.startOffset != source.endOffset]
         stream.stop()
-        if len(folded) != batches or sum(folded) != batches * _BATCH_COMMITS:
-            sys.exit(f"bench: {batches} batches of {_BATCH_COMMITS} commits were folded as {folded}")
+        if len(folded) != batches or sum(folded) != batches * commits:
+            sys.exit(f"bench: {batches} batches of {commits} commits were folded as {folded}")
         return [each.durationMs["triggerExecution"] / 1000 for each in ended[-batches:]]
 
     def steady(self, seconds: int) -> Steady:
@@ -198,7 +205,7 @@ def measure_living(table: Table, spark: SparkSession, settings: Settings, folder
     batch = f"{size.batches} batches of {_BATCH_COMMITS:,} commits"
     for what, of_size in (("small", shape), ("large", large)):
         table.doing(f"micro-batches into the {what} state")
-        store = LivingStore(spark, settings, of_size, folder / what)
+        store = LivingStore.made(spark, settings, of_size, folder / what)
         table.add_mean("micro-batch, mean", f"{store.identities:,} identities, {batch}", store.fold(size.batches))
         if of_size is shape:
             _measure_questions(table, store)
@@ -207,7 +214,7 @@ def measure_living(table: Table, spark: SparkSession, settings: Settings, folder
     batch = f"{size.long_log_batches} batches"
     for of_length in (shape, longer):
         table.doing(f"micro-batches beside a log of {of_length.commits:,} records")
-        store = LivingStore(spark, settings, of_length, folder / "length")
+        store = LivingStore.made(spark, settings, of_length, folder / "length")
         seconds = store.fold(size.long_log_batches)
         table.add_times("micro-batch, median", f"a log of {of_length.commits:,} records, {batch}", seconds)
         if of_length is longer:
@@ -218,13 +225,14 @@ def measure_living(table: Table, spark: SparkSession, settings: Settings, folder
 def _measure_questions(table: Table, store: LivingStore) -> None:
     table.doing("questions from a cold shell")
     groups = store.store.read("consumer_groups").select("group_id").limit(_READS).collect()
-    seconds = [_asked(store, "--group", row["group_id"]) for row in groups]
+    seconds = [asked(store, "--group", row["group_id"]) for row in groups]
     table.add_times("describe --group, from a cold shell", f"{store.identities:,} identities", seconds)
-    seconds = [_asked(store, "--all-groups", "--format", "json") for _ in range(_READS)]
+    seconds = [asked(store, "--all-groups", "--format", "json") for _ in range(_READS)]
     table.add_times("describe --all-groups, from a cold shell", f"{store.identities:,} identities", seconds)
 
 
-def _asked(store: LivingStore, *arguments: str) -> float:
+def asked(store: LivingStore, *arguments: str) -> float:
+    """Return the seconds of `offsets describe` from a cold shell."""
     start = time.perf_counter()
     command = [str(_OFFSETS), "describe", "--store", store.store.location, *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -68,7 +68,7 @@ class Templates:
         for control_type in (1, 0):  # COMMIT, ABORT
             self._records.append(_record(struct.pack(">hh", 0, control_type), struct.pack(">hi", 0, 0)))
         self._records.append(bytes(b.BATCH_HEADER_BYTES))
-        self.array = pa.array(self._records, pa.binary())
+        self.array = pa.array(self._records, pa.large_binary())
         # behind the record's own length, which is one byte up to 63, its attributes and its timestamp delta
         self.offset_delta_at = np.where(np.array([len(record) for record in self._records]) <= 64, 3, 4)
 
@@ -123,7 +123,7 @@ def encode(block: Batches, templates: Templates, names: Names, shape: Shape) -> 
     sequence[in_sequence] = row
     taken = templates.array.take(pa.array(sequence))
     data: Bytes = np.frombuffer(taken.buffers()[2], dtype=np.uint8).copy()
-    bounds = np.frombuffer(taken.buffers()[1], dtype=np.int32).astype(np.int64)
+    bounds = np.frombuffer(taken.buffers()[1], dtype=np.int64)
     record_at = bounds[in_sequence]
     data[record_at + templates.offset_delta_at[row]] = 2 * place  # zigzag
     values = np.flatnonzero((marker == NONE) & (template != TOMBSTONE))

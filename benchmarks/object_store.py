@@ -2,6 +2,7 @@
 
     python benchmarks/object_store.py [--seconds 300] [--writers 8] [--request-ms 50] [--log-partitions 50 1]
     python benchmarks/object_store.py --requests [--request-ms 20 100]
+    python benchmarks/object_store.py --follow [--seconds 300] [--request-ms 20]
 
 The first form: coordinators in a process each, each for a group of its own, commit one after the other; then one
 coordinator alone. With one log partition, all groups are in it. Prints the commits of all and of the slowest writer,
@@ -9,6 +10,8 @@ their times from call to answer, and the requests.
 
 The second form: the requests and seconds of a commit of the coordinator, and of the commands that ingest a capture of a
 broker, fold it and describe its groups.
+
+The third form: the requests of `offsets follow` of a broker on loopback, while groups commit, and their price a month.
 
 Set-up and first commits are not measured. The server is Python, and its processor time adds to each request.
 """
@@ -23,6 +26,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -33,6 +37,10 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a program, not as a module
 
+from benchmarks.background import beside
+from benchmarks.broker import Broker, ended_by_sigterm
+from benchmarks.follow import Committer, followed, go_on
+from benchmarks.s3 import client_variables, create_bucket
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import RequestTimedOut
@@ -43,6 +51,10 @@ if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
 BUCKET = "bucket"
+#: Published prices of a request to S3 Standard in us-east-1; all other methods cost as much as GET.
+_DOLLARS = {"PUT": 5e-6, "POST": 5e-6, "LIST": 5e-6, "GET": 4e-7, "DELETE": 0.0}
+_MONTH_SECONDS = 365 / 12 * 24 * 3600
+_SETTLE_SECONDS = 20.0
 _OFFSETS = Path(sys.executable).with_name("offsets")
 _CAPTURE = Path(__file__).resolve().parent.parent / "tests" / "data" / "captures" / "4.2.0-kip848"
 
@@ -84,23 +96,14 @@ def serve(request_ms: float, port: Queue[int]) -> None:
 @contextmanager
 def s3_server(request_ms: float) -> Iterator[str]:
     """Run a server with a bucket in another process, and set the variables of clients; gives its URL."""
-    from pyarrow import fs  # noqa: PLC0415 - it reads the variables
-
     context = multiprocessing.get_context("spawn")
     port: Queue[int] = context.Queue()
     process = context.Process(target=serve, args=(request_ms, port), daemon=True)
     process.start()
     url = f"http://127.0.0.1:{port.get(timeout=60)}"
-    os.environ |= {
-        "AWS_ENDPOINT_URL": url,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
+    os.environ |= client_variables(url)
     try:
-        fs.FileSystem.from_uri(f"s3://{BUCKET}?allow_bucket_creation=true")[0].create_dir(BUCKET)
+        create_bucket(BUCKET)
         yield url
     finally:
         process.terminate()
@@ -183,7 +186,32 @@ def measure_requests(url: str, request_ms: float) -> Iterator[str]:
         yield f"{request_ms:g} ms: {command[0]} takes {seconds:.1f} s, {_shown(requests(url) - before, 1)}"
 
 
-def _shown(sent: Mapping[str, int], of: int) -> str:
+def measure_followed(url: str, request_ms: float, seconds: float) -> str:
+    """Follow a broker's topic for so long; returns a line."""
+    store = f"s3://{BUCKET}/followed"
+    options = argparse.Namespace(groups=100, partitions=10, rate=100)
+    with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="offsets-requests-") as folder:
+        broker = Broker(Path(folder), 50)
+        broker.format()
+        with broker.serving():
+            committer, ended = Committer(broker.address, options.partitions), threading.Event()
+            committer.commit_one("group-0", 1)
+            first = ("follow", "--store", store, "--bootstrap-server", broker.address, "--available-now")
+            subprocess.run([_OFFSETS, *first], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            go_on_beside = beside(lambda: go_on(committer, ended, options), ended.set)
+            with followed(broker.address, store, Path(folder)), go_on_beside:
+                time.sleep(_SETTLE_SECONDS)
+                before, committed = requests(url), committer.committed
+                time.sleep(seconds)
+                sent, commits = requests(url) - before, committer.committed - committed
+    dollars = sum(count * _DOLLARS.get(method, _DOLLARS["GET"]) for method, count in sent.items())
+    return (
+        f"{request_ms:g} ms: follow, {commits / seconds:.0f} commits/s: {_shown(sent, seconds / 60)} a minute; "
+        f"{dollars / seconds * _MONTH_SECONDS:.0f} $ a month"
+    )
+
+
+def _shown(sent: Mapping[str, int], of: float) -> str:
     return ", ".join(f"{count / of:.1f} {method}" for method, count in sorted(sent.items()))
 
 
@@ -191,13 +219,18 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", action="store_true")
+    parser.add_argument("--follow", action="store_true")
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--request-ms", type=float, nargs="+")
     parser.add_argument("--log-partitions", type=int, nargs="+", default=[50, 1])
     options = parser.parse_args()
-    for request_ms in options.request_ms or ([20, 100] if options.requests else [50]):
+    usual = [20, 100] if options.requests else [20] if options.follow else [50]
+    for request_ms in options.request_ms or usual:
         with s3_server(request_ms) as url:
+            if options.follow:
+                print(measure_followed(url, request_ms, options.seconds), flush=True)
+                continue
             if options.requests:
                 for line in measure_requests(url, request_ms):
                     print(line, flush=True)

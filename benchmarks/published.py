@@ -79,10 +79,9 @@ class _Living(LivingStore):
     def kept(cls, spark: SparkSession, settings: Settings, shape: Shape, folder: Path) -> _Living:
         """The store of an earlier run."""
         store = Store.open(spark, str(folder / "store"))
-        living = cls.__new__(cls)
+        living = cls(settings, shape, folder, store)
         register_views(spark, store.location)
-        living.__dict__ |= {"shape": shape, "store": store, "identities": spark.table("current_offsets").count()}
-        living.__dict__ |= {"_settings": settings, "_clock": SystemClock(), "_folder": folder}
+        living.identities = spark.table("current_offsets").count()  # also those that are not published yet
         return living
 
     def newest(self, batches: int, commits: int) -> Iterator[pa.Table]:
@@ -109,7 +108,7 @@ class _Worker:
         self._spark.sparkContext.setLogLevel("ERROR")
         of = shapes(quick=quick)
         is_kept = (folder / "log").exists()
-        make = _Living.kept if is_kept else _Living
+        make = _Living.kept if is_kept else _Living.made
         self._living = {name: make(self._spark, self._settings, of[name], folder / name) for name in ("small", "large")}
         if not is_kept:
             properties = StoreProperties(MIRRORED, of["log"].offsets_partitions)

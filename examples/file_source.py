@@ -8,7 +8,7 @@ It keeps its positions in an owned store, where `offsets connect` shows, alters 
 
 A query without a checkpoint resumes after the last flush in the store. A query with one resumes where its checkpoint
 says; the store follows. The query waits for a file that does not exist. It reads nothing while its connector is PAUSED,
-and fails if the connector is STOPPED or a file was truncated.
+and fails if the connector is STOPPED or deleted, or a file was truncated.
 
 =========================  =============================================================================================
 name                       the connector
@@ -38,11 +38,17 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from examples.file_lines import Mark, after_lines, chunks, lines, mark_of, truncated
+from offsets_pipeline import (
+    FlushSettings,
+    OffsetBackingStore,
+    OffsetCommitter,
+    OffsetStorageReader,
+    OffsetStorageWriter,
+    initialize_offsets,
+)
 from offsets_pipeline.common import input_text
-from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageReader, OffsetStorageWriter
-from offsets_pipeline.connect.offset_committer import FlushSettings, OffsetCommitter, initialize_offsets
-from offsets_pipeline.connect.target_states import PAUSED, STOPPED, target_state_of
-from offsets_pipeline.errors import ConfigError, ConnectorStopped, InvalidRequest, StorageFailed
+from offsets_pipeline.connect.target_states import PAUSED, refuse_writes, target_state_of
+from offsets_pipeline.errors import ConfigError, InvalidRequest, StorageFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -360,11 +366,13 @@ class _Task:
         return initialize_offsets(self._reader, partitions, self._options.offset_reset, positions)
 
     def is_paused(self) -> bool:
-        log = self._store.log
-        state = log.read(lambda: target_state_of(log, self._options.name))
-        if state == STOPPED:
-            raise ConnectorStopped(f"connector {self._options.name} is STOPPED; resume it, then start the query again")
-        return state == PAUSED
+        log, name = self._store.log, self._options.name
+
+        def found() -> bool:
+            refuse_writes(log, name, "offsets")
+            return target_state_of(log, name) == PAUSED
+
+        return log.read(found)
 
     def record(self, file: str, position: int, lines_: int) -> None:
         if file not in self._recorded:

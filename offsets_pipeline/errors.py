@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
 
 class OffsetsError(Exception):
-    """Base class of this package's errors."""
+    """Base class of this package's errors.
+
+    >>> from offsets_pipeline import OffsetsError, OwnedStore
+    >>> try:
+    ...     OwnedStore.open("nothing")
+    ... except OffsetsError as error:
+    ...     print(type(error).__name__, error.retriable)
+    NoSuchStore False
+    """
 
     #: Whether a retry of the same call may succeed.
     retriable: ClassVar[bool] = False
@@ -32,6 +40,10 @@ class JavaMissing(OffsetsError):
 
 class JarsMissing(OffsetsError):
     """Spark lacks a set of JARs."""
+
+
+class NotOnConnect(OffsetsError):
+    """A Spark Connect server cannot run this."""
 
 
 class NoSuchStore(OffsetsError):
@@ -135,7 +147,11 @@ class NoSuchGroup(OffsetsError):
 
 
 class NoSuchConnector(OffsetsError):
-    """The log has no record of a connector."""
+    """The log has no record of a connector, or the connector was deleted."""
+
+
+class ConnectorExists(OffsetsError):
+    """A connector that is to be created has a configuration already."""
 
 
 class BadConnectRequest(OffsetsError):
@@ -143,7 +159,7 @@ class BadConnectRequest(OffsetsError):
 
 
 class ConnectorStopped(OffsetsError):
-    """A task writes offsets of a connector that is STOPPED."""
+    """A task writes offsets of a connector that is STOPPED or deleted."""
 
 
 class TaskFenced(OffsetsError):

@@ -4,9 +4,11 @@
 
 Mutants come from the syntax tree of every module: comparisons and their boundaries, boolean operators and constants,
 arithmetic, removed statements, and removed rules (an `if` that is never taken, or a condition of several left out).
-Tests run without Spark, broker or processes: those that import the module, directly or through helpers, first, then all
-of the package. No test begins after a minute, so a share is a lower bound. "Untested" is a module that only tests
-with Spark or a broker reach. The program exits with 1 if a test that noticed a mutant fails without one, too.
+Tests run without Spark, broker or processes: those that import the module, directly or through helpers, first, and of
+these those that have its name and those of its package; then all of the package. Tests of commands import only the
+program. No test begins after three minutes, so a share is a lower bound.
+"Untested" is a module that only tests with Spark or a broker reach. The program exits with 1 if a test that noticed a
+mutant fails without one, too.
 """
 
 from __future__ import annotations
@@ -41,10 +43,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 UNTESTED = "untested"
-MOST_SECONDS = 60
+MOST_SECONDS = 180
 LARGEST_CHANGED = 16
 FAST = ("-m", "not (spark or kafka or process or slow or long)")
 TESTS = ("tests/unit", "tests/property")
+PROGRAM = f"{PACKAGE}.cli"  # it imports its commands by name
 #: Operators by their node, each with what replaces it: the opposite, and the other side of a boundary.
 COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Eq: ("==", "!="),
@@ -254,12 +257,25 @@ class ImportMap:
                 self._importing[module].append(str(test.relative_to(ROOT)))
 
     def tests(self, file: str) -> list[str]:
-        """Test modules that import this file, small ones first, then those of its package."""
+        """Test modules that import this file, those of its name, its package and small ones first, then its package."""
         module = f"{PACKAGE}.{file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
-        importing = sorted(self._importing[module], key=lambda test: (ROOT / test).stat().st_size)
-        folder = f"tests/unit/{file.rpartition('/')[0]}"
-        of_package = sorted(str(path.relative_to(ROOT)) for path in (ROOT / folder).glob("**/test_*.py"))
-        return list(dict.fromkeys([*importing, *(of_package if "/" in file else ())]))
+        package = Path(file).parent.name  # tests of `store/log/` are in `tests/unit/log/`
+        words = set(Path(file).stem.split("_"))
+        of_package = sorted(
+            str(path.relative_to(ROOT))
+            for path in (ROOT / "tests/unit").glob("**/test_*.py")
+            if package in {path.parent.name, path.stem.removeprefix("test_")}
+        )
+        importing = {*self._importing[module], *(self._importing[PROGRAM] if module.startswith(f"{PROGRAM}.") else ())}
+        in_order = sorted(
+            importing,
+            key=lambda test: (
+                -len(words & set(Path(test).stem.split("_"))),
+                test not in of_package,
+                (ROOT / test).stat().st_size,
+            ),
+        )
+        return list(dict.fromkeys([*in_order, *of_package]))
 
     def _reached(self, test: Path) -> set[str]:
         """Modules of the package that a test imports, also through its helpers."""

@@ -60,6 +60,7 @@ PUBLISHED, PUBLISHING, DERIVED, BELONGING = (
 CONNECT_TESTS = ("tests/unit/connect",)
 TARGET = "connect/target_table.py"
 EXACTLY_ONCE = "connect/exactly_once.py"
+TARGET_STATES = "connect/target_states.py"
 TOPIC_ROWS, TOPIC_COLUMNS = "semantics/topic_state.py", "semantics/topic_replay.py"
 ANSWERING, WRITER, MANAGEMENT = (
     f"connect/{name}.py" for name in ("connector_offsets", "offset_backing_store", "offset_management")
@@ -522,11 +523,13 @@ MUTATIONS = [
     Mutation("R31", COORDINATES, EXACTLY_ONCE, "if flush <= note.flush:", "if False:", CONNECT_TESTS),
     Mutation("R31", COORDINATES, EXACTLY_ONCE, "> note.record_offset >= 0:", "> 2**62:", CONNECT_TESTS),
     Mutation("R31", COORDINATES, EXACTLY_ONCE, ".epoch > self._epoch:", ".epoch > 2**62:", CONNECT_TESTS),
-    Mutation("R32", COORDINATES, WRITER, "== STOPPED:", "== 0:", CONNECT_TESTS),
-    Mutation("R32", COORDINATES, MANAGEMENT, "!= STOPPED:", "== 0:", CONNECT_TESTS),
+    Mutation("R32", COORDINATES, TARGET_STATES, "if state in _NO_WRITES:", "if False:", CONNECT_TESTS),
+    Mutation("R32", COORDINATES, TARGET_STATES, "if state != STOPPED:", "if False:", CONNECT_TESTS),
+    Mutation("R32", COORDINATES, TARGET_STATES, "if is_deleted(log, connector):", "if False:", CONNECT_TESTS),
     Mutation(
         "R32", COORDINATES, MANAGEMENT, "                if offset is None:", "                if False:", CONNECT_TESTS
     ),
+    Mutation("R32", COORDINATES, "connect/sink_offsets.py", "if len(new) < len(wanted):", "if False:", CONNECT_TESTS),
     Mutation("R32", BOTH, ANSWERING, 'f"{SINK_GROUP_PREFIX}{connector}"', "connector", CONNECT_TESTS),
     Mutation(
         "R33",
@@ -1025,8 +1028,9 @@ MUTATIONS = [
     Mutation(
         "DOOR", TABLES, DOOR_FILE, "is_next = next(self.commits_after(known), None) is None", "is_next = True", APPENDS
     ),
+    Mutation("DOOR", TABLES, DOOR_FILE, "(last is None or not check())", "last is None", (*DOOR, *APPENDS)),
     Mutation(
-        "DOOR", TABLES, DOOR_FILE, "            if not is_same or (", "            if False and (", (*DOOR, *APPENDS)
+        "DOOR", TABLES, DOOR_FILE, "                if not check():\n", "                if False:\n", (*DOOR, *APPENDS)
     ),
     Mutation(
         "DOOR",
@@ -1238,7 +1242,7 @@ MUTATIONS = [
         "DOOR",
         TABLES,
         DOOR_FILE,
-        "            self.remove_uncommitted(() if keep else add)\n",
+        "            self.storage.aside(self.remove_uncommitted, () if keep else add)\n",
         "",
         DOOR,
     ),

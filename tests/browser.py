@@ -87,9 +87,9 @@ class Browser:
         assert to.stat().st_size > 0
         return _CONSOLE.findall(done.stderr)
 
-    def dom(self, url: str, wait_ms: int) -> tuple[str, list[str]]:
+    def dom(self, url: str, wait_ms: int, width: int = 1100) -> tuple[str, list[str]]:
         """Return the elements of a page after its scripts ran for some time, and the lines of its console."""
-        done = self._run(url, 1100, 2400, "light", "--dump-dom", f"--timeout={wait_ms}")
+        done = self._run(url, width, 2400, "light", "--dump-dom", f"--timeout={wait_ms}")
         return done.stdout, _CONSOLE.findall(done.stderr)
 
     def look(self, page: str, width: int = 1100, height: int = 2400, scheme: str = "light") -> Seen:

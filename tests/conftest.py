@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from benchmarks.s3 import client_variables, create_bucket
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import FoldSettings, SparkSettings
+from offsets_pipeline.common.warnings import set_line_times
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: The mark of the tests that use a fixture.
 MARK_OF_FIXTURE = {"spark": "spark", "kafka": "kafka", "run_seed": "chance"}
 LONG = "long"
+S3_LOG = "s3.log"
 LONG_TEST_SECONDS = 1800  # below `faulthandler_timeout` of pyproject.toml
 SLOWEST_FIRST = (
     "test_readme.py",
@@ -59,6 +63,9 @@ SECONDS = float(os.environ.get("OFFSETS_TEST_SECONDS", math.inf))
 BEGUN = time.monotonic()
 STARTED = pytest.StashKey[float]()
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.pop("COLUMNS", None)  # a user's pipe has no width
+
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.register_profile(LONG, deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile(LONG if SEED else "repeatable")
@@ -74,6 +81,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header() -> str | None:
     """Print the seed of random tests, so that a failed run can be repeated."""
     return f"seed: {SEED} (`make test-long SEED={SEED}` repeats this run)" if SEED else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test with the fixture `place` in a folder and on S3; there by `make test` alone if it is marked `on_s3`."""
+    if "place" in metafunc.fixturenames:
+        marks = {mark.name for mark in metafunc.definition.iter_markers()}
+        on_s3 = pytest.param("s3", marks=() if "on_s3" in marks else getattr(pytest.mark, LONG))
+        metafunc.parametrize("place", ["folder"] if "local_only" in marks else ["folder", on_s3], indirect=True)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -125,6 +140,13 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OFFSETS_CONF", raising=False)
 
 
+@pytest.fixture(autouse=True)
+def _lines_without_times() -> Iterator[None]:
+    """A test that waits for signals leaves no times in the lines of the next one."""
+    yield
+    set_line_times(are_on=False)
+
+
 @pytest.fixture
 def signal_handlers() -> Iterator[None]:
     """Restores the handlers of SIGTERM and SIGINT after a test."""
@@ -150,10 +172,10 @@ def root() -> Path:
 def set_up() -> None:
     """An environment that `make` finds up to date; else it would replace the environment in which the tests run."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    make = ["make", "--dry-run", "setup"]
+    make = ["make", "--dry-run", "--silent", "setup", "s3"]
     done = subprocess.run(make, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode or done.stdout.strip():
-        pytest.fail(f"this test runs make: run `make setup` first\n{done.stdout}{done.stderr}")
+        pytest.fail(f"this test runs make: run `make setup s3` first\n{done.stdout}{done.stderr}")
 
 
 @pytest.fixture(scope="session")
@@ -230,34 +252,63 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaJvm]:
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    """The URL of a local S3-compatible server."""
-    from moto.server import ThreadedMotoServer  # noqa: PLC0415 (a second, for these tests alone)
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a local S3-compatible server, which logs its requests to the file S3_LOG.
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    _, port = server.get_host_and_port()
-    yield f"http://127.0.0.1:{port}"
-    server.stop()
+    It is a process: some clients keep Python's lock while they wait for an answer.
+    """
+    from benchmarks.broker import free_ports  # noqa: PLC0415 (for these tests alone)
+    from tests.waiting import wait_until  # noqa: PLC0415
+
+    (port,) = free_ports(1)
+    log = tmp_path_factory.getbasetemp() / S3_LOG
+    with log.open("w") as file:
+        command = [str(Path(sys.executable).with_name("moto_server")), "--host", "127.0.0.1", "--port", str(port)]
+        server = subprocess.Popen(command, stdout=file, stderr=file)
+    try:
+        wait_until("an S3 server", lambda: "Running on" in log.read_text(encoding="utf-8"))
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture(scope="session")
+def s3mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a local S3-compatible server of another make."""
+    from tests.s3mock import s3mock  # noqa: PLC0415 (as above)
+
+    with s3mock(tmp_path_factory.mktemp("s3mock")) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
-def s3(s3_server: str) -> Iterator[str]:
-    """The URI of a bucket, which the variables `AWS_*` let this process open."""
-    from pyarrow import fs  # noqa: PLC0415 (as above)
-
+def s3(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URI of a bucket, which the variables `AWS_*` let this process open; on moto without a parameter."""
+    make: str = getattr(request, "param", "moto")
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "AWS_ENDPOINT_URL": s3_server,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }.items():
+        for name, value in client_variables(request.getfixturevalue(make)).items():
             patch.setenv(name, value)
-        fs.FileSystem.from_uri("s3://bucket?allow_bucket_creation=true")[0].create_dir("bucket")
-        yield "s3://bucket"
+        yield create_bucket(f"bucket-{make}")  # Hadoop keeps the client of a bucket
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder for stores, or a prefix of a bucket, with the methods of a path that tests use."""
+    if request.param == "folder":
+        yield tmp_path
+        return
+    from tests.places import S3Path, remove_place  # noqa: PLC0415 (imports pyarrow)
+
+    bucket = request.getfixturevalue("s3")
+    if "spark" in request.fixturenames:
+        from offsets_pipeline.store.session import build_session  # noqa: PLC0415 (imports pyspark)
+
+        build_session("tests", request.getfixturevalue("settings"))  # which takes the variables of S3
+    found = S3Path(f"{bucket}/{tmp_path.name}")
+    yield found
+    if found.exists():
+        remove_place(found)  # moto looks at every object of a bucket to list a prefix
 
 
 @pytest.fixture(scope="session")
@@ -284,7 +335,8 @@ def folded(
 ) -> Callable[[str], Path]:
     """The store with a capture's log, folded by a stream as its broker loads it; take a copy to change anything."""
     from tests.logs import capture_partitions, capture_semantics  # noqa: PLC0415 (only these tests need it)
-    from tests.spark.stores import copied, segments_of  # noqa: PLC0415 (imports pyspark)
+    from tests.places import copied  # noqa: PLC0415 (imports pyarrow)
+    from tests.spark.stores import segments_of  # noqa: PLC0415 (imports pyspark)
 
     made: dict[str, Path] = {}
 

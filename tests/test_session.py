@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import importlib
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +31,17 @@ print(spark.read.format("delta").load(table).count(), spark.conf.get("spark.sql.
 sys.exit(main(["sql", "--spark", "--store", store, "SELECT raise_error(group_id) FROM consumer_groups"]))
 """
 
+SOURCE = """
+from pyspark.sql.datasource import DataSource, InputPartition, SimpleDataSourceStreamReader
+
+class Numbers(DataSource, SimpleDataSourceStreamReader):
+    schema = lambda self: "number int"
+    simpleStreamReader = lambda self, schema: self
+    initialOffset = lambda self: {"next": 0}
+    read = lambda self, start: (iter([(7,)] if start == {"next": 0} else []), {"next": 1})
+    readBetweenOffsets = lambda self, start, end: iter([(7,)])
+"""
+
 
 def properties(path: Path) -> dict[str, str]:
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -42,6 +56,25 @@ def test_the_running_session_is_returned_with_what_is_asked_of_it(spark: SparkSe
     spark.conf.unset("spark.offsets.test")
 
 
+def test_variables_of_s3_that_change_reach_a_session_that_runs_but_options_of_its_user_stay(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def option(key: str) -> str | None:
+        return spark.conf.get(f"fs.s3a.{key}", None)
+
+    for port in (1, 2):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", f"secret-{port}")
+        with ThreadPoolExecutor() as threads:  # a new thread has no active session
+            assert threads.submit(build_session, "another", settings).result() is spark
+        assert (option("endpoint"), option("secret.key")) == (f"http://127.0.0.1:{port}", f"secret-{port}")
+    spark.conf.set("fs.s3a.endpoint", "http://users:9")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:3")
+    build_session("another", settings)
+    assert option("endpoint") == "http://users:9"
+    spark.conf.unset("fs.s3a.endpoint")
+
+
 def test_session_of_a_streams_batch_is_not_the_running_session(spark: SparkSession, settings: Settings) -> None:
     of_the_batch = spark.newSession()
     of_the_batch.createDataFrame([(1,)], "n int")  # makes it the active one, as what a batch does makes its session
@@ -50,6 +83,16 @@ def test_session_of_a_streams_batch_is_not_the_running_session(spark: SparkSessi
         assert build_session("another", settings) is spark
     finally:
         spark.createDataFrame([(1,)], "n int")  # active again
+
+
+def test_a_streaming_source_is_found_in_a_zip_file_that_spark_brings_along(spark: SparkSession, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "brought.zip", "w") as brought:
+        brought.writestr("brought_source.py", SOURCE)
+    spark.sparkContext.addPyFile(str(tmp_path / "brought.zip"))  # as --py-files does
+    spark.dataSource.register(importlib.import_module("brought_source").Numbers)
+    writer = spark.readStream.format("Numbers").load().writeStream.format("memory").queryName("numbers")
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert [row.number for row in spark.table("numbers").collect()] == [7]
 
 
 def test_timestamps_are_utc_and_shuffles_small(spark: SparkSession) -> None:

@@ -17,6 +17,8 @@ from offsets_pipeline.questions.query.answer_time import (
     log_answer_at,
     log_answer_time,
 )
+from offsets_pipeline.store.delta.properties import MIRRORED, SNAPSHOT
+from offsets_pipeline.store.delta.schemas import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,11 +28,16 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.query.state_reader import StateReader
 
 _SHOWN = 5  # log partitions of a warning
+#: The command that reads a cluster into a store of this kind.
+_READER = {MIRRORED: "follow", SNAPSHOT: "snapshot"}
 
 
 def answer_time_of(reader: StateReader, store: str, settings: Settings) -> AnswerTime:
     """Return the time that the reader's answers are as of; warn of what they lack."""
-    return _with_warnings(answer_time(reader, mirror_interval_ms(settings)), store)
+    found = answer_time(reader, mirror_interval_ms(settings))
+    if found.as_of is None and not reader.table(LOG.name).files():
+        warn(f"`offsets {_READER[reader.properties.kind]}` has read nothing into {store} yet")
+    return _with_warnings(found, store)
 
 
 def log_answer_time_of(
@@ -70,16 +77,21 @@ def write_listing(
     rows: Sequence[Mapping[str, Any]],
     times: Sequence[tuple[str, AnswerTime]],
     format_: str,
+    *,
+    absolute: bool = False,
+    first: Sequence[str] = (),
 ) -> None:
     """Write rows with columns, or one JSON document with all fields of the rows as the list ``name``, and their time.
 
     ``times`` has the cluster of each answer, as for `time_fields`. With several clusters there is a column `cluster`.
+    ``absolute`` and ``first`` are those of `write_rows`.
     """
     if format_ == "json":
         write_json({name: rows, **time_fields(times)})
         return
     shown = with_cluster(columns, {cluster for cluster, _ in times})
-    write_rows(shown, [[each[column] for column in shown] for each in rows], format_)
+    cells = [[each[column] for column in shown] for each in rows]
+    write_rows(shown, cells, format_, absolute=absolute, first=first)
 
 
 #: Name of the field that says what a row of JSON lacks.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 import click
 from click.core import ParameterSource
 
+from offsets_pipeline.common.extras import needed_extra
 from offsets_pipeline.common.foreign_errors import in_one_line
 from offsets_pipeline.common.input_text import with_short_words
 from offsets_pipeline.common.printable import printable
@@ -110,10 +111,11 @@ class Options:
 
     @classmethod
     def _declared(cls) -> Iterator[tuple[str, _Declared | type[Options]]]:
-        for base in reversed(cls.__mro__):
-            for name, each in vars(base).items():
-                if isinstance(each, _Declared) or (isinstance(each, type) and issubclass(each, Options)):
-                    yield name, each
+        # an option that a class declares again keeps its place
+        found = {name: each for base in reversed(cls.__mro__) for name, each in vars(base).items()}
+        for name, each in found.items():
+            if isinstance(each, _Declared) or (isinstance(each, type) and issubclass(each, Options)):
+                yield name, each
 
 
 class CommandOptions(Options):
@@ -164,9 +166,14 @@ class Command(click.Command):
 
     def _run(self, **values: object) -> int:
         from offsets_pipeline.common.config import load_settings
+        from offsets_pipeline.common.warnings import set_line_times
+        from offsets_pipeline.store.delta.s3_access import use_settings
 
         options = self.options.of(values)
-        return options.run(load_settings(options.config))
+        set_line_times(are_on=False)
+        settings = load_settings(options.config)
+        use_settings(settings.s3)
+        return options.run(settings)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line. Raises click.UsageError."""
@@ -249,7 +256,8 @@ class CommandGroup(click.Group):
         except Exception as error:
             if os.environ.get(_DEBUG_ENV):
                 raise
-            sys.stderr.write(f"offsets: error: {in_one_line(error)} ({_DEBUG_ENV}=1 shows where)\n")
+            extra = needed_extra(error) if isinstance(error, ModuleNotFoundError) else None
+            sys.stderr.write(f"offsets: error: {extra or f'{in_one_line(error)} ({_DEBUG_ENV}=1 shows where)'}\n")
             return 1
         return status
 

@@ -153,9 +153,9 @@ def show_groups(
     if format_ == "table" and not verbose:
         hidden |= of_verbose
     if format_ == "table" and members and all(row[columns.index("group_instance_id")] is None for row in rows):
-        hidden.add("group_instance_id")
+        hidden.add("group_instance_id")  # Kafka's tool leaves it out, with --verbose, too
     shown = itemgetter(*(number for number, name in enumerate(columns) if name not in hidden))
-    write_rows(shown(columns), map(shown, rows), format_)
+    write_rows(shown(columns), map(shown, rows), format_, all_columns=verbose)
 
 
 def _offsets(answers: Sequence[StoreAnswer]) -> Iterator[Row]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import ExitStack
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, fields
 from functools import cache
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.answer_times import answer_time_of
-from offsets_pipeline.cli.opened import open_reader
-from offsets_pipeline.cli.output import write_rows
+from offsets_pipeline.cli.opened import open_reader, retention_of
+from offsets_pipeline.cli.output import write_lines, write_rows
 from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.cli.values import AS_SET
 from offsets_pipeline.common.clock import MS_OF_HOUR, SystemClock
@@ -27,7 +27,7 @@ from offsets_pipeline.coordinator.expiry_runs import (
 )
 from offsets_pipeline.errors import NotCoordinator
 from offsets_pipeline.questions.query.retention_forecast import ForecastRow, forecast_rows, retention_inputs
-from offsets_pipeline.semantics.retention import MS_PER_MINUTE, forecast
+from offsets_pipeline.semantics.retention import RULES, forecast
 from offsets_pipeline.store.delta.properties import OWNED
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def expire_offsets(options: ExpireOffsets, settings: Settings) -> int:
 
     def runs() -> Iterator[ExpiryRun]:
         nonlocal last
-        for run in _runs(reader.location, settings, clock, options.every_ms):
+        for run in _runs(options, reader.location, settings, clock):
             last = run
             yield run
 
@@ -77,23 +77,23 @@ def expire_offsets(options: ExpireOffsets, settings: Settings) -> int:
     return 1 if last is not None and last.failed and options.every_ms is None else 0
 
 
-def _runs(location: str, settings: Settings, clock: Clock, every_ms: int | None) -> Iterator[ExpiryRun]:
+def _runs(options: ExpireOffsets, folder: str, settings: Settings, clock: Clock) -> Iterator[ExpiryRun]:
     """Yield one run, or with an interval each run until SIGTERM or SIGINT."""
+    every_ms = options.every_ms
     if every_ms == AS_SET:
         every_ms = settings.coordinator.offsets_retention_check_interval_ms
     stopped = threading.Event()
     with ExitStack() as stack:
-        opened = cache(lambda: stack.enter_context(open_coordinator(location, settings, clock)))
-        yield from repeated(lambda: expire_once(opened(), location, clock, stopped.is_set), every_ms, clock, stopped)
+        opened = cache(lambda: stack.enter_context(open_coordinator(folder, settings, clock)))
+        yield from repeated(
+            lambda: expire_once(opened(), options.store, clock, stopped.is_set), every_ms, clock, stopped
+        )
 
 
 def _write_forecast(
     options: ExpireOffsets, reader: StateReader, settings: Settings, clock: Clock, *, is_owned: bool
 ) -> int:
-    coordinator_settings = settings.coordinator
-    if options.retention_minutes is not None:
-        coordinator_settings = replace(coordinator_settings, offsets_retention_minutes=options.retention_minutes)
-    retention_ms = coordinator_settings.offsets_retention_minutes * MS_PER_MINUTE
+    retention_ms = retention_of(reader, settings, options.retention_minutes).retention_ms
     now_ms = clock.now_ms() if options.at_ms is None else options.at_ms
     until_ms = now_ms + (options.within_hours or 0) * MS_OF_HOUR
     failed: list[int] = []
@@ -102,7 +102,11 @@ def _write_forecast(
         if is_owned
         else _forecasts_of_tables(reader, options.store, settings, retention_ms)
     )
-    write_rows(ForecastRow._fields, forecast_rows(forecasts, now_ms, until_ms), options.format_)
+    rows = forecast_rows(forecasts, now_ms, until_ms)
+    absolute = options.absolute or options.at_ms is not None  # ages count from now, not from that time
+    write_rows(ForecastRow._fields, rows, options.format_, absolute=absolute)
+    if rows and options.format_ == "table":
+        write_lines([RULES])
     return 1 if failed else 0
 
 

@@ -83,8 +83,7 @@ def _positions(store: str, reader: StateReader, options: Fetch, settings: Settin
         # a broker's client takes long to import
         from offsets_pipeline.ingest.topic_positions.broker_positions import ask_broker
 
-        kafka = kafka_options(asked.bootstrap_server, asked.client_options, settings)
-        return ask_broker(kafka, [options.topic], since_ms)
+        return ask_broker(kafka_options(asked, settings), [options.topic], since_ms)
     if asked.positions is not None:
         rows = read_sample_file(asked.positions, now_ms, [options.topic])
         return _of_samples(PositionSamples(rows), asked.positions, since_ms)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.live_cluster import kafka_options
-from offsets_pipeline.cli.opened import spark_when_needed
+from offsets_pipeline.cli.opened import retention_of, spark_when_needed
 from offsets_pipeline.cli.stopping import Stopping, is_submitted
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.fold.stream.follow import follow
@@ -42,7 +42,7 @@ def read_topic(options: OfTopic, settings: Settings, *, fold: bool) -> int:
     Raises the errors of `TopicIngest`, MetricsUnavailable, LeaseHeld and LeaseLost.
     """
     store = options.store
-    kafka = kafka_options(options.bootstrap_server, options.client_options, settings)
+    kafka = kafka_options(options.brokers, settings)
     clock, queries = SystemClock(), QueryMetrics()
     log = OperatorLog(clock, only_warnings=options.available_now)
     topic = TopicMetrics(TopicLog(options.topic or settings.topic.name, log, clock), clock)
@@ -111,7 +111,15 @@ def _counted(
 
     yield StateMetrics(reader).count
     if with_groups and not store.properties.topic_kind.is_connect:
-        yield GroupMetrics(reader, store.table(TOPIC_OFFSETS.name), settings.lag, clock, warn).count
+        samples = store.table(TOPIC_OFFSETS.name)
+        yield GroupMetrics(
+            reader,
+            samples,
+            settings.lag,
+            lambda each: retention_of(each, settings, None).retention_ms,
+            clock,
+            warn,
+        ).count
 
 
 def _sampling(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from offsets_pipeline.cli.answer_times import answer_time_of, time_fields, write_listing
 from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_readers
+from offsets_pipeline.cli.output import shown_age
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.common.clock import SystemClock, shown_time
 from offsets_pipeline.common.periodic import Periodic
@@ -46,7 +47,7 @@ def groups(options: ListGroups, settings: Settings) -> int:
     """List groups; returns the exit status."""
     with LiveCluster(options.live, settings) as live:
         listed, times = _listed(options, settings, live)
-    write_listing("groups", _COLUMNS, list(map(vars, listed)), times, options.format_)
+    write_listing("groups", _COLUMNS, list(map(vars, listed)), times, options.format_, absolute=options.absolute)
     return 0
 
 
@@ -67,9 +68,10 @@ def top(options: Top, settings: Settings) -> int:
             size = shutil.get_terminal_size()
             is_terminal = sys.stdout.isatty()
             shown = listed[: options.limit or (max(1, size.lines - _HEAD_LINES) if is_terminal else None)]
-            as_of = time_fields(times)["as_of"] or "-"
-            sys.stdout.write(f"{_CLEAR if is_terminal else ''}{len(listed)} groups, as of {as_of}\n")
-            write_listing("groups", _COLUMNS, list(map(vars, shown)), times, "table")
+            as_of = time_fields(times)["as_of"]
+            age = "no time" if as_of is None else as_of if options.absolute else shown_age(as_of)
+            sys.stdout.write(f"{_CLEAR if is_terminal else ''}{len(listed)} groups, as of {age}\n")
+            write_listing("groups", _COLUMNS, list(map(vars, shown)), times, "table", absolute=options.absolute)
             sys.stdout.flush()
             if next(numbers) == options.rounds:
                 return 0

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.answer_times import log_answer_time_of, time_fields
 from offsets_pipeline.cli.describe_command import StoreAnswer, show_groups
-from offsets_pipeline.cli.opened import open_logs
+from offsets_pipeline.cli.opened import open_logs, retention_of
 from offsets_pipeline.cli.output import with_cluster, write_documents, write_rows
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.common.printable import printable
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import NoSuchGroup
-from offsets_pipeline.questions.history.deletion_causes import Retention
 from offsets_pipeline.questions.history.group_timeline import TimelineEvent, WhyAnswer, group_timeline
 from offsets_pipeline.questions.history.group_timeline import why as why_of
 from offsets_pipeline.questions.query.as_of import offsets_as_of
-from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
 
 _LISTS = {"candidates", "deletions"}  # fields of WhyAnswer that CSV lacks
 _EVENT_COLUMNS = [name for name in TimelineEvent.__dataclass_fields__ if name != "time_ms"]
+
+_FIRST_COLUMNS = ("cluster", "time", "event", "topic", "partition", "offset", "delta", "detail")
 
 
 def as_of(options: AsOf, settings: Settings) -> int:
@@ -69,7 +69,7 @@ def history(options: History, settings: Settings) -> int:
     for store, log in logs.items():
         found = group_timeline(
             log,
-            _retention(log, settings, options.retention_minutes),
+            retention_of(log, settings, options.retention_minutes),
             options.group,
             topic=options.topic,
             partition=options.partition,
@@ -97,7 +97,9 @@ def history(options: History, settings: Settings) -> int:
     if options.format_ == "json":
         write_documents(documents)
     else:
-        write_rows(with_cluster(_EVENT_COLUMNS, logs), rows, options.format_)
+        write_rows(
+            with_cluster(_EVENT_COLUMNS, logs), rows, options.format_, absolute=options.absolute, first=_FIRST_COLUMNS
+        )
     return 0
 
 
@@ -106,7 +108,7 @@ def why(options: Why, settings: Settings) -> int:
     documents = []
     logs = open_logs(options.stores, settings)
     for store, log in logs.items():
-        retention = _retention(log, settings, options.retention_minutes)
+        retention = retention_of(log, settings, options.retention_minutes)
         answer = why_of(log, retention, options.group, options.topic, options.partition)
         time = log_answer_time_of(log, store, settings)
         documents.append({**vars(answer), "cluster": log.cluster, **time_fields([(log.cluster, time)])})
@@ -125,13 +127,6 @@ def why(options: Why, settings: Settings) -> int:
 
 def _named(logs: Mapping[str, LogHistory]) -> str:
     return ", ".join(log.location for log in logs.values())
-
-
-def _retention(log: LogHistory, settings: Settings, minutes: int | None) -> Retention:
-    """The settings of retention. Those of a broker are known only if the user gives the option."""
-    is_known = minutes is not None or log.is_owned
-    retention_ms = (minutes or settings.coordinator.offsets_retention_minutes) * MS_PER_MINUTE
-    return Retention(retention_ms, settings.coordinator.offsets_retention_check_interval_ms, is_known)
 
 
 def _replayed(answer: AsOfAnswer) -> dict[str, Any]:

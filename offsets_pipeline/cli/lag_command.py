@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
 
+_FIRST_COLUMNS = ("cluster", "group", "topic", "partition", "lag", "lag_seconds", "status", "reason")
+
 
 def lag(options: Lag, settings: Settings) -> int:
     """Show the lag of these groups, or of all; returns the exit status.
@@ -63,7 +65,7 @@ def _lag(options: Lag, settings: Settings) -> int:
         columns.append(STALE)
     missing = without_match(options.groups, answered)
     if shown or not missing:
-        write_rows(columns, shown, options.format_)
+        write_rows(columns, shown, options.format_, absolute=options.absolute, first=_FIRST_COLUMNS)
     if missing:
         raise NoSuchGroup.of(missing, ", ".join(reader.location for reader in readers.values()))
     return 0

@@ -18,8 +18,7 @@ from offsets_pipeline.questions.lag.lag_rows import topics_of
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
     from offsets_pipeline.cli.options import LiveBrokers
     from offsets_pipeline.common.config import Settings
@@ -33,25 +32,23 @@ if TYPE_CHECKING:
 _STALE_INTERVALS = 3
 
 
-def kafka_options(
-    bootstrap_server: str, client_options: Iterable[str], settings: Settings, command_config: Path | None = None
-) -> KafkaOptions:
+def kafka_options(brokers: LiveBrokers, settings: Settings) -> KafkaOptions:
     """Return how clients reach these brokers: by the settings or a file of properties, and by `--option`.
 
-    Raises ConfigError.
+    Raises ConfigError, NoSuchPath, MalformedFile.
     """
     given = settings.kafka.options
-    if command_config is not None:
+    if brokers.command_config is not None:
         from offsets_pipeline.ingest.topic_positions.broker_positions import read_client_properties
 
-        given = read_client_properties(command_config)
-    return KafkaOptions(bootstrap_server, {**given, **parse_options(client_options)})
+        given = read_client_properties(brokers.command_config)
+    return KafkaOptions(str(brokers.bootstrap_server), {**given, **parse_options(brokers.client_options)})
 
 
 class LiveCluster:
     """The cluster of `--bootstrap-server`, or the file of `--positions`. Connects at the first question."""
 
-    def __init__(self, asked: LiveBrokers | PositionsFrom, settings: Settings) -> None:
+    def __init__(self, asked: LiveBrokers, settings: Settings) -> None:
         self._asked = asked
         self._settings = settings
         self._opened = ExitStack()
@@ -72,9 +69,7 @@ class LiveCluster:
         """The cluster, if there is one to ask. Raises the errors of `Cluster`."""
         from offsets_pipeline.kafka.broker.cluster import Cluster
 
-        server = str(self._asked.bootstrap_server)
-        kafka = kafka_options(server, self._asked.client_options, self._settings)
-        return self._opened.enter_context(Cluster(kafka))
+        return self._opened.enter_context(Cluster(kafka_options(self._asked, self._settings)))
 
     def lag(
         self,
@@ -120,8 +115,8 @@ class LiveCluster:
         until_ms, interval_ms = sampled.until_ms, max(self._settings.lag.sample_interval_ms, 1_000)
         if until_ms is None and topics:
             warn(
-                f"{reader.location} has no positions of these topics; add --bootstrap-server or --positions, or run "
-                f"`offsets sample-topic-offsets --store {shlex.quote(reader.location)}`"
+                f"the lag is not known: {reader.location} has no positions of these topics; add --bootstrap-server or "
+                f"--positions, or run `offsets sample-topic-offsets --store {shlex.quote(reader.location)}`"
             )
         elif until_ms is not None and asked_ms - until_ms > _STALE_INTERVALS * interval_ms:
             warn(f"the newest positions in {reader.location} are of {shown_time(until_ms)}; lag is as of then")

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.errors import NoSuchStore
-from offsets_pipeline.store.delta.properties import SCHEMA_PREFIX, beside, require_different_clusters
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Retention
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import (
+    OWNED,
+    SCHEMA_PREFIX,
+    StoreProperties,
+    beside,
+    require_different_clusters,
+)
 from offsets_pipeline.store.delta.s3_access import is_s3
 
 if TYPE_CHECKING:
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.history.log_history import LogHistory
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.store.store import Store
+    from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
 
 def start_spark(settings: Settings, *, is_small: bool = False) -> SparkSession:
@@ -45,7 +54,7 @@ def spark_when_needed(settings: Settings, *locations: str | None, is_small: bool
     if any(location and is_s3(location) for location in locations):
         from offsets_pipeline.store.session import check_s3
 
-        check_s3()
+        check_s3(settings)
     return cache(partial(start_spark, settings, is_small=is_small))
 
 
@@ -65,20 +74,47 @@ def open_to_import(
     """Open a coordinator of these groups, or of all, for imported offsets; creates the store if nothing is there.
 
     Raises StoreMismatch for another number of log partitions than ``offsets_partitions``, and the errors of
-    `OwnedStore.open` and `create`.
+    `OwnedStore.open` and `create_owned`.
     """
     from offsets_pipeline.coordinator.owned_store import OwnedStore
 
     try:
-        owned = OwnedStore.open(location)
+        owned = OwnedStore.open(open_folder(location, settings))
     except NoSuchStore:
-        owned = OwnedStore.create(location, offsets_partitions or settings.log.offsets_partitions)
+        owned = create_owned(location, settings, offsets_partitions or settings.log.offsets_partitions)
     else:
         if offsets_partitions is not None:
-            owned = OwnedStore.create(location, offsets_partitions)
+            owned = OwnedStore.create(owned.location, offsets_partitions)
     # imported offsets go to the log, even if commits go to ZooKeeper
     to_log = replace(settings.coordinator, offsets_storage="kafka", dual_commit_enabled=False)
     return open_coordinator(owned, replace(settings, coordinator=to_log), group_ids)
+
+
+def create_owned(
+    location: str,
+    settings: Settings,
+    offsets_partitions: int,
+    topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS,
+    cluster_id: str | None = None,
+    *,
+    must_be_new: bool = False,
+) -> OwnedStore:
+    """Create an owned store, as `OwnedStore.create`. In a schema Spark creates the tables.
+
+    Raises CatalogMissing if the session's catalog ends with the session, and as `Store.create`.
+    """
+    from offsets_pipeline.coordinator.owned_store import OwnedStore
+
+    if location.startswith(SCHEMA_PREFIX):
+        from offsets_pipeline.store.session import require_lasting_catalog
+        from offsets_pipeline.store.store import Store
+
+        spark = start_spark(settings)
+        require_lasting_catalog(spark, location.removeprefix(SCHEMA_PREFIX), f"create store {location}")
+        properties = StoreProperties(OWNED, offsets_partitions, cluster_id, topic_kind=topic_kind)
+        store = Store.create(spark, location, properties)
+        location, must_be_new = store.folder(), must_be_new and not store.created_here
+    return OwnedStore.create(location, offsets_partitions, topic_kind, cluster_id, must_be_new=must_be_new)
 
 
 def open_coordinator(store: OwnedStore, settings: Settings, group_ids: Iterable[str] | None) -> Coordinator:
@@ -121,6 +157,17 @@ def open_logs(locations: Sequence[str], settings: Settings) -> dict[str, LogHist
     logs = {location: LogHistory(open_folder(location, settings)) for location in dict.fromkeys(locations)}
     require_different_clusters({location: log.cluster for location, log in logs.items()})
     return logs
+
+
+def retention_of(store: StoreSnapshot, settings: Settings, minutes: int | None) -> Retention:
+    """The settings of retention. Those of a broker are known from the user's minutes, or from the store's note."""
+    ours = settings.coordinator
+    known = store.properties.retention or Retention(
+        ours.offsets_retention_minutes * MS_PER_MINUTE,
+        ours.offsets_retention_check_interval_ms,
+        is_known=store.properties.kind == OWNED,
+    )
+    return known if minutes is None else Retention(minutes * MS_PER_MINUTE, known.check_interval_ms, is_known=True)
 
 
 def open_beside(location: str, reader: StateReader, settings: Settings) -> list[StateReader]:

@@ -35,6 +35,12 @@ class OneStore(CommandOptions):
     config: Path | None = _CONFIG
 
 
+class NoStore(CommandOptions):
+    """The options of every command that needs no store."""
+
+    config: Path | None = _CONFIG
+
+
 class SeveralStores(CommandOptions):
     """The options of every command that takes several stores, which are of different clusters."""
 
@@ -116,34 +122,50 @@ IF_HELD = option(
     help="If another process does this work on the store: wait for its end, or end with an error (default: wait; with "
     "--available-now end).",
 )
-BROKERS = servers_option("Brokers, separated by commas.", required=True)
-CLIENT_OPTIONS = several(
-    "--option",
-    type=OPTION,
-    help="Option of Kafka's clients, such as security.protocol=SASL_SSL. A value env:NAME or file:PATH names a secret.",
-)
-CLIENT_OPTIONS_AS_FOLLOW = several("--option", type=OPTION, help="Option of Kafka's clients, as in `offsets follow`.")
-COMMAND_CONFIG = option(
-    "--command-config", type=FILE, help="Properties of the Kafka client (default: setting [kafka])."
-)
 GROUP_WITHOUT_MEMBERS = group_option("Group; it must have no members.")
 EXECUTE = flag("--execute", help="Commit the offsets.")
+ABSOLUTE = flag("--absolute", help="Show times as they are, not their distance from now (table).")
 MEMBERS = flag("--members", help="Show members in place of offsets (table and csv).")
 
 
 class LiveBrokers(Options):
-    """The cluster to ask for ends of topics and coordinators of groups."""
+    """The brokers of a cluster, and how clients log in to them: the same options on every command."""
+
+    needs = (("--command-config", "--bootstrap-server"),)
 
     bootstrap_server: str | None = servers_option("Live brokers with the topics, separated by commas.")
-    client_options: tuple[str, ...] = CLIENT_OPTIONS
+    client_options: tuple[str, ...] = several(
+        "--option",
+        type=OPTION,
+        help="Option of Kafka's clients, such as security.protocol=SASL_SSL. A value env:NAME or file:PATH names a "
+        "secret.",
+    )
+    command_config: Path | None = option(
+        "--command-config", type=FILE, help="Properties of the Kafka client (default: setting [kafka])."
+    )
 
 
-class PositionsFrom(Options):
+class Deletion(Options):
+    """The cluster to delete from, if the store mirrors one: plan first, as a reset."""
+
+    needs = tuple((name, "--bootstrap-server: an owned store deletes at once") for name in ("--execute", "--format"))
+
+    live: LiveBrokers = grouped(LiveBrokers)
+    execute: bool = flag("--execute", help="Delete in the cluster; without it, only show the plan.")
+    format_: str = format_option("Format of the plan.")
+
+
+class Brokers(LiveBrokers):
+    """The brokers of a command that cannot do without them."""
+
+    bootstrap_server: str = servers_option("Brokers, separated by commas.", required=True)
+
+
+class PositionsFrom(LiveBrokers):
     """Where positions of topics come from: a cluster, a file, or by default the samples of the store."""
 
     exclusive = (("--bootstrap-server", "--positions"),)
 
-    bootstrap_server: str | None = servers_option("Brokers that have the topics.")
     positions: str | None = option(
         "--positions",
         type=PATH,
@@ -151,7 +173,6 @@ class PositionsFrom(Options):
         help="CSV file or Delta table with positions. Header: topic,partition,log_start_offset,log_end_offset,"
         "sampled_at, or that of reset-offsets.",
     )
-    client_options: tuple[str, ...] = CLIENT_OPTIONS_AS_FOLLOW
 
     def require_one_of(self, stores: tuple[str, ...]) -> None:
         """Raise click.UsageError for positions of one cluster and several stores."""
@@ -186,11 +207,17 @@ class ServiceAccess(Options):
 class ReportCoverage(Options):
     """What the page of `report` and `serve` covers."""
 
+    groups: tuple[str, ...] = groups_option("Show this group, or a pattern with * and ?, before the others.")
     positions_from: PositionsFrom = grouped(PositionsFrom)
     rows: int = option(
-        "--rows", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="Rows of each table."
+        "--rows",
+        type=click.IntRange(1),
+        default=50,
+        show_default=True,
+        metavar="N",
+        help="Rows of each table, and groups with a part.",
     )
-    hours: int = option("--hours", type=HOURS, default=24, show_default=True, help="Span of the charts.")
+    hours: int = option("--hours", type=HOURS, default=24, show_default=True, help="Longest span of the charts.")
     stale_hours: int = option(
         "--stale-hours",
         type=HOURS,

@@ -1,7 +1,7 @@
 """The output of commands: tables for people, CSV for spreadsheets, JSON for programs, status lines for a terminal.
 
 Group ids and metadata come from clients. No format lets them control a terminal or a spreadsheet. Only JSON is exact,
-because JSON has escapes of its own. A table also cuts long cells.
+because JSON has escapes of its own. A table leaves out what says nothing, and shortens what does not fit.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ import os
 import re
 import shutil
 import sys
+from collections import Counter
 from dataclasses import is_dataclass
 from decimal import Decimal
 from functools import cache, lru_cache
-from itertools import chain
+from itertools import accumulate, chain, count
+from textwrap import wrap
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
+from offsets_pipeline.common.clock import SystemClock, parse_time_ms, shown_duration
 from offsets_pipeline.common.printable import printable
+from offsets_pipeline.common.warnings import line_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -33,7 +37,11 @@ _ROWS_AT_ONCE = 10_000  # of JSON
 _CELL_CHARACTERS = 100  # of a table
 _CUT = "…"
 _GAP = "  "  # between columns
-_NARROWEST = 8  # characters of a column of text, in a table that has to fit a terminal
+_NARROWEST = 12  # characters of a column of text, in a table that has to fit a terminal
+_LONG = 16  # characters: a wide table has a note for a longer text that repeats
+_NOTES = 9  # of a column
+_MS_OF_SECOND = 1_000
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")  # as `shown_time` writes it
 #: A spreadsheet takes a cell with this start for a formula; the last four are full-width characters.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 #: Characters that JSON allows and that terminals obey or readers misread: DEL and C1, marks and overrides of the
@@ -41,8 +49,20 @@ _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 _ESCAPED_IN_JSON = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
-def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format_: str) -> None:
-    """Write rows to stdout in one of FORMATS; JSON is one object a line, on a terminal indented."""
+def write_rows(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    format_: str,
+    *,
+    absolute: bool = False,
+    first: Sequence[str] = (),
+    all_columns: bool = False,
+) -> None:
+    """Write rows to stdout in one of FORMATS; JSON is one object a line, on a terminal indented.
+
+    A table has ages in place of times unless ``absolute``, and begins with the columns ``first``: a narrow one lacks
+    the last ones. With ``all_columns``, as for a user's query, no column is changed.
+    """
     if format_ == "json":
         for text in _json_of_all(columns, rows) if isinstance(rows, list) else map(_json_line(columns), rows):
             sys.stdout.write(_ESCAPED_IN_JSON.sub(_escaped, text))
@@ -50,7 +70,14 @@ def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format_: s
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows([_in_csv(value) for value in row] for row in chain([columns], rows))
     else:
-        _write_table(columns, rows)
+        _write_table(columns, list(rows), first, absolute=absolute or all_columns, all_columns=all_columns)
+
+
+def shown_age(time: str) -> str:
+    """Format a time as `shown_time` writes it by its distance from now: 12 s ago, in 3 d 4 h."""
+    age_ms = SystemClock().now_ms() - parse_time_ms(time)
+    distance = shown_duration(abs(age_ms) // _MS_OF_SECOND * _MS_OF_SECOND)
+    return f"in {distance}" if age_ms < 0 else f"{distance} ago"
 
 
 def with_cluster(columns: Iterable[str], stores: Sized) -> list[str]:
@@ -70,7 +97,7 @@ def write_documents(documents: Sequence[object]) -> None:
 
 def write_lines(lines: Iterable[str]) -> None:
     """Write lines of text to stdout, each escaped as a cell of a table."""
-    _page([_shown(line) for line in lines])
+    _page([_cut(_shown(line), _CELL_CHARACTERS) for line in lines])
 
 
 def _json_line(columns: Sequence[str]) -> Callable[[Sequence[Any]], str]:
@@ -152,41 +179,111 @@ def is_terminal(stream: TextIO | None = None) -> bool:
 def show_status(text: str) -> None:
     """Write a line to stderr if it is a terminal."""
     if sys.stderr.isatty():
-        print(f"offsets: {text}", file=sys.stderr)
+        print(f"{line_time()}offsets: {text}", file=sys.stderr)
 
 
-def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    rows = list(rows)
-    values = [list(each) for each in zip(*rows, strict=True)] or [[] for _ in columns]
-    headers = [_shown(name.upper().replace("_", "-")) for name in columns]
-    shown = cache(_shown)  # most texts of a column repeat
-    cells = [
-        [header, *(shown(value) if isinstance(value, str) else _shown(value) for value in column)]
-        for header, column in zip(headers, values, strict=True)
+class _Column(NamedTuple):
+    """A column of a table; ``width`` in characters, that of its header and its cells."""
+
+    name: str
+    header: str
+    cells: Sequence[str]
+    width: int
+    is_number: bool
+    is_text: bool
+
+    @classmethod
+    def of(cls, name: str, values: Sequence[Any], *, absolute: bool) -> _Column:
+        is_number = all(map(_is_number, values))
+        is_time = not absolute and not is_number and all(each is None or _is_time(each) for each in values)
+        if is_time and _have_one_age([each for each in values if each is not None]):
+            is_time = False
+        shown = cache(shown_age if is_time else _shown)  # most texts of a column repeat
+        cells = [shown(each) if isinstance(each, str) and each else _shown(each) for each in values]
+        header = _shown(name.upper().replace("_", "-"))
+        return cls(name, header, (), 0, is_number, not (is_number or is_time)).with_cells(cells)
+
+    @property
+    def least(self) -> int:
+        """The least width. No number, no time and no header is cut."""
+        return max(len(self.header), min(self.width, _NARROWEST)) if self.is_text else self.width
+
+    def narrowed(self, width: int) -> _Column:
+        return self.with_cells([_cut(each, width) for each in self.cells]) if width < self.width else self
+
+    def with_cells(self, cells: Sequence[str]) -> _Column:
+        return self._replace(cells=cells, width=max(map(len, (self.header, *cells))))
+
+    def lines(self) -> Iterator[str]:
+        align = str.rjust if self.is_number else str.ljust
+        return (align(each, self.width) for each in (self.header, *self.cells))
+
+
+def _write_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], first: Sequence[str], *, absolute: bool, all_columns: bool
+) -> None:
+    values = list(zip(*rows, strict=True)) or [()] * len(columns)
+    has_values = [
+        all_columns or not rows or any(each is not None and each != "" for each in column) for column in values
     ]
-    numeric = [all(map(_is_number, column)) for column in values]
-    widths = [max(map(len, column)) for column in cells]
-    if is_terminal():
-        fitting = _fitting(widths, numeric, shutil.get_terminal_size().columns)
-        cells = [
-            column if after == before else [_cut(cell, after) for cell in column]
-            for column, before, after in zip(cells, widths, fitting, strict=True)
-        ]
-        widths = fitting
-    line = _GAP.join(f"%{width}s" if right else f"%-{width}s" for width, right in zip(widths, numeric, strict=True))
-    _page([(line % row).rstrip() for row in zip(*cells, strict=True)], has_header=True)
+    table = [
+        _Column.of(name, column, absolute=absolute)
+        for name, column, has_value in zip(columns, values, has_values, strict=True)
+        if has_value or not any(has_values)
+    ]
+    table.sort(key=lambda each: first.index(each.name) if each.name in first else len(first))
+    width = shutil.get_terminal_size().columns  # COLUMNS, or 80 in a pipe
+    notes = _repeated_texts(table, width) if rows and not all_columns else []
+    table = [each.narrowed(_CELL_CHARACTERS) for each in table]
+    if is_terminal() or "COLUMNS" in os.environ:
+        shown = _fitting(table, width)
+        if len(shown) < len(table):
+            left_out = ", ".join(each.header for each in table[len(shown) :])
+            notes.append(f"no room for {left_out}; --format csv has all columns")
+        table = shown
+    lines = [_GAP.join(line).rstrip() for line in zip(*(each.lines() for each in table), strict=True)]
+    _page([*lines, *chain.from_iterable(wrap(note, width) for note in notes)], has_header=True)
 
 
-def _fitting(widths: list[int], numeric: list[bool], columns: int) -> list[int]:
-    """Widths that fit into the terminal, if the widest columns of text get narrower; numbers are never cut."""
-    widths = list(widths)
-    texts = [index for index, is_number in enumerate(numeric) if not is_number]
-    for _ in range(sum(widths) + len(_GAP) * (len(widths) - 1) - columns):
-        widest = max(texts, key=widths.__getitem__, default=None)
-        if widest is None or widths[widest] <= _NARROWEST:
+def _repeated_texts(table: list[_Column], width: int) -> list[str]:
+    """Take long texts and times that repeat out of a table that is too wide; returns notes that have them.
+
+    The note of a column with one text or time replaces the column. Other columns get marks of their notes: [1].
+    """
+    notes: list[str] = []
+    marks = map("[{}]".format, count(1))
+    for each in sorted(table, key=lambda column: -column.width):
+        if len(table) == 1 or _together(table) <= width:
             break
-        widths[widest] -= 1
-    return widths
+        texts, is_long = Counter(each.cells), each.width > _LONG
+        if len(texts) == 1 and not each.is_number and (is_long or not each.is_text):
+            table.remove(each)
+            notes.append(f"{each.header}: {each.cells[0]}")
+        elif each.is_text and is_long:
+            sentences = [
+                text for text, rows in texts.most_common(_NOTES) if rows > 1 and len(text) > _LONG and " " in text
+            ]
+            if sum(texts[text] for text in sentences) * 2 >= len(each.cells):
+                mark_of = dict(zip(sentences, marks, strict=False))
+                table[table.index(each)] = each.with_cells([mark_of.get(cell, cell) for cell in each.cells])
+                notes += [f"{mark} {text}" for text, mark in mark_of.items()]
+    return notes
+
+
+def _together(table: Sequence[_Column]) -> int:
+    return sum(each.width for each in table) + len(_GAP) * (len(table) - 1)
+
+
+def _fitting(table: Sequence[_Column], width: int) -> list[_Column]:
+    """The first columns, as many as fit, with long texts cut; numbers and times are never cut."""
+    ends = accumulate(len(_GAP) + each.least for each in table)
+    table = table[: max(1, sum(end - len(_GAP) <= width for end in ends))]
+    widths = [each.width for each in table]
+    for _ in range(_together(table) - width):
+        texts = [index for index, each in enumerate(table) if widths[index] > each.least]
+        if texts:
+            widths[max(texts, key=widths.__getitem__)] -= 1
+    return [each.narrowed(after) for each, after in zip(table, widths, strict=True)]
 
 
 def _page(lines: list[str], *, has_header: bool = False) -> None:
@@ -205,14 +302,28 @@ def _page(lines: list[str], *, has_header: bool = False) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, int) and not isinstance(value, bool))
+    return value is None or (isinstance(value, (int, float, Decimal)) and not isinstance(value, bool))
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, str) and _TIME.fullmatch(value) is not None
+
+
+def _have_one_age(times: Sequence[str]) -> bool:
+    """Whether the ages of different times of long ago are the same, so that they tell nothing."""
+    first, last = min(times), max(times)
+    return parse_time_ms(last) - parse_time_ms(first) >= _MS_OF_SECOND and shown_age(first) == shown_age(last)
 
 
 def _shown(value: object) -> str:
     if value is None or value == "":
         return _NOTHING
-    return _cut(printable(str(value)), _CELL_CHARACTERS)
+    return printable(str(value))
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - len(_CUT)] + _CUT
+    """The text without its middle: ids that a client makes differ at both ends."""
+    if len(text) <= width:
+        return text
+    tail = (width - len(_CUT)) // 2
+    return text[: width - len(_CUT) - tail] + _CUT + text[len(text) - tail :]

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.answer_times import mirror_interval_ms, warnings_of
 from offsets_pipeline.cli.live_cluster import LiveCluster
-from offsets_pipeline.cli.opened import open_reader
+from offsets_pipeline.cli.opened import open_reader, retention_of
 from offsets_pipeline.errors import TargetNotWritable
+from offsets_pipeline.questions.query.group_listing import without_match
 from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, state_at, state_now
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 
 if TYPE_CHECKING:
     from offsets_pipeline.cli.options import ReportCoverage
@@ -29,9 +31,11 @@ def collected(
     warnings = warnings_of(state.time, store)
     covered = ReportOptions(
         *(coverage.rows, coverage.hours, coverage.stale_hours, coverage.within_hours),
-        coverage.retention_minutes or settings.coordinator.offsets_retention_minutes,
+        retention_of(reader, settings, coverage.retention_minutes).retention_ms // MS_PER_MINUTE,
         settings.lag.window_commits,
+        coverage.groups,
     )
+    warnings += [f"no group {each!r} in {store}" for each in without_match(coverage.groups, state.groups)]
     with LiveCluster(coverage.positions_from, settings) as live:
         positions = live.positions(reader, state.groups, state.time, now_ms, at_ms, warn=warnings.append)
         return collect_report(reader, store, covered, state, positions, warnings)

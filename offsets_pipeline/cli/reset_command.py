@@ -1,13 +1,15 @@
-"""`offsets reset-offsets`: plans a reset, shows the plan, and commits it to an owned store."""
+"""`offsets reset-offsets`: plans a reset, shows the plan, and commits it to an owned store or a live cluster."""
 
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.live_cluster import kafka_options
-from offsets_pipeline.cli.opened import open_coordinator
+from offsets_pipeline.cli.mirrored_cluster import mirrored_cluster, say_undo
+from offsets_pipeline.cli.opened import open_coordinator, open_folder
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.common.clock import SystemClock, time_before_ms
 from offsets_pipeline.common.printable import printable
@@ -16,8 +18,13 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import NonEmptyGroup, NotCoordinator, OffsetsError
 from offsets_pipeline.ingest.topic_positions.broker_positions import ask_broker
 from offsets_pipeline.ingest.topic_positions.positions import read_positions
+from offsets_pipeline.kafka.broker.group_offsets_client import commit_offsets_of_groups
 from offsets_pipeline.questions.query.state_reader import StateReader
-from offsets_pipeline.repair.offset_reset.group_offsets import mirrored_group_offsets, owned_group_offsets
+from offsets_pipeline.repair.offset_reset.group_offsets import (
+    cluster_group_offsets,
+    mirrored_group_offsets,
+    owned_group_offsets,
+)
 from offsets_pipeline.repair.offset_reset.plan import (
     MAX_OFFSET,
     FromFile,
@@ -33,7 +40,7 @@ from offsets_pipeline.repair.offset_reset.plan import (
 from offsets_pipeline.repair.offset_reset.plan_file import plan_csv, read_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from concurrent.futures import Future
 
     from offsets_pipeline.cli.section_coordinator import ResetOffsets
@@ -59,24 +66,47 @@ def reset_offsets(options: ResetOffsets, settings: Settings) -> int:
     named = list(dict.fromkeys(options.groups))
     scenario = _scenario(options, named, SystemClock())
     group_ids = list(scenario.offsets) if isinstance(scenario, FromFile) else named or None
+    folder = open_folder(options.store, settings)
     try:
-        store = OwnedStore.open(options.store)
+        store = OwnedStore.open(folder)
     except NotCoordinator:
+        if options.live.bootstrap_server is not None:
+            return _reset_cluster(options, settings, scenario, group_ids)
         if options.execute:
             raise NotCoordinator(
                 f"cannot reset offsets in {options.store}: in a mirrored store only the broker writes (R4); "
-                "pass the output of --export to kafka-consumer-groups --reset-offsets --execute --from-file"
+                "name the cluster with --bootstrap-server"
             ) from None
-        reader = StateReader(options.store, settings.questions.max_unfolded_records)
+        reader = StateReader(folder, settings.questions.max_unfolded_records)
         answer_time_of(reader, options.store, settings)
         plan = _plan(options, settings, scenario, mirrored_group_offsets(reader, group_ids))
-        _show(options, plan, plan.offsets, "--export prints it for kafka-consumer-groups --reset-offsets --from-file")
+        _show(options, plan, plan.offsets, None)
         raise_errors(plan.active, [], "reset")
         return 0
     with open_coordinator(store, settings, group_ids) as coordinator:
         plan = _plan(options, settings, scenario, owned_group_offsets(coordinator, group_ids))
         failed = _commit(coordinator, plan.offsets) if options.execute else {}
-    _show(options, plan, [each for each in plan.offsets if each.group_id not in failed], "--execute commits it")
+    _show(options, plan, [each for each in plan.offsets if each.group_id not in failed], options.store)
+    raise_errors(plan.active, [*failed.values()], "reset")
+    return 0
+
+
+def _reset_cluster(
+    options: ResetOffsets, settings: Settings, scenario: Scenario, group_ids: Sequence[str] | None
+) -> int:
+    """Show the plan of a reset in the cluster that the store mirrors, or commit it; returns the exit status."""
+    with mirrored_cluster(options.store, options.live, settings) as cluster:
+        plan = _plan(options, settings, scenario, cluster_group_offsets(cluster, group_ids))
+        offsets: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
+        for each in plan.offsets:
+            offsets[each.group_id][each.where] = each.new_offset, ""
+        before_ms = SystemClock().now_ms() - 1
+        failed = commit_offsets_of_groups(cluster, offsets) if options.execute else {}
+    committed = [each for each in plan.offsets if (each.group_id, each.where) not in failed]
+    _show(options, plan, committed, cluster.settings.at)
+    changed = {each.group_id for each in committed if each.current_offset is not None}
+    if options.execute:
+        say_undo(options.store, options.live, sorted(changed), before_ms)
     raise_errors(plan.active, [*failed.values()], "reset")
     return 0
 
@@ -119,7 +149,7 @@ def _positions(
 ) -> Positions | None:
     if options.positions is not None:
         return read_positions(options.positions)
-    if options.bootstrap_server is None:
+    if options.live.bootstrap_server is None:
         return None
     if isinstance(scenario, FromFile):
         topics = {where.topic for offsets in scenario.offsets.values() for where in offsets}
@@ -127,8 +157,8 @@ def _positions(
         topics = {topic for topic, _ in options.topics}
     else:
         topics = {where.topic for standing in standings.values() for where in standing.offsets}
-    kafka = kafka_options(options.bootstrap_server, (), settings, options.command_config)
-    return ask_broker(kafka, topics, scenario.time_ms if isinstance(scenario, ToTime) else None)
+    time_ms = scenario.time_ms if isinstance(scenario, ToTime) else None
+    return ask_broker(kafka_options(options.live, settings), topics, time_ms)
 
 
 def _commit(coordinator: Coordinator, planned: Sequence[PlannedOffset]) -> dict[str, OffsetsError]:
@@ -151,8 +181,8 @@ def _commit(coordinator: Coordinator, planned: Sequence[PlannedOffset]) -> dict[
     return failed
 
 
-def _show(options: ResetOffsets, plan: ResetPlan, offsets: Sequence[PlannedOffset], otherwise: str) -> None:
-    """Print the planned or committed offsets; ``otherwise`` says how a plan is carried out."""
+def _show(options: ResetOffsets, plan: ResetPlan, offsets: Sequence[PlannedOffset], target: str | None) -> None:
+    """Print the planned or committed offsets. ``target`` is what `--execute` commits to; None: it cannot."""
     for line in plan.warnings:
         warn(line)
     if options.export or options.format_ == "csv":
@@ -167,11 +197,17 @@ def _show(options: ResetOffsets, plan: ResetPlan, offsets: Sequence[PlannedOffse
     if not offsets:
         return
     if options.execute:
-        groups = {each.group_id for each in offsets}
-        of_groups = f"group {printable(next(iter(groups)))}" if len(groups) == 1 else f"{len(groups)} groups"
-        sys.stderr.write(f"offsets: {len(offsets)} offsets of {of_groups} committed in {options.store}\n")
+        of_groups = named_groups({each.group_id for each in offsets})
+        sys.stderr.write(f"offsets: {len(offsets)} offsets of {of_groups} committed in {target}\n")
     elif not options.dry_run:
+        export = "--export prints it for kafka-consumer-groups --reset-offsets --from-file"
+        otherwise = export if target is None else "--execute commits it"
         sys.stderr.write(f"offsets: nothing is changed: this is the plan; {otherwise}\n")
+
+
+def named_groups(group_ids: Collection[str]) -> str:
+    """One group by its id, or the number of several."""
+    return f"group {printable(next(iter(group_ids)))}" if len(group_ids) == 1 else f"{len(group_ids)} groups"
 
 
 def raise_errors(active: Mapping[str, str], failed: Sequence[OffsetsError], action: str) -> None:

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_reader
+from offsets_pipeline.cli.options import LiveBrokers
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.reset_command import raise_errors
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.common.warnings import warn
-from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError
+from offsets_pipeline.errors import InvalidReset, NoSuchGroup
 from offsets_pipeline.ingest.topic_positions.broker_positions import positions_of
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets, refused_offsets
-from offsets_pipeline.kafka.broker.groups_client import list_groups
+from offsets_pipeline.kafka.broker.group_offsets_client import commit_offsets_of_groups
 from offsets_pipeline.questions.query.as_of import offsets_as_of
-from offsets_pipeline.repair.offset_reset.group_offsets import PROTOCOL_TYPES
-from offsets_pipeline.repair.offset_reset.plan import GroupOffsets
+from offsets_pipeline.repair.offset_reset.group_offsets import PROTOCOL_TYPES, cluster_group_offsets
 from offsets_pipeline.repair.offset_reset.restore_plan import PastOffset, plan_restore, same_offset
 from offsets_pipeline.repair.offset_reset.translation import TranslatedOffsets, moments_by_records, moments_by_samples
 from offsets_pipeline.semantics.partition_state import TopicPartition
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.cli.section_coordinator import Restore
     from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.repair.offset_reset.restore_plan import Finder, RestoredOffset, RestorePlan
 
@@ -41,8 +41,8 @@ _COLUMNS = ("group", "topic", "partition", "past_offset", "new_offset", "current
 def restore(options: Restore, settings: Settings) -> int:
     """Show the plan, or commit it; returns the exit status.
 
-    Raises NoSuchGroup for a named group without offsets at the time, NonEmptyGroup for groups with members after the
-    others are restored, and the errors of `Cluster`.
+    Raises NoSuchGroup for a named group without offsets at the time, NonEmptyGroup for named groups with members after
+    the others are restored, and the errors of `Cluster`.
     """
     at_ms = options.as_of_ms
     reader = open_reader(options.store, settings)
@@ -52,17 +52,23 @@ def restore(options: Restore, settings: Settings) -> int:
         return 0
     _warn_of_gaps(reader, past, at_ms)
     with ExitStack() as opened:
-        kafka = kafka_options(options.bootstrap_server, options.client_options, settings, options.command_config)
-        live = opened.enter_context(Cluster(kafka))
+        live = opened.enter_context(Cluster(kafka_options(options.live, settings)))
         source = None
         if options.source_bootstrap_server is not None:
-            of_source = kafka_options(options.source_bootstrap_server, options.source_options, settings)
-            source = opened.enter_context(Cluster(of_source))
+            brokers = LiveBrokers(
+                bootstrap_server=options.source_bootstrap_server,
+                client_options=options.source_options,
+                command_config=None,
+            )
+            source = opened.enter_context(Cluster(kafka_options(brokers, settings)))
         plan = _plan(reader, live, source, past, same_offsets=options.same_offsets)
         planned = [each for each in plan.offsets if each.new_offset is not None]
         failed = _commit(live, planned) if options.execute else {}
     _show(options, plan, failed)
-    raise_errors(plan.active, [*failed.values()], "restore")
+    if plan.active and not options.groups:
+        states = ", ".join(f"{group_id!r} is {state}" for group_id, state in plan.active.items())
+        warn(f"groups with members are skipped: {states}; stop their members, and restore again")
+    raise_errors(plan.active if options.groups else {}, [*failed.values()], "restore")
     return 0
 
 
@@ -107,11 +113,7 @@ def _plan(
     same_offsets: bool,
 ) -> RestorePlan:
     topics = {where.topic for offsets in past.values() for where in offsets}
-    groups = list_groups(live)
-    standings = {}
-    for group_id, held in fetch_group_offsets(live, past).items():
-        offsets = {TopicPartition(*place): offset for place, (offset, _, _) in held.items()}
-        standings[group_id] = GroupOffsets(groups[group_id].state if group_id in groups else None, offsets)
+    standings = cluster_group_offsets(live, past)
     positions = positions_of(live, topics)
     of_store, of_live = reader.properties.cluster_id, live.cluster_id()
     recreated: list[str] = []
@@ -170,25 +172,18 @@ def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str
     return found
 
 
-def _commit(live: Cluster, planned: Sequence[RestoredOffset]) -> dict[tuple[str, TopicPartition], OffsetsError]:
-    """Commit, group by group; returns the errors of offsets that were not committed. The others are."""
+def _commit(live: Cluster, planned: Sequence[RestoredOffset]) -> dict[tuple[str, tuple[str, int]], OffsetsError]:
+    """Commit; returns the errors of offsets that were not committed. The others are."""
     of_groups: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
     for each in planned:
         if each.new_offset is not None:
             # metadata may describe the offset: only with the same offset they are right
             metadata = each.metadata if each.new_offset == each.past_offset else ""
-            of_groups[each.group_id][each.where.topic, each.where.partition] = each.new_offset, metadata
-    failed: dict[tuple[str, TopicPartition], OffsetsError] = {}
-    for group_id, offsets in of_groups.items():
-        try:
-            refused = refused_offsets(live, group_id, offsets)
-        except OffsetsError as error:
-            refused = dict.fromkeys(offsets, error)
-        failed |= {(group_id, TopicPartition(*place)): error for place, error in refused.items()}
-    return failed
+            of_groups[each.group_id][each.where] = each.new_offset, metadata
+    return commit_offsets_of_groups(live, of_groups)
 
 
-def _show(options: Restore, plan: RestorePlan, failed: Mapping[tuple[str, TopicPartition], OffsetsError]) -> None:
+def _show(options: Restore, plan: RestorePlan, failed: Mapping[tuple[str, tuple[str, int]], OffsetsError]) -> None:
     rows = [
         (
             each.group_id,
@@ -213,4 +208,4 @@ def _show(options: Restore, plan: RestorePlan, failed: Mapping[tuple[str, TopicP
         sys.stderr.write("offsets: nothing is changed: this is the plan; --execute commits it\n")
     elif options.execute:
         committed = len(plan.offsets) - len(left) - len(failed)
-        sys.stderr.write(f"offsets: {committed} offsets committed to {options.bootstrap_server}\n")
+        sys.stderr.write(f"offsets: {committed} offsets committed to {options.live.bootstrap_server}\n")

@@ -11,6 +11,7 @@ from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.warnings import line_time
 from offsets_pipeline.errors import NoSuchTopic
 from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
@@ -40,7 +41,7 @@ def sample_topic_offsets(options: SampleTopicOffsets, settings: Settings) -> int
     # a broker's client takes long to import
     from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler
 
-    kafka = kafka_options(str(asked.bootstrap_server), asked.client_options, settings)
+    kafka = kafka_options(asked, settings)
     with closing(PositionSampler(kafka, table, pattern, clock)) as sampler:
 
         def sample() -> int:
@@ -53,5 +54,5 @@ def sample_topic_offsets(options: SampleTopicOffsets, settings: Settings) -> int
                     f"no positions sampled: no topic at {kafka.bootstrap_server} matches {pattern!r}, or no leader of "
                     "its partitions answers; check --topics"
                 )
-            sys.stdout.write(f"positions of {sampled} partitions sampled into {options.store}\n")
+            sys.stdout.write(f"{line_time()}positions of {sampled} partitions sampled into {options.store}\n")
     return 0

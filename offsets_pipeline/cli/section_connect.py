@@ -10,33 +10,44 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offsets_pipeline.cli.command import HelpSection, grouped, option
-from offsets_pipeline.cli.options import OneStore, ServiceAccess, SeveralStores, format_option, listen_option
+from offsets_pipeline.cli.options import (
+    LiveBrokers,
+    OneStore,
+    ServiceAccess,
+    SeveralStores,
+    format_option,
+    listen_option,
+)
 from offsets_pipeline.cli.values import FILE, PATH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from starlette.types import ASGIApp
 
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.connect.offset_management import OffsetManagement
+    from offsets_pipeline.connect.sink_offsets import SinkOffsets
 
 connectors = HelpSection("Connect")
+
+_CONNECTOR = option("--connector", required=True, metavar="C", help="The connector.")
 
 
 class OfConnector(OneStore):
     """The options of the commands about one connector."""
 
-    connector: str = option("--connector", required=True, metavar="C", help="The connector.")
+    connector: str = _CONNECTOR
 
     @contextmanager
-    def opened(self) -> Iterator[OffsetManagement]:
+    def opened(self, settings: Settings) -> Iterator[OffsetManagement]:
         """Open the owned store, to manage its connectors. Raises as `ConnectLog.open`."""
+        from offsets_pipeline.cli.opened import open_folder
         from offsets_pipeline.connect.connect_log import ConnectLog
         from offsets_pipeline.connect.offset_management import OffsetManagement
 
-        with ConnectLog.open(self.store) as log:
+        with ConnectLog.open(open_folder(self.store, settings)) as log:
             yield OffsetManagement(log)
 
 
@@ -135,13 +146,13 @@ class Configure(OfConnector):
         "settings.",
     )
 
-    def run(self, _: Settings) -> int:
+    def run(self, settings: Settings) -> int:
         """Configure the connector. Raises NoSuchConnector, BadConnectRequest, NoSuchPath."""
         from offsets_pipeline.cli.output import write_json
         from offsets_pipeline.connect.request_bodies import settings_of
 
         configuration = None if self.file is None else settings_of(*_read(self.file))
-        with self.opened() as management:
+        with self.opened(settings) as management:
             if configuration is None:
                 write_json(management.info(self.connector)["config"])
             else:
@@ -156,9 +167,9 @@ class _SetState(OfConnector):
 
     state: str
 
-    def run(self, _: Settings) -> int:
+    def run(self, settings: Settings) -> int:
         """Set the state. Raises NoSuchConnector."""
-        with self.opened() as management:
+        with self.opened(settings) as management:
             management.set_target_state(self.connector, self.state)
         sys.stdout.write(f"connector {self.connector} is {self.state} in {self.store}\n")
         return 0
@@ -185,11 +196,65 @@ class Resume(_SetState):
     state = "RUNNING"
 
 
-@connectors.command("alter", "offsets connect alter --store owned --connector files --offsets offsets.json")
-class Alter(OfConnector):
-    """Add and replace offsets of a STOPPED connector of an owned store.
+class _ChangesOffsets(OneStore):
+    """A command that changes offsets of a connector of an owned store, or of a sink connector's group."""
 
-    An offset of null deletes one. Offsets that the file does not name stay.
+    connector: str = _CONNECTOR
+    configs: str | None = option(
+        "--configs",
+        metavar="STORE",
+        type=PATH,
+        help="Store of config.storage.topic, which has group and state of a sink connector. Default: the group "
+        "connect-C, in any state.",
+    )
+    live: LiveBrokers = grouped(LiveBrokers)
+
+    def change(self, settings: Settings, request: Callable[[OffsetManagement | SinkOffsets], str]) -> int:
+        """Print the answer to a request. Raises as `ConnectLog.open`, `stopped_sink_group` and `mirrored_cluster`."""
+        from offsets_pipeline.cli.mirrored_cluster import mirrored_cluster, say_undo
+        from offsets_pipeline.cli.opened import open_coordinator, open_folder, open_reader
+        from offsets_pipeline.common.clock import SystemClock
+        from offsets_pipeline.connect.connect_log import ConnectLog
+        from offsets_pipeline.connect.connector_offsets import sink_group
+        from offsets_pipeline.connect.offset_management import OffsetManagement
+        from offsets_pipeline.connect.sink_offsets import LiveGroups, SinkOffsets
+        from offsets_pipeline.coordinator.owned_store import OwnedStore
+        from offsets_pipeline.questions.query.connectors import stopped_sink_group
+        from offsets_pipeline.semantics.topic_kind import TopicKind
+
+        group_id = sink_group(self.connector, {})
+        if self.configs is not None:
+            group_id = stopped_sink_group(self.connector, open_reader(self.configs, settings))
+        if self.live.bootstrap_server is not None:
+            with mirrored_cluster(self.store, self.live, settings) as cluster:
+                before_ms = SystemClock().now_ms() - 1
+                message = request(SinkOffsets(LiveGroups(cluster), group_id))
+            say_undo(self.store, self.live, [group_id], before_ms)
+            sys.stdout.write(f"{message}\n")
+            return 0
+        folder = open_folder(self.store, settings)
+        owned = OwnedStore.open(folder, TopicKind.CONNECT, TopicKind.CONSUMER_OFFSETS)
+        if owned.properties.topic_kind is TopicKind.CONNECT:
+            with ConnectLog.open(folder) as log:
+                message = request(OffsetManagement(log))
+        else:
+            with open_coordinator(owned, settings, [group_id]) as coordinator:
+                message = request(SinkOffsets(coordinator, group_id))
+        sys.stdout.write(f"{message}\n")
+        return 0
+
+
+@connectors.command(
+    "alter",
+    "offsets connect alter --store owned --connector files --offsets offsets.json",
+    "offsets connect alter --store groups --connector sink --offsets offsets.json",
+    "offsets connect alter --store store --bootstrap-server localhost:9092 --connector sink --offsets offsets.json",
+)
+class Alter(_ChangesOffsets):
+    """Add and replace offsets of a STOPPED connector, in an owned store or the cluster that a store mirrors.
+
+    An offset of null deletes one. Offsets that the file does not name stay. A store for groups, and a cluster, have
+    the offsets of sink connectors; the connector's group must have no members.
     """
 
     file: Path = option(
@@ -199,26 +264,42 @@ class Alter(OfConnector):
         help="JSON as Connect's REST interface takes it: offsets, pairs of partition and offset. - is stdin.",
     )
 
-    def run(self, _: Settings) -> int:
-        """Alter the offsets. Raises NoSuchConnector, BadConnectRequest, NoSuchPath."""
+    def run(self, settings: Settings) -> int:
+        """Alter the offsets. Raises NoSuchConnector, BadConnectRequest, NoSuchPath, NonEmptyGroup."""
         from offsets_pipeline.connect.request_bodies import offsets_of
 
         offsets = offsets_of(*_read(self.file))
-        with self.opened() as management:
-            message = management.alter(self.connector, offsets)
-        sys.stdout.write(f"{message}\n")
-        return 0
+        return self.change(settings, lambda management: management.alter(self.connector, offsets))
 
 
-@connectors.command("reset", "offsets connect reset --store owned --connector files")
-class Reset(OfConnector):
-    """Delete all offsets of a STOPPED connector of an owned store."""
+@connectors.command(
+    "reset",
+    "offsets connect reset --store owned --connector files",
+    "offsets connect reset --store store --bootstrap-server localhost:9092 --connector sink",
+)
+class Reset(_ChangesOffsets):
+    """Delete all offsets of a STOPPED connector, in an owned store or the cluster that a store mirrors.
 
-    def run(self, _: Settings) -> int:
-        """Delete the offsets. Raises NoSuchConnector, BadConnectRequest."""
-        with self.opened() as management:
-            message = management.reset(self.connector)
-        sys.stdout.write(f"{message}\n")
+    The group of a sink connector is deleted; it must have no members.
+    """
+
+    def run(self, settings: Settings) -> int:
+        """Delete the offsets. Raises NoSuchConnector, BadConnectRequest, NonEmptyGroup."""
+        return self.change(settings, lambda management: management.reset(self.connector))
+
+
+@connectors.command("delete", "offsets connect delete --store owned --connector files")
+class Delete(OfConnector):
+    """Delete a connector of an owned store, but not its offsets.
+
+    A connector that is created again with the same name resumes at them; `offsets connect reset` deletes them first.
+    """
+
+    def run(self, settings: Settings) -> int:
+        """Delete the connector. Raises NoSuchConnector."""
+        with self.opened(settings) as management:
+            management.delete(self.connector)
+        sys.stdout.write(f"connector {self.connector} is deleted from {self.store}; its offsets stay\n")
         return 0
 
 
@@ -249,18 +330,20 @@ class Serve(OneStore):
         help="Limit of a request's body.",
     )
 
-    def run(self, _: Settings) -> int:
+    def run(self, settings: Settings) -> int:
         """Serve until a signal stops the service.
 
-        Raises as `ConnectLog.open` and `RestServer`, and as `ConnectLog.create` with a cluster id.
+        Raises as `ConnectLog.open` and `RestServer`, and as `create_owned` with a cluster id.
         """
+        from offsets_pipeline.cli.opened import create_owned, open_folder
         from offsets_pipeline.cli.serving import serve_until_stopped
-        from offsets_pipeline.connect.connect_log import ConnectLog
+        from offsets_pipeline.connect.connect_log import PARTITIONS, ConnectLog
         from offsets_pipeline.connect.connect_service import ConnectService
+        from offsets_pipeline.semantics.topic_kind import TopicKind
 
         if self.cluster_id is not None:
-            ConnectLog.create(self.store, self.cluster_id)
-        with ConnectLog.open(self.store) as log:
+            create_owned(self.store, settings, PARTITIONS, TopicKind.CONNECT, self.cluster_id)
+        with ConnectLog.open(open_folder(self.store, settings)) as log:
 
             def app_at(address: str) -> ASGIApp:
                 return ConnectService(log, address, self.max_request_bytes).app

@@ -1,4 +1,4 @@
-"""Commands of the group coordinator: they write to an owned store. None of them starts Spark."""
+"""Commands of the group coordinator: they write to an owned store. Only a store in a catalog needs Spark."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from offsets_pipeline.cli.command import HelpSection, argument, flag, option, several
+from offsets_pipeline.cli.command import HelpSection, argument, flag, grouped, option, several
 from offsets_pipeline.cli.options import (
-    CLIENT_OPTIONS_AS_FOLLOW,
-    COMMAND_CONFIG,
+    ABSOLUTE,
     EXECUTE,
     GROUP_WITHOUT_MEMBERS,
+    Brokers,
+    Deletion,
+    LiveBrokers,
     OneStore,
     every_option,
     format_option,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.coordinator import Coordinator
+    from offsets_pipeline.semantics.partition_state import TopicPartition
 
 _RETENTION_MAX_MS = 2**62  # the commit's time and this fit into 64 bits
 
@@ -60,16 +63,18 @@ class Create(OneStore):
     )
 
     def run(self, settings: Settings) -> int:
-        """Create the store. Raises as `OwnedStore.create` if something is in the folder."""
-        from offsets_pipeline.connect.connect_log import PARTITIONS, ConnectLog
-        from offsets_pipeline.coordinator.owned_store import OwnedStore
+        """Create the store. Raises as `create_owned` if something is in the folder."""
+        from offsets_pipeline.cli.opened import create_owned
+        from offsets_pipeline.connect.connect_log import PARTITIONS
+        from offsets_pipeline.semantics.topic_kind import TopicKind
 
         if self.connect_cluster_id is None:
-            count, holds = self.offsets_partitions or settings.log.offsets_partitions, "groups"
-            OwnedStore.create(self.store, count, must_be_new=True)
+            kind, holds = TopicKind.CONSUMER_OFFSETS, "groups"
+            count = self.offsets_partitions or settings.log.offsets_partitions
         else:
-            count, holds = self.offsets_partitions or PARTITIONS, f"connectors of cluster {self.connect_cluster_id}"
-            ConnectLog.create(self.store, self.connect_cluster_id, count, must_be_new=True)
+            kind, holds = TopicKind.CONNECT, f"connectors of cluster {self.connect_cluster_id}"
+            count = self.offsets_partitions or PARTITIONS
+        create_owned(self.store, settings, count, kind, self.connect_cluster_id, must_be_new=True)
         sys.stdout.write(f"owned store {self.store} created for {holds}, with {count} log partitions\n")
         return 0
 
@@ -134,7 +139,8 @@ _SCENARIOS = (
 class ResetOffsets(OneStore):
     """Plan a reset of groups' offsets, and commit it with --execute.
 
-    Has the options of kafka-consumer-groups --reset-offsets. For a mirrored store it only plans.
+    Has the options of kafka-consumer-groups --reset-offsets. Commits to an owned store. With --bootstrap-server it
+    commits to the cluster that a store mirrors; brokers give an owned store only the positions of topics.
     """
 
     exclusive = (
@@ -146,7 +152,6 @@ class ResetOffsets(OneStore):
         ("--format", "--export"),
     )
     required = (_SCENARIOS,)
-    needs = (("--command-config", "--bootstrap-server"),)
 
     groups: tuple[str, ...] = groups_option()
     all_groups: bool = flag("--all-groups", help="Every consumer group.")
@@ -172,14 +177,13 @@ class ResetOffsets(OneStore):
     from_file: Path | None = option(
         "--from-file", type=FILE, help="To the offsets that --export wrote, here or in Kafka."
     )
-    bootstrap_server: str | None = servers_option("Broker that has the topics.")
+    live: LiveBrokers = grouped(LiveBrokers)
     positions: Path | None = option(
         "--positions",
         type=FILE,
         help="CSV in place of a broker. Header: topic,partition,earliest,latest, then times; a time's column has the "
         "offset of the first record at or after it.",
     )
-    command_config: Path | None = COMMAND_CONFIG
     execute: bool = EXECUTE
     dry_run: bool = flag("--dry-run", help="Only show the plan (default).")
     format_: str = format_option("Format of the plan; csv is the format of --export.")
@@ -222,21 +226,19 @@ class Restore(OneStore):
     exclusive = (("--source-bootstrap-server", "--same-offsets"),)
 
     as_of_ms: int = time_option("--as-of", "Time", required=True)
-    bootstrap_server: str = servers_option("Brokers of the cluster to commit to.", required=True)
+    live: Brokers = grouped(Brokers)
     groups: tuple[str, ...] = groups_option("This group (default: every consumer group).")
     source_bootstrap_server: str | None = servers_option(
         "Brokers of the store's cluster, if the topics are mirrored to another one: offsets are translated by the "
         "timestamps of their records.",
         "--source-bootstrap-server",
     )
-    client_options: tuple[str, ...] = CLIENT_OPTIONS_AS_FOLLOW
     source_options: tuple[str, ...] = option(
-        "--source-option", type=OPTION, multiple=True, help="The same for the store's cluster."
+        "--source-option", type=OPTION, multiple=True, help="The same option for the store's cluster."
     )
     same_offsets: bool = flag(
         "--same-offsets", help="Another cluster has the same records at the same offsets: do not translate."
     )
-    command_config: Path | None = COMMAND_CONFIG
     execute: bool = EXECUTE
     format_: str = format_option("Format of the plan.")
 
@@ -251,9 +253,10 @@ class Restore(OneStore):
     "delete-offsets",
     "offsets delete-offsets --store owned --group billing orders:1",
     "offsets delete-offsets --store owned --group billing orders",
+    "offsets delete-offsets --store store --bootstrap-server localhost:9092 --group billing orders --execute",
 )
 class DeleteOffsets(OneStore):
-    """Delete offsets of a group from an owned store."""
+    """Delete offsets of a group from an owned store, or from the cluster that a store mirrors."""
 
     places: tuple[tuple[str, int | None], ...] = argument(
         "TOPIC[:PARTITION]...",
@@ -263,29 +266,49 @@ class DeleteOffsets(OneStore):
         help="Partitions, or topics with all of their partitions.",
     )
     group: str = group_option("Group that committed the offsets.")
+    deletion: Deletion = grouped(Deletion)
+
+    def chosen(self, held: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """The partitions, and those of the topics, among the partitions with an offset."""
+        from offsets_pipeline.semantics.partition_state import TopicPartition
+
+        found = []
+        for topic, partition in self.places:
+            of_topic = [at for at in held if at.topic == topic]
+            found += of_topic if partition is None else [TopicPartition(topic, partition)]
+        return list(dict.fromkeys(found))
 
     def run(self, settings: Settings) -> int:
         """Delete the offsets. As with Kafka's tool, a partition without an offset is no error."""
+        if self.deletion.live.bootstrap_server is not None:
+            from offsets_pipeline.cli.delete_commands import delete_in_cluster
+
+            return delete_in_cluster(self.store, self.deletion, settings, [self.group], self.chosen)
         with _opened(self.store, settings, [self.group]) as opened:
-            held = opened.fetch_offsets(self.group)
-            chosen: list[tuple[str, int]] = []
-            for topic, partition in self.places:
-                chosen += [at for at in held if at.topic == topic] if partition is None else [(topic, partition)]
-            deleted = opened.delete_offsets(self.group, chosen)
+            deleted = opened.delete_offsets(self.group, self.chosen(opened.fetch_offsets(self.group)))
         named = ", ".join(topic if at is None else f"{topic}:{at}" for topic, at in self.places)
         nothing = "" if deleted else f": it has no committed offset of {named}"
         sys.stdout.write(f"{deleted} offsets of group {self.group} deleted from {self.store}{nothing}\n")
         return 0
 
 
-@coordinator.command("delete-group", "offsets delete-group --store owned --group billing --group old")
+@coordinator.command(
+    "delete-group",
+    "offsets delete-group --store owned --group billing --group old",
+    "offsets delete-group --store store --bootstrap-server localhost:9092 --group billing --execute",
+)
 class DeleteGroup(OneStore):
-    """Delete groups with their offsets from an owned store."""
+    """Delete groups with their offsets from an owned store, or from the cluster that a store mirrors."""
 
     groups: tuple[str, ...] = groups_option(required=True)
+    deletion: Deletion = grouped(Deletion)
 
     def run(self, settings: Settings) -> int:
         """Delete the groups. Raises the error of the first that cannot be deleted, after the others are deleted."""
+        if self.deletion.live.bootstrap_server is not None:
+            from offsets_pipeline.cli.delete_commands import delete_in_cluster
+
+            return delete_in_cluster(self.store, self.deletion, settings, self.groups)
         with _opened(self.store, settings, self.groups) as opened:
             answers = opened.delete_groups(list(self.groups))
         for group_id, error in answers.items():
@@ -312,6 +335,7 @@ class ExpireOffsets(OneStore):
     dry_run: bool = flag("--dry-run", help="Only forecast what expires, when, and by which rule; for any store.")
     every_ms: int | None = every_option(default="offsets_retention_check_interval_ms")
     format_: str = format_option()
+    absolute: bool = ABSOLUTE
     within_hours: int | None = option(
         "--within", type=HOURS, help="Forecast: include offsets that expire within this time."
     )
@@ -319,7 +343,7 @@ class ExpireOffsets(OneStore):
         "--at", type=TIME, help="Forecast: as if now were this time, ISO 8601 or milliseconds since 1970."
     )
     retention_minutes: int | None = retention_option(
-        "Forecast: the broker's offsets.retention.minutes (default: settings)."
+        "Forecast: the broker's offsets.retention.minutes (default: as `follow` read it, else settings)."
     )
 
     def run(self, settings: Settings) -> int:
@@ -331,7 +355,7 @@ class ExpireOffsets(OneStore):
 
 def _opened(location: str, settings: Settings, group_ids: Iterable[str]) -> Coordinator:
     """A coordinator that loads only the log partitions of these groups."""
-    from offsets_pipeline.cli.opened import open_coordinator
+    from offsets_pipeline.cli.opened import open_coordinator, open_folder
     from offsets_pipeline.coordinator.owned_store import OwnedStore
 
-    return open_coordinator(OwnedStore.open(location), settings, group_ids)
+    return open_coordinator(OwnedStore.open(open_folder(location, settings)), settings, group_ids)

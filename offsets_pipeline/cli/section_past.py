@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from offsets_pipeline.cli.command import HelpSection, grouped, option
+from offsets_pipeline.cli.command import HelpSection, argument, grouped, option
 from offsets_pipeline.cli.options import (
+    ABSOLUTE,
     MEMBERS,
+    NoStore,
     OneStore,
     ReportCoverage,
     ServiceAccess,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 _MAX_REQUEST_BYTES = 4_096  # requests of the report's page have no body
 
 _RETENTION = retention_option(
-    "The broker's offsets.retention.minutes, to distinguish retention from requests (owned stores: settings)."
+    "The broker's offsets.retention.minutes (default: as `follow` read it; owned stores: settings)."
 )
 
 past = HelpSection("Questions")
@@ -91,6 +93,33 @@ class ExportSegments(OneStore):
 
 
 @past.command(
+    "dump",
+    "offsets dump /var/lib/kafka/data/__consumer_offsets-7/00000000000000000000.log",
+    "offsets dump segments/__consumer_offsets-7/*.log --format json",
+)
+class Dump(NoStore):
+    """Show the records of segment files, decoded, and damaged bytes.
+
+    Has what kafka-dump-log --offsets-decoder prints. With --format json or csv, rows have the header of their batch.
+    Needs no store, and starts no Spark.
+    """
+
+    paths: tuple[str, ...] = argument("FILE...", nargs=-1, required=True, type=PATH, help="Segment files.")
+    format_: str = format_option()
+
+    def run(self, settings: Settings) -> int:
+        """Show the records. Raises NoSuchPath, StorageFailed, NotASegment."""
+        from offsets_pipeline.cli.output import write_rows
+        from offsets_pipeline.questions.history.segment_dump import DUMP_COLUMNS, SHORT_COLUMNS, dump_files
+
+        del settings
+        of_table = SHORT_COLUMNS if len(self.paths) == 1 else ("file", *SHORT_COLUMNS)
+        columns = of_table if self.format_ == "table" else DUMP_COLUMNS
+        write_rows(columns, dump_files(self.paths, columns), self.format_)
+        return 0
+
+
+@past.command(
     "as-of",
     "offsets as-of --store store --time 2026-11-20T19:07:40Z",
     "offsets as-of --store store --position 3:120,4:80 --group billing --format json",
@@ -135,6 +164,7 @@ class History(SeveralStores):
     since_ms: int | None = time_option("--since", "Leave out earlier events")
     until_ms: int | None = time_option("--until", "Leave out later events")
     retention_minutes: int | None = _RETENTION
+    absolute: bool = ABSOLUTE
     format_: str = format_option()
 
     def run(self, settings: Settings) -> int:

@@ -10,6 +10,7 @@ import click
 
 from offsets_pipeline.cli.command import HelpSection, argument, flag, grouped, option, several
 from offsets_pipeline.cli.options import (
+    ABSOLUTE,
     MEMBERS,
     LiveBrokers,
     PositionsFrom,
@@ -17,9 +18,10 @@ from offsets_pipeline.cli.options import (
     format_option,
     group_option,
     groups_option,
+    retention_option,
     time_option,
 )
-from offsets_pipeline.cli.values import INTERVAL, PARTITION, RESET, SCHEMA
+from offsets_pipeline.cli.values import HOURS, INTERVAL, PARTITION, RESET, SCHEMA
 
 if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
@@ -93,6 +95,7 @@ class ListedGroups(SeveralStores):
         help="Order: by name, oldest commit first, or largest number first.",
     )
     live: LiveBrokers = grouped(LiveBrokers)
+    absolute: bool = ABSOLUTE
 
 
 @questions.command(
@@ -158,6 +161,7 @@ class Lag(SeveralStores):
     positions_from: PositionsFrom = grouped(PositionsFrom)
     at_ms: int | None = time_option("--at", "As of this time")
     summary: bool = flag("--summary", help="One row per group.")
+    absolute: bool = ABSOLUTE
     format_: str = format_option()
 
     def run(self, settings: Settings) -> int:
@@ -166,6 +170,66 @@ class Lag(SeveralStores):
 
         self.positions_from.require_one_of(self.stores)
         return lag(self, settings)
+
+
+class Problems(SeveralStores):
+    """The options that say what counts as a problem."""
+
+    groups: tuple[str, ...] = groups_option("This group, or a pattern with * and ? (default: all).")
+    behind_ms: int = option(
+        "--behind", type=INTERVAL, default="PT5M", show_default=True, help="A group is behind from this lag in time on."
+    )
+    recent_ms: int = option(
+        "--recent",
+        type=INTERVAL,
+        default="PT1H",
+        show_default=True,
+        help="Show deletions, and members that left, of this time before the end of the log.",
+    )
+    within_hours: int = option(
+        "--within", type=HOURS, default=24, show_default=True, help="Show offsets that expire within this time."
+    )
+    retention_minutes: int | None = retention_option("The broker's offsets.retention.minutes (default: settings).")
+    live: LiveBrokers = grouped(LiveBrokers)
+
+
+@questions.command(
+    "status",
+    "offsets status --store store --bootstrap-server localhost:9092",
+    "offsets status --store prod --store test --format json",
+)
+class Status(Problems):
+    """Show what is wrong, the worst first: lag, deletions, expiries, open transactions, old data.
+
+    A group that is well has no row. Starts no Spark.
+    """
+
+    absolute: bool = ABSOLUTE
+    format_: str = format_option()
+
+    def run(self, settings: Settings) -> int:
+        """Show the problems."""
+        from offsets_pipeline.cli.status_command import status
+
+        return status(self, settings)
+
+
+@questions.command(
+    "check",
+    "offsets check --store store --bootstrap-server localhost:9092",
+    "offsets check --store store --group billing --behind PT15M",
+)
+class Check(Problems):
+    """Show `status` as one line, with the exit status 0, 1 for warnings or 2 for errors.
+
+    It is a plugin for Nagios, and a line for cron. Starts no Spark.
+    """
+
+    def run(self, settings: Settings) -> int:
+        """Show the line."""
+        from offsets_pipeline.cli.status_command import check
+
+        return check(self, settings)
 
 
 @questions.command(
@@ -203,13 +267,14 @@ class Fetch(SeveralStores):
 class LogInfo(SeveralStores):
     """Show log partitions: start, end, folded to, records, quarantined records. Starts no Spark."""
 
+    absolute: bool = ABSOLUTE
     format_: str = format_option()
 
     def run(self, settings: Settings) -> int:
         """Show each log partition."""
         from offsets_pipeline.cli.answer_times import answer_time_of, write_listing
         from offsets_pipeline.cli.opened import open_readers
-        from offsets_pipeline.questions.query.log_info import OF_TOPIC, LogPartitionInfo, log_info
+        from offsets_pipeline.questions.query.log_info import FIRST_COLUMNS, LogPartitionInfo, log_info
 
         readers = open_readers(self.stores, settings)
         listed: list[dict[str, Any]] = []
@@ -219,9 +284,9 @@ class LogInfo(SeveralStores):
             listed += [vars(each) | cluster for each in log_info(reader)]
             times.append((reader.cluster, answer_time_of(reader, store, settings)))
         columns = list(LogPartitionInfo.__dataclass_fields__)
-        if self.format_ == "table" and all(each["complete_since"] is None for each in listed):
-            columns = [name for name in columns if name not in OF_TOPIC]  # they are empty, and a table has to fit
-        write_listing("log_partitions", columns, listed, times, self.format_)
+        write_listing(
+            "log_partitions", columns, listed, times, self.format_, absolute=self.absolute, first=FIRST_COLUMNS
+        )
         return 0
 
 
@@ -261,12 +326,12 @@ class Sql(SeveralStores):
         beside = [open_beside(store, reader, settings) for store, reader in readers.items()]
         with closing(LocalSql(list(readers.values()), beside)) as local:
             if self.query is None:
-                write_rows(("name", "kind", "column", "type"), local.columns(), self.format_)
+                write_rows(("name", "kind", "column", "type"), local.columns(), self.format_, all_columns=True)
                 return 0
             columns, rows = local.run(self.query)
             for store, reader in readers.items():
                 answer_time_of(reader, store, settings)
-            write_rows(columns, rows, self.format_)
+            write_rows(columns, rows, self.format_, all_columns=True)
         return 0
 
     def _run_in_spark(self, settings: Settings, query: str) -> int:
@@ -280,7 +345,7 @@ class Sql(SeveralStores):
         for store in self.stores:
             with suppress(*UNREADABLE):  # Spark may read tables that this process cannot
                 answer_time_of(open_reader(store, settings, at_most=0), store, settings)
-        write_rows(columns, rows, self.format_)
+        write_rows(columns, rows, self.format_, all_columns=True)
         return 0
 
 

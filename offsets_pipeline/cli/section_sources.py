@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.command import HelpSection, argument, flag, grouped, option
 from offsets_pipeline.cli.options import (
-    BROKERS,
-    CLIENT_OPTIONS,
     GROUP_WITHOUT_MEMBERS,
     IF_HELD,
     PARTITIONS_OF_NEW_STORE,
     SEMANTICS_OF_NEW_STORE,
+    Brokers,
     OneStore,
     PositionsFrom,
     every_option,
@@ -92,10 +91,9 @@ class IngestSegments(OneStore):
 class OfTopic(OneStore):
     """The options of the commands that read a topic."""
 
-    bootstrap_server: str = BROKERS
+    brokers: Brokers = grouped(Brokers)
     topic: str | None = option("--topic", type=TOPIC_NAME, help="Topic (default: settings, __consumer_offsets).")
     semantics: CoordinatorSemantics | None = SEMANTICS_OF_NEW_STORE
-    client_options: tuple[str, ...] = CLIENT_OPTIONS
     available_now: bool = flag("--available-now", help="End when all records up to now are read.")
     if_held: str | None = IF_HELD
     metrics_file: Path | None = option("--metrics-file", type=FILE, help="Write metrics for Prometheus to this file.")
@@ -158,7 +156,7 @@ class SnapshotGroups(OneStore):
 
     exclusive = (("--interval", "--available-now"),)
 
-    bootstrap_server: str = BROKERS
+    brokers: Brokers = grouped(Brokers)
     interval_ms: int = option(
         "--interval",
         type=INTERVAL,
@@ -169,7 +167,6 @@ class SnapshotGroups(OneStore):
     available_now: bool = flag("--available-now", "--once", help="End after one snapshot.")
     if_held: str | None = IF_HELD
     offsets_partitions: int | None = PARTITIONS_OF_NEW_STORE
-    client_options: tuple[str, ...] = CLIENT_OPTIONS
 
     def run(self, settings: Settings) -> int:
         """Append changes until a signal stops it."""

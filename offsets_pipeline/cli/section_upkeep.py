@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.cli.command import HelpSection, argument, flag, option
 from offsets_pipeline.cli.options import OneStore, every_option
 from offsets_pipeline.cli.values import CLUSTER, HOURS, PATH
+from offsets_pipeline.common.warnings import line_time
 
 if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
@@ -40,6 +41,7 @@ class Maintain(OneStore):
                 return maintenance.maintain_store(store, clock, settings)
 
         for done in repeated(maintained, self.every_ms, clock, spark=lambda: store.spark):
+            sys.stdout.write(f"{line_time()}tables of {self.store} compacted\n" if self.every_ms else "")
             write_rows(list(maintenance.Upkeep._fields), done, "table")
         return 0
 
@@ -86,6 +88,7 @@ class CleanLog(OneStore):
                 return clean_log(store, settings, clock, older_than_ms=older_than_ms, dry_run=self.dry_run)
 
         for done in repeated(cleaned, self.every_ms, clock, spark=lambda: store.spark):
+            sys.stdout.write(f"{line_time()}log of {self.store} cleaned\n" if self.every_ms else "")
             row = [self.store, *asdict(done).values(), done.removed]
             write_rows(["store", *asdict(done), "removed"], [row], "table")
         return 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.warnings import line_time
 from offsets_pipeline.ingest.group_snapshots.group_snapshot import take_snapshot
 from offsets_pipeline.ingest.group_snapshots.snapshot_log import SnapshotLog
 from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler
@@ -29,7 +30,7 @@ def snapshot(options: SnapshotGroups, settings: Settings) -> int:
     Raises any error of the first connection. After a later retriable error, such as a broker that is away, the next
     snapshot tries again. Raises LeaseHeld, LeaseLost.
     """
-    kafka = kafka_options(options.bootstrap_server, options.client_options, settings)
+    kafka = kafka_options(options.brokers, settings)
     clock, stopped = SystemClock(), threading.Event()
     warning = OperatorLog(clock).warning
     interval_ms = None if options.available_now else options.interval_ms
@@ -51,5 +52,5 @@ def snapshot(options: SnapshotGroups, settings: Settings) -> int:
 
         for groups, records in repeated(run, interval_ms, clock, stopped, say=warning):
             if records or options.available_now:
-                sys.stdout.write(f"{records} records appended to {options.store}; {groups} groups\n")
+                sys.stdout.write(f"{line_time()}{records} records appended to {options.store}; {groups} groups\n")
     return 0

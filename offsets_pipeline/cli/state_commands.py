@@ -10,7 +10,7 @@ from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.cli.progress_bar import progress_bar, tasks
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.common.clock import SystemClock
-from offsets_pipeline.common.warnings import warn
+from offsets_pipeline.common.warnings import set_line_times, warn
 from offsets_pipeline.errors import StateDiffers
 from offsets_pipeline.fold.state.fold import reload_partitions
 from offsets_pipeline.fold.state.verify import verify_store
@@ -47,6 +47,7 @@ def fold(options: Fold, settings: Settings) -> int:
         before, after = sum(each.files_before for each in done), sum(each.files for each in done)
         show_status(f"upkeep done: {before} files before, {after} after; {sum(each.on_disk for each in done)} on disk")
 
+    set_line_times(are_on=not options.available_now)
     store, clock = open_store(options.store, settings), SystemClock()
     lease = Lease(arrow_folder(store.folder()), "fold", (FOLD,), settings, clock, warn)
     with lease.held(options.if_held or (END if options.available_now else WAIT)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsets_pipeline.common.foreign_errors import in_one_line, may_pass
 from offsets_pipeline.common.periodic import Periodic
-from offsets_pipeline.common.warnings import warn
+from offsets_pipeline.common.warnings import set_line_times, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,12 +29,15 @@ class Stopping:
     A signal handler runs in the main thread and cannot call ``stop`` itself: the main thread may be in a call to the
     JVM, or hold the lock of the event that ``stop`` sets.
 
+    From now on lines of the process have times.
+
     ``spark`` is a session that ``stop`` needs: its JVM survives the signal (`spare_jvm`).
     """
 
     def __init__(self, stop: Callable[[], object], spark: SparkSession | None = None) -> None:
         self._stop = stop
         self._number: int | None = None
+        set_line_times(are_on=True)
         if spark is not None:
             self.spare_jvm(spark)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -100,6 +103,10 @@ def _leave_sigterm_to_python(spark: SparkSession) -> None:
     A JVM that this process started ignores the signal. The JVM of spark-submit passes the signal on to this process:
     it may be the only process that gets it (`kill`, or a container's first process).
     """
+    from offsets_pipeline.store.session import on_connect
+
+    if on_connect(spark):
+        return
     jvm: Any = spark._jvm
     handler: Any = jvm.sun.misc.SignalHandler.SIG_IGN
     if is_submitted():

@@ -12,6 +12,7 @@ from offsets_pipeline.common.input_text import shown, whole_number
 from offsets_pipeline.errors import InvalidTime
 
 MS_OF_HOUR = 3_600_000
+_SECOND_MS, _MINUTE_MS, _DAY_MS = 1_000, 60_000, 24 * MS_OF_HOUR
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_OF_MS = 1_000_000
 _MILLISECONDS = re.compile(r"-?[0-9]+")
@@ -121,3 +122,18 @@ def shown_time(time_ms: int | None) -> str | None:
     except OverflowError:
         return f"{time_ms} ms"
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def shown_duration(duration_ms: float) -> str:
+    """Format a duration by its two largest units: 3 d 4 h, 5 min 3 s, 0.2 s."""
+    if duration_ms < _MINUTE_MS:
+        return f"{duration_ms / _SECOND_MS:.3g} s"
+    for unit_ms, unit, part_ms, part in (
+        (_DAY_MS, "d", MS_OF_HOUR, "h"),
+        (MS_OF_HOUR, "h", _MINUTE_MS, "min"),
+        (_MINUTE_MS, "min", _SECOND_MS, "s"),
+    ):
+        if duration_ms >= unit_ms:
+            whole, rest = divmod(int(duration_ms), unit_ms)
+            return f"{whole} {unit}" + (f" {rest // part_ms} {part}" if rest >= part_ms else "")
+    raise AssertionError

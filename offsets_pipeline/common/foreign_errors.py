@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 #: How an error of ``deltalake`` begins a line with the cause of the line before it.
 _CAUSE = re.compile(r"\s*\n\s*(?:\x1b\[\d*m)?\u21b3(?:\x1b\[\d*m)?\s*")
+#: What Spark says of a task whose Python process is gone.
+_WORKER_ENDED = "Python worker exited unexpectedly"
+#: What Python prints before the error of a task, which Spark reports as a text.
+_TRACEBACK = re.compile(r"\s*Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 
 
 def first_line(error: Exception) -> str:
@@ -26,6 +30,8 @@ def in_one_line(error: Exception) -> str:
     ours = raised_on_executor(error)
     if ours is not None:
         return str(ours)
+    if _is_of_ended_jvm(error):
+        return f"{type(error).__name__}: the JVM of Spark has ended, killed or out of memory; run the command again"
     lines = _lines(error) or [""]
     # Py4J writes its own line before the JVM's message
     message = next((line for line in lines if line.startswith(": ")), lines[0]).removeprefix(": ")
@@ -63,11 +69,17 @@ def may_pass(error: Exception) -> bool:
     ours = raised_on_executor(error)
     if ours is not None:
         return ours.retriable or isinstance(ours, CommitUnknown)
-    return not isinstance(error, ConnectionError)  # to the JVM: it is gone for good
+    return not _is_of_ended_jvm(error)
+
+
+def _is_of_ended_jvm(error: Exception) -> bool:
+    return isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
 
 
 def _lines(error: Exception) -> list[str]:
-    return _CAUSE.sub(": ", str(error)).strip().splitlines()
+    if _WORKER_ENDED in str(error):
+        return ["a Python process of a task has ended, killed or out of memory; another run may succeed"]
+    return _CAUSE.sub(": ", _TRACEBACK.sub(" ", str(error))).strip().splitlines()
 
 
 def _with_subclasses(kind: type[OffsetsError]) -> list[type[OffsetsError]]:

@@ -1,9 +1,12 @@
-"""Warnings on stderr, and warnings that do not repeat."""
+"""Warnings on stderr, warnings that do not repeat, and times of lines."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING
+
+from offsets_pipeline.common.clock import SystemClock, shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -11,8 +14,29 @@ if TYPE_CHECKING:
 
 def warn(text: str) -> None:
     """Write a warning to stderr and flush it."""
-    sys.stderr.write(f"offsets: warning: {text}\n")
+    sys.stderr.write(f"{line_time()}offsets: warning: {text}\n")
     sys.stderr.flush()
+
+
+def line_time() -> str:
+    """Return the time and a space if this process runs until a signal, else nothing: a line begins with it."""
+    return f"{shown_time(SystemClock().now_ms())} " if _LogLines.have_times else ""
+
+
+def set_line_times(*, are_on: bool) -> None:
+    """Begin each line of this process with its time, or no more; then records of Python's logging are warnings, too."""
+    _LogLines.have_times = are_on
+    if are_on:
+        logging.basicConfig(handlers=[_LogLines()])
+
+
+class _LogLines(logging.Handler):
+    """Writes records of Python's logging as warnings."""
+
+    have_times = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(self.format(record))
 
 
 class Warnings:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -17,9 +19,15 @@ from starlette.routing import Route
 
 from offsets_pipeline.common.foreign_errors import in_one_line
 from offsets_pipeline.connect.offset_management import OffsetManagement
-from offsets_pipeline.connect.request_bodies import offsets_of, settings_of
+from offsets_pipeline.connect.request_bodies import connector_of, offsets_of, settings_of
 from offsets_pipeline.connect.target_states import PAUSED, RUNNING, STOPPED
-from offsets_pipeline.errors import BadConnectRequest, CoordinatorNotAvailable, NoSuchConnector, OffsetsError
+from offsets_pipeline.errors import (
+    BadConnectRequest,
+    ConnectorExists,
+    CoordinatorNotAvailable,
+    NoSuchConnector,
+    OffsetsError,
+)
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.service.rest.guard import CLOSE
 
@@ -36,11 +44,29 @@ MAX_REQUEST_BYTES = 1_048_576
 #: As long as a worker waits.
 _TIMEOUT_MS = 90_000
 _BODY_SECONDS = 30.0
+#: Version of the worker whose interface this is: clients choose their requests by it.
+_VERSION = "4.2.0"
 _STATUS_CODES: Mapping[type[OffsetsError], int] = {
     NoSuchConnector: 404,
+    ConnectorExists: 409,
     BadConnectRequest: 400,
     CorruptRecord: 400,
     CoordinatorNotAvailable: 503,
+}
+#: Requests to plugins, tasks and loggers, which only a worker has.
+_OF_A_WORKER: Mapping[str, list[str]] = {
+    "/health": ["GET"],
+    "/connector-plugins": ["GET"],
+    "/connector-plugins/{plugin}/config": ["GET"],
+    "/connector-plugins/{plugin}/config/validate": ["PUT"],
+    "/connectors/{name}/restart": ["POST"],
+    "/connectors/{name}/tasks": ["GET"],
+    "/connectors/{name}/tasks/{task}/status": ["GET"],
+    "/connectors/{name}/tasks/{task}/restart": ["POST"],
+    "/connectors/{name}/topics": ["GET"],
+    "/connectors/{name}/topics/reset": ["PUT"],
+    "/admin/loggers": ["GET"],
+    "/admin/loggers/{logger}": ["GET", "PUT"],
 }
 
 
@@ -63,13 +89,15 @@ class ConnectService:
 
     def __init__(self, log: ConnectLog, worker_id: str, max_request_bytes: int = MAX_REQUEST_BYTES) -> None:
         self._management = OffsetManagement(log, _TIMEOUT_MS)
+        self._cluster_id = log.store.properties.cluster_id
         self._worker_id = worker_id
         self._max_request_bytes = max_request_bytes
         states = {"stop": (STOPPED, 204), "pause": (PAUSED, 202), "resume": (RUNNING, 202)}
         self.app = Starlette(
             routes=[
-                Route("/connectors", self._connectors, methods=["GET"]),
-                Route("/connectors/{name}", self._connector, methods=["GET"]),
+                Route("/", self._server_info, methods=["GET"]),
+                Route("/connectors", self._connectors, methods=["GET", "POST"]),
+                Route("/connectors/{name}", self._connector, methods=["GET", "DELETE"]),
                 Route("/connectors/{name}/config", self._config, methods=["GET", "PUT"]),
                 Route("/connectors/{name}/offsets", self._offsets, methods=["GET", "PATCH", "DELETE"]),
                 Route("/connectors/{name}/status", self._status, methods=["GET"]),
@@ -77,6 +105,7 @@ class ConnectService:
                     Route(f"/connectors/{{name}}/{name}", self._change(state, code), methods=["PUT"])
                     for name, (state, code) in states.items()
                 ),
+                *(Route(path, _needs_a_worker, methods=methods) for path, methods in _OF_A_WORKER.items()),
             ],
             exception_handlers={
                 HTTPException: _http_error,
@@ -87,7 +116,15 @@ class ConnectService:
         )
         self.app.router.redirect_slashes = False
 
+    async def _server_info(self, _: Request) -> Response:
+        info = {"version": _VERSION, "commit": "unknown", "kafka_cluster_id": self._cluster_id}
+        return json_response(info)
+
     async def _connectors(self, request: Request) -> Response:
+        if request.method == "POST":
+            name, settings, state = connector_of(await self._body(request), "the request")
+            put = partial(self._management.put_config, name, settings, state, allow_replace=False)
+            return _created((await run_in_threadpool(put))[1])
         expansions: dict[str, Callable[[str], object]] = {
             "info": self._management.info,
             "status": lambda connector: self._management.status(connector, self._worker_id),
@@ -98,11 +135,18 @@ class ConnectService:
             names = list(self._management.target_states())
             if "expand" not in request.query_params:
                 return names
-            return {name: {each: expansions[each](name) for each in wanted} for name in names}
+            expanded = {}
+            for name in names:
+                with suppress(NoSuchConnector):  # deleted since
+                    expanded[name] = {each: expansions[each](name) for each in wanted}
+            return expanded
 
         return json_response(await run_in_threadpool(found))
 
     async def _connector(self, request: Request) -> Response:
+        if request.method == "DELETE":
+            await run_in_threadpool(self._management.delete, _name(request))
+            return Response(status_code=204)
         return json_response(await run_in_threadpool(self._management.info, _name(request)))
 
     async def _config(self, request: Request) -> Response:
@@ -112,9 +156,7 @@ class ConnectService:
             return json_response(info["config"])
         settings = settings_of(await self._body(request), "the request")
         created, info = await run_in_threadpool(self._management.put_config, name, settings)
-        if not created:
-            return json_response(info)
-        return json_response(info, 201, {"Location": request.url.path.removesuffix("/config")})
+        return _created(info) if created else json_response(info)
 
     async def _offsets(self, request: Request) -> Response:
         name = _name(request)
@@ -157,6 +199,16 @@ class ConnectService:
 def _name(request: Request) -> str:
     """The name of the connector in the path, whose segments the guard has left encoded and found valid."""
     return unquote_to_bytes(request.path_params["name"]).decode()
+
+
+def _created(info: Mapping[str, Any]) -> Response:
+    """The answer to a request that has created a connector."""
+    return json_response(info, 201, {"Location": f"/connectors/{quote(info['name'], safe='')}"})
+
+
+async def _needs_a_worker(request: Request) -> Response:
+    message = f"{request.method} {request.url.path} needs a worker of Kafka Connect; this service runs no connectors"
+    return error_response(501, message)
 
 
 async def _http_error(_: Request, error: Exception) -> Response:

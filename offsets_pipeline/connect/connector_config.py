@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SOURCE = "source"
 _INT_MAX = 2**31 - 1
 #: The characters that Java trims.
-_BLANKS = "".join(map(chr, range(33)))
+BLANKS = "".join(map(chr, range(33)))
 _NULL = "Null value can not be supplied as the configuration value."
 
 #: `${provider:path:key}` or `${provider:key}`, which a worker's ConfigProvider resolves.
@@ -107,11 +107,17 @@ def config_of(log: ConnectLog, connector: str) -> dict[str, str] | None:
     return value.get("properties")
 
 
-def config_record(log: ConnectLog, config: Mapping[str, str]) -> Record:
-    """The record that gives a connector this configuration, in the form of `config.storage.topic`."""
-    connector = config["name"]
-    value = json.dumps({"properties": config}, ensure_ascii=False, separators=(",", ":")).encode()
-    return log.new_record(connector, _key(connector), value)
+def is_deleted(log: ConnectLog, connector: str) -> bool:
+    """Whether a connector was deleted, and has no configuration since, by the records that ``log`` has read."""
+    record = log.record(connector, _key(connector))
+    return record is not None and record.value is None
+
+
+def config_record(log: ConnectLog, connector: str, config: Mapping[str, str] | None) -> Record:
+    """The record that gives a connector this configuration, in the form of `config.storage.topic`; None deletes it."""
+    value = {"properties": config}
+    text = None if config is None else json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return log.new_record(connector, _key(connector), text)
 
 
 def _key(connector: str) -> bytes:
@@ -119,7 +125,7 @@ def _key(connector: str) -> bytes:
 
 
 def _wrong_name(connector: str) -> Iterator[str]:
-    name = connector.strip(_BLANKS)
+    name = connector.strip(BLANKS)
     if not name:
         yield "Invalid value  for configuration name: String may not be empty"
     controls = [str(ord(each)) for each in name if ord(each) < 32 or 127 <= ord(each) < 160]
@@ -131,7 +137,7 @@ def _wrong_name(connector: str) -> Iterator[str]:
 
 
 def _wrong_tasks_max(config: Mapping[str, str]) -> Iterator[str]:
-    text = config.get("tasks.max", "1").strip(_BLANKS)
+    text = config.get("tasks.max", "1").strip(BLANKS)
     if re.fullmatch(r"[+-]?\d{1,10}", text, re.ASCII) is None or not -_INT_MAX - 1 <= int(text) <= _INT_MAX:
         yield f"Invalid value {text} for configuration tasks.max: Not a number of type INT"
         yield "Invalid value null for configuration tasks.max: Value must be non-null"

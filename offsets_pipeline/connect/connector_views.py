@@ -50,16 +50,18 @@ CONNECT_VIEWS = {
                    coalesce(targets['state.v2'], targets['state']) AS target_state
             FROM (
                 SELECT connector AS name, count_if(record_type = 'task-status') AS task_count,
-                       max_by(value, age) FILTER (WHERE record_type = 'connector-config') AS config,
+                       max_by(value, age) FILTER (WHERE record_type = 'connector-config' AND value IS NOT NULL)
+                           AS config,
                        max_by(value, age) FILTER (WHERE record_type = 'connector-status') AS status,
                        max_by(value, age) FILTER (WHERE record_type = 'target-state') AS target,
-                       bool_or(record_type = 'offset') AS has_offsets
+                       bool_or(record_type = 'offset') AS has_offsets,
+                       bool_or(record_type = 'connector-config' AND value IS NULL) AS is_deleted
                 FROM (
                     SELECT *, {row}(record_timestamp IS NOT NULL, record_timestamp, record_offset) AS age
                     FROM (
                         SELECT connector, record_type, value, record_timestamp, record_offset FROM ({all}) a
-                        WHERE value IS NOT NULL AND record_type IN (
-                            'connector-config', 'connector-status', 'target-state', 'task-status'
+                        WHERE record_type = 'connector-config' OR value IS NOT NULL AND record_type IN (
+                            'connector-status', 'target-state', 'task-status'
                         )
                         UNION ALL
                         SELECT connector, 'offset' AS record_type, source_offset AS value, record_timestamp,
@@ -81,11 +83,11 @@ def connect_conditions(kinds: Sequence[TopicKind]) -> dict[str, str]:
     ``kinds`` are the kinds of topic of the store and of the stores beside it.
 
     A topic of configurations has all connectors. Without it a connector counts if it has a state or an offset. An owned
-    store has no worker: a connector's target state is its state.
+    store has no worker: a connector's target state is its state, and it exists from its first record to its deletion.
     """
-    knows_configs = TopicKind.CONNECT_CONFIGS in kinds
-    return {
-        "exists": "config IS NOT NULL" if knows_configs else "status IS NOT NULL OR has_offsets OR config IS NOT NULL",
-        "prefix": SINK_GROUP_PREFIX,
-        "is_owned": str(TopicKind.CONNECT in kinds),
-    }
+    exists = "status IS NOT NULL OR has_offsets"
+    if TopicKind.CONNECT in kinds:
+        exists = "NOT is_deleted"
+    elif TopicKind.CONNECT_CONFIGS in kinds:
+        exists = "config IS NOT NULL"
+    return {"exists": exists, "prefix": SINK_GROUP_PREFIX, "is_owned": str(TopicKind.CONNECT in kinds)}

@@ -12,13 +12,12 @@ import logging
 import threading
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from offsets_pipeline.connect.target_states import STOPPED, claim_of, target_state_of
+from offsets_pipeline.connect.target_states import claim_of, refuse_writes
 from offsets_pipeline.connect.target_table import FlushedOffsets
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED
 from offsets_pipeline.coordinator.requests import Outcome
 from offsets_pipeline.errors import (
     CommitUnknown,
-    ConnectorStopped,
     InvalidRequest,
     OffsetsError,
     OffsetsLost,
@@ -236,10 +235,7 @@ class ExactlyOnceTask:
 
     def _note(self) -> _Note:
         """Return the note in the store. Raises ConnectorStopped."""
-        if target_state_of(self._store.log, self._connector) == STOPPED:
-            raise ConnectorStopped(
-                f"cannot write as {self.application}: connector {self._connector} is STOPPED; resume it"
-            )
+        refuse_writes(self._store.log, self._connector, f"as {self.application}")
         record = self._store.log.record(self._connector, self._note_key())
         if record is None or record.value is None:
             return _Note()

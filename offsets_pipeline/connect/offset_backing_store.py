@@ -8,10 +8,10 @@ from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Self
 
 from offsets_pipeline.connect.connect_log import TIMEOUT_MS, ConnectLog
-from offsets_pipeline.connect.target_states import STOPPED, claim_of, target_state_of
+from offsets_pipeline.connect.target_states import claim_of, refuse_writes
 from offsets_pipeline.coordinator.appender import SHARED
 from offsets_pipeline.coordinator.requests import Outcome
-from offsets_pipeline.errors import ConnectorStopped, FlushInProgress, InvalidRequest, OffsetsError
+from offsets_pipeline.errors import FlushInProgress, InvalidRequest, OffsetsError
 from offsets_pipeline.semantics.connect_keys import (
     canonical_json,
     offset_key,
@@ -32,7 +32,19 @@ if TYPE_CHECKING:
 
 
 class OffsetBackingStore:
-    """Raw keys and values of offsets, in an owned store. Call `start` first, and `stop` at the end."""
+    """Raw keys and values of offsets, in an owned store. Call `start` first, and `stop` at the end.
+
+    >>> from offsets_pipeline import ConnectLog, OffsetBackingStore, OffsetStorageReader, OffsetStorageWriter
+    >>> ConnectLog.create("owned-connect", cluster_id="lab").properties.cluster_id
+    'lab'
+    >>> with OffsetBackingStore("owned-connect") as store:
+    ...     writer = OffsetStorageWriter(store, "files")
+    ...     writer.offset({"filename": "a.txt"}, {"position": 17})
+    ...     writer.begin_flush(), writer.do_flush().result()
+    ...     OffsetStorageReader(store, "files").offset({"filename": "a.txt"})
+    (True, None)
+    {'position': 17}
+    """
 
     def __init__(self, location: str | Path, clock: Clock | None = None) -> None:
         self._location = location
@@ -81,7 +93,8 @@ class OffsetBackingStore:
         """Append these values in one commit; None deletes. The result of the future is None, or the error.
 
         Raises CorruptRecord for a key or value of another form. The future fails with ConnectorStopped if a connector
-        is STOPPED, since its offsets may be altered, and with RequestTimedOut if the append did not begin in time.
+        is STOPPED, since its offsets may be altered, or was deleted, and with RequestTimedOut if the append did not
+        begin in time.
         """
         connectors = {key: _connector(key) for key in values}
         for value in values.values():
@@ -93,10 +106,7 @@ class OffsetBackingStore:
 
         def handler(_: int) -> Outcome[None]:
             for connector in set(connectors.values()):
-                if target_state_of(self.log, connector) == STOPPED:
-                    raise ConnectorStopped(
-                        f"cannot write offsets of connector {connector}: it is STOPPED; resume it, or alter its offsets"
-                    )
+                refuse_writes(self.log, connector, "offsets")
             return Outcome([self.log.new_record(connectors[key], key, value) for key, value in values.items()], None)
 
         claims = {claim_of(connector): SHARED for connector in connectors.values()}

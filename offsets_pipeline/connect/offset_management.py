@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 from offsets_pipeline.connect.connect_log import TIMEOUT_MS
 from offsets_pipeline.connect.connector_config import SOURCE, config_of, config_record, validated_config
 from offsets_pipeline.connect.connector_offsets import source_answer
-from offsets_pipeline.connect.target_states import STOPPED, claim_of, target_state_of, target_state_record
+from offsets_pipeline.connect.target_states import (
+    DESTROYED,
+    claim_of,
+    require_stopped,
+    target_state_of,
+    target_state_record,
+)
 from offsets_pipeline.coordinator.appender import EXCLUSIVE
 from offsets_pipeline.coordinator.requests import Outcome
-from offsets_pipeline.errors import BadConnectRequest, NoSuchConnector, StoreMismatch
+from offsets_pipeline.errors import BadConnectRequest, ConnectorExists, NoSuchConnector, StoreMismatch
 from offsets_pipeline.semantics.connect_keys import canonical_json, offset_key, offset_value
 
 if TYPE_CHECKING:
@@ -20,17 +26,13 @@ if TYPE_CHECKING:
     from offsets_pipeline.connect.connect_log import Answer, ConnectLog
     from offsets_pipeline.coordinator.owned_log import Record
 
-_ALTERED = "The offsets for this connector have been altered successfully"
-_RESET = "The offsets for this connector have been reset successfully"
-_NOTHING_GIVEN = "Partitions / offsets need to be provided for an alter offsets request"
-_NOT_STOPPED = (
-    "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the specified "
-    "connector by issuing a 'PUT' request to the '/connectors/{connector}/stop' endpoint"
-)
+ALTERED = "The offsets for this connector have been altered successfully"
+RESET = "The offsets for this connector have been reset successfully"
+NOTHING_GIVEN = "Partitions / offsets need to be provided for an alter offsets request"
 
 
 class OffsetManagement:
-    """Requests about connectors; a connector exists from its first record on.
+    """Requests about connectors; a connector exists from its first record on, a deleted one from its configuration on.
 
     Each method raises NoSuchConnector for an unknown connector, RequestTimedOut, CoordinatorNotAvailable. A request
     waits up to ``timeout_ms`` for its append.
@@ -42,7 +44,12 @@ class OffsetManagement:
 
     def target_states(self) -> dict[str, str]:
         """The target state of each connector, by name."""
-        return self._log.read(lambda: {name: target_state_of(self._log, name) for name in self._log.connectors()})
+
+        def found() -> dict[str, str]:
+            states = {name: target_state_of(self._log, name) for name in self._log.connectors()}
+            return {name: state for name, state in states.items() if state != DESTROYED}
+
+        return self._log.read(found)
 
     def offsets(self, connector: str) -> dict[str, Any]:
         """The answer to `GET /connectors/{connector}/offsets`, in any state."""
@@ -59,17 +66,32 @@ class OffsetManagement:
         connector_state = {"state": state, "worker_id": worker_id}
         return {"name": connector, "connector": connector_state, "tasks": [], "type": SOURCE}
 
-    def put_config(self, connector: str, settings: Mapping[str, str | None]) -> tuple[bool, dict[str, Any]]:
-        """Create or configure a connector, as `PUT /connectors/{connector}/config`.
+    def put_config(
+        self,
+        connector: str,
+        settings: Mapping[str, str | None],
+        target_state: str | None = None,
+        *,
+        allow_replace: bool = True,
+    ) -> tuple[bool, dict[str, Any]]:
+        """Create or configure a connector, as `PUT /connectors/{connector}/config`, or as `POST /connectors`.
 
-        Returns whether this is its first configuration, and the answer. Idempotent. Raises BadConnectRequest for wrong
-        settings, and for secrets in clear text.
+        Returns whether this is its first configuration, and the answer. Idempotent. A ``target_state`` other than None
+        is set, too.
+
+        Raises BadConnectRequest for wrong settings, and for secrets in clear text; ConnectorExists if the connector has
+        a configuration and ``allow_replace`` is false.
         """
         config = validated_config(connector, settings)
 
         def handler(_: int) -> Outcome[bool]:
             known = config_of(self._log, connector)
-            return Outcome([] if known == config else [config_record(self._log, config)], known is None)
+            if known is not None and not allow_replace:
+                raise ConnectorExists(f"Connector {connector} already exists")
+            records = [] if target_state is None else [target_state_record(self._log, connector, target_state)]
+            if known != config:
+                records.append(config_record(self._log, connector, config))
+            return Outcome(records, known is None)
 
         created = bool(self._call(f"the configuration of connector {connector}", connector, handler))
         return created, _info(connector, config)
@@ -84,6 +106,19 @@ class OffsetManagement:
 
         self._call(f"the state {state} of connector {connector}", connector, handler)
 
+    def delete(self, connector: str) -> None:
+        """Delete configuration and target state of a connector, as `DELETE /connectors/{connector}`.
+
+        Its offsets stay: a connector that is created with the same name resumes at them. Its tasks write no more.
+        """
+
+        def handler(_: int) -> Outcome[None]:
+            self._require(connector)
+            deleted = config_record(self._log, connector, None), target_state_record(self._log, connector, None)
+            return Outcome(list(deleted), None)
+
+        self._call(f"the deletion of connector {connector}", connector, handler)
+
     def alter(self, connector: str, offsets: Iterable[Mapping[str, Any]], *, creates: bool = False) -> str:
         """Add and replace offsets as `PATCH` does; returns Connect's message. An offset of None deletes one.
 
@@ -96,8 +131,8 @@ class OffsetManagement:
 
         def handler(_: int) -> Outcome[str]:
             if not wanted:
-                raise BadConnectRequest(_NOTHING_GIVEN)
-            if not creates or self._exists(connector):
+                raise BadConnectRequest(NOTHING_GIVEN)
+            if not (creates and self._is_new(connector)):
                 self._require_stopped(connector)
             known = {each.source_partition: each for each in self._log.offsets(connector)}
             records: list[Record] = []
@@ -108,7 +143,7 @@ class OffsetManagement:
                 else:
                     key = offset_key(connector, json.loads(partition))
                     records.append(self._log.new_record(connector, key, offset_value(offset)))
-            return Outcome(records, _ALTERED)
+            return Outcome(records, ALTERED)
 
         return str(self._call(f"an alteration of offsets of connector {connector}", connector, handler))
 
@@ -121,7 +156,7 @@ class OffsetManagement:
         def handler(_: int) -> Outcome[str]:
             self._require_stopped(connector)
             keys = [key.encode() for each in self._log.offsets(connector) for key in each.raw_keys]
-            return Outcome([self._log.new_record(connector, key, None) for key in keys], _RESET)
+            return Outcome([self._log.new_record(connector, key, None) for key in keys], RESET)
 
         return str(self._call(f"a reset of offsets of connector {connector}", connector, handler))
 
@@ -135,17 +170,16 @@ class OffsetManagement:
     def _call(self, what: str, connector: str, handler: Callable[[int], Outcome[Any]]) -> Any:  # noqa: ANN401
         return self._log.submit(what, handler, {claim_of(connector): EXCLUSIVE}, self._timeout_ms).result()
 
-    def _exists(self, connector: str) -> bool:
-        return next(self._log.records(connector), None) is not None
+    def _is_new(self, connector: str) -> bool:
+        return next(self._log.records(connector), None) is None
 
     def _require(self, connector: str, otherwise: str | None = None) -> None:
-        if not self._exists(connector):
+        if self._is_new(connector) or target_state_of(self._log, connector) == DESTROYED:
             raise NoSuchConnector(otherwise or f"Connector {connector} not found")
 
     def _require_stopped(self, connector: str) -> None:
         self._require(connector)
-        if target_state_of(self._log, connector) != STOPPED:
-            raise BadConnectRequest(_NOT_STOPPED.format(connector=connector))
+        require_stopped(connector, target_state_of(self._log, connector))
 
 
 def _info(connector: str, config: dict[str, str] | None) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from offsets_pipeline.common.input_text import parse_json
+from offsets_pipeline.connect.connector_config import BLANKS
+from offsets_pipeline.connect.target_states import PAUSED, RUNNING, STOPPED
 from offsets_pipeline.errors import BadConnectRequest
 
 #: Levels of arrays and objects in a body.
@@ -32,7 +34,30 @@ def settings_of(text: str, what: str) -> dict[str, str | None]:
 
     ``what`` names the text in errors. Raises BadConnectRequest.
     """
+    return _settings(_parsed(text, what, numbers_as_text=True), what)
+
+
+def connector_of(text: str, what: str) -> tuple[str, dict[str, str | None], str | None]:
+    """Name, settings and target state of a new connector; None: no target state is given. The name is trimmed.
+
+    ``what`` names the text in errors. Raises BadConnectRequest.
+    """
     document = _parsed(text, what, numbers_as_text=True)
+    given = document if isinstance(document, dict) else {}
+    name, initial = given.get("name"), given.get("initial_state")
+    state = None if initial is None else str(initial).upper()
+    if (
+        not given.keys() <= {"name", "config", "initial_state"}
+        or not isinstance(name, str | None)
+        or state not in {None, RUNNING, PAUSED, STOPPED}
+    ):
+        raise BadConnectRequest(
+            f'{what} does not hold a connector: write {{"name": "...", "config": {{...}}, "initial_state": "STOPPED"}}'
+        )
+    return (name or "").strip(BLANKS), _settings(given.get("config"), f"config of {what}"), state
+
+
+def _settings(document: object, what: str) -> dict[str, str | None]:
     if not isinstance(document, dict) or not all(isinstance(value, str | bool | None) for value in document.values()):
         raise BadConnectRequest(f'{what} does not hold settings: write {{"connector.class": "...", "name": "value"}}')
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in document.items()}

@@ -1,9 +1,12 @@
-"""Target states of connectors in an owned log: STOPPED, PAUSED, or RUNNING (R32)."""
+"""Target states of connectors in an owned log: STOPPED, PAUSED, RUNNING, or DESTROYED once deleted (R32)."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
+
+from offsets_pipeline.connect.connector_config import is_deleted
+from offsets_pipeline.errors import BadConnectRequest, ConnectorStopped
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.connect.connect_log import ConnectLog
     from offsets_pipeline.coordinator.owned_log import Record
 
-RUNNING, PAUSED, STOPPED = "RUNNING", "PAUSED", "STOPPED"
+RUNNING, PAUSED, STOPPED, DESTROYED = "RUNNING", "PAUSED", "STOPPED", "DESTROYED"
 _STARTED = "STARTED"  # Connect's name of the target state of a running connector
 #: As a worker writes it: one before 3.5 takes a stopped connector for a paused one.
 _VALUES = {
@@ -19,6 +22,7 @@ _VALUES = {
     PAUSED: {"state": PAUSED, "state.v2": PAUSED},
     STOPPED: {"state": PAUSED, "state.v2": STOPPED},
 }
+_NO_WRITES = {STOPPED: "is STOPPED; resume it", DESTROYED: "was deleted; configure it again"}
 
 
 def claim_of(connector: str) -> tuple[str, Hashable]:
@@ -36,14 +40,33 @@ def state_of(value: Mapping[str, str | None] | None) -> str:
 
 
 def target_state_of(log: ConnectLog, connector: str) -> str:
-    """Return the target state of a connector by the records that ``log`` has read."""
+    """Return the target state of a connector by the records that ``log`` has read; DESTROYED if it was deleted."""
+    if is_deleted(log, connector):
+        return DESTROYED
     record = log.record(connector, _key(connector))
     return state_of(None if record is None or record.value is None else json.loads(record.value))
 
 
-def target_state_record(log: ConnectLog, connector: str, state: str) -> Record:
-    """Return the record that gives a connector this target state."""
-    return log.new_record(connector, _key(connector), json.dumps(_VALUES[state], separators=(",", ":")).encode())
+def refuse_writes(log: ConnectLog, connector: str, what: str) -> None:
+    """Raise ConnectorStopped if the tasks of a connector must not write ``what``: it is STOPPED, or was deleted."""
+    state = target_state_of(log, connector)
+    if state in _NO_WRITES:
+        raise ConnectorStopped(f"cannot write {what}: connector {connector} {_NO_WRITES[state]}")
+
+
+def require_stopped(connector: str, state: str | None) -> None:
+    """Raise BadConnectRequest, with Connect's message, unless a connector whose offsets are to change is STOPPED."""
+    if state != STOPPED:
+        raise BadConnectRequest(
+            "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the "
+            f"specified connector by issuing a 'PUT' request to the '/connectors/{connector}/stop' endpoint"
+        )
+
+
+def target_state_record(log: ConnectLog, connector: str, state: str | None) -> Record:
+    """Return the record that gives a connector this target state; None deletes the state."""
+    value = None if state is None else json.dumps(_VALUES[state], separators=(",", ":")).encode()
+    return log.new_record(connector, _key(connector), value)
 
 
 def _key(connector: str) -> bytes:

@@ -78,6 +78,12 @@ class Coordinator:
 
     Such a call may raise NotCoordinator and CoordinatorLoadInProgress (R28), InvalidGroupId, CoordinatorNotAvailable. A
     call that appends may also raise RequestTimedOut.
+
+        >>> from offsets_pipeline import Coordinator, OwnedStore
+        >>> with Coordinator.open(OwnedStore.create("owned", 50)) as coordinator:
+        ...     coordinator.commit_offsets("billing", {("orders", 0): 42})
+        ...     coordinator.fetch_offsets("billing")["orders", 0].offset
+        42
     """
 
     def __init__(self, store: OwnedStore, settings: Settings, clock: Clock) -> None:
@@ -115,7 +121,8 @@ class Coordinator:
         partitions every `offsets_retention_check_interval_ms`. Open the coordinator after a fork, never before it.
 
         ``metrics_port`` serves metrics for Prometheus at this port of 127.0.0.1, or at this host and port, until
-        `close` (docs/metrics.md). Port 0 takes a free port; the property `metrics_port` has its number.
+        `close` (docs/metrics.md). Port 0 takes a free port; the property `metrics_port` has its number. Any port needs
+        the extra `serve`.
 
         Raises NoSuchStore, NotAStore, NotCoordinator (a mirrored store), UnsafeStorage, UnsupportedTable (only Spark
         can read the log), MetricsUnavailable if the port cannot be bound.
@@ -123,8 +130,8 @@ class Coordinator:
         opened = store if isinstance(store, OwnedStore) else OwnedStore.open(store)
         coordinator = cls(opened, settings or Settings(), clock or SystemClock())
         if metrics_port is not None:
-            # imported for a port alone: the HTTP server takes 7 MiB
-            from offsets_pipeline.service.metrics.exposition import registry_of, serve_metrics  # noqa: PLC0415
+            from offsets_pipeline.service.metrics.exposition import registry_of  # noqa: PLC0415 - for a port alone
+            from offsets_pipeline.service.metrics.metrics_server import serve_metrics  # noqa: PLC0415 - the same
 
             host, port = ("127.0.0.1", metrics_port) if isinstance(metrics_port, int) else metrics_port
             registry = registry_of(lambda: coordinator.gauges().values())

@@ -15,10 +15,10 @@ from offsets_pipeline.errors import LogMovedOn, NoSuchStore, NoSuchTable, Unsupp
 from offsets_pipeline.semantics.log_row import in_log_order, of_partitions
 from offsets_pipeline.store.delta.data_file import APPLICATION, FAST, DataFile
 from offsets_pipeline.store.delta.properties import require_format
-from offsets_pipeline.store.delta.protocol import UNDO, changes_rules, takes_rows
+from offsets_pipeline.store.delta.protocol import UNDO, changes_rules, info_of, takes_rows
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
 from offsets_pipeline.store.delta.snapshot import KnownVersion
-from offsets_pipeline.store.delta.storage import beside
+from offsets_pipeline.store.delta.storage import Winners, beside
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.log.log_scan import LogScan
 
@@ -92,6 +92,7 @@ class OwnedLog:
         self._table = TableFolder(f"{folder}/{LOG.name}", LOG)
         self._folder = self._table.folder
         self._source = source
+        self._winners = Winners(source)
         self._known = _NOT_READ
         self.number = -1
         self.ends = [0] * offsets_partitions
@@ -158,9 +159,9 @@ class OwnedLog:
     def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:
         """Wait briefly for this process's turn to append. It saves lost races; correctness does not need it.
 
-        ``meanwhile`` is called repeatedly during the wait.
+        ``meanwhile`` is called repeatedly during the wait, and catches up.
         """
-        return self._table.storage.turn(meanwhile)
+        return self._table.storage.turn(meanwhile, self._winners)
 
     def prepare(self, records: Sequence[Record], now_ms: int, *, is_of_its_partitions: bool = False) -> PreparedAppend:
         """Assign record offsets to records: without gaps, from the end of each log partition (R2).
@@ -207,7 +208,6 @@ class OwnedLog:
         Raises WriteConflict if another writer committed first or the store was replaced, StorageFailed if nothing was
         committed, CommitUnknown if the storage failed and the commit may be there.
         """
-        file = self._table.write_file(append.rows, compression=self._compression, few_rows=True)
         number = append.number
 
         def behind(commit: Commit) -> dict[str, int] | None:
@@ -217,7 +217,15 @@ class OwnedLog:
             number = max([number, *(1 + each for each in _transactions(commit.actions))])
             return {APPLICATION: number}
 
-        return self._table.append_next(file, append.known, {APPLICATION: number}, behind, durable=durable)
+        return self._table.append_next(
+            append.rows,
+            append.known,
+            {APPLICATION: number},
+            behind,
+            writer=self._source,
+            compression=self._compression,
+            durable=durable,
+        )
 
     def accept(self, append: PreparedAppend, commits: Sequence[Commit]) -> Iterator[pa.Table]:
         """Advance to the commits that `write` returned. Yields their rows as `catch_up` does, unless that has."""
@@ -240,6 +248,7 @@ class OwnedLog:
         """Go on to the next version, whose commit appended these rows."""
         self._known = KnownVersion(self._known.table_id, self.version + 1, text)
         self.number = max([self.number, *_transactions(actions)])
+        self._winners.note(info_of(actions).get("userMetadata", ""))
         if rows.num_rows:
             self._note_ends(rows)
             self.producers.replay(rows)

@@ -8,13 +8,19 @@ from pathlib import Path
 from offsets_pipeline.errors import NotAStore, NotCoordinator, StoreMismatch
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.filesystems import arrow_folder
 from offsets_pipeline.store.delta.properties import OWNED, SCHEMA_PREFIX, StoreProperties
 from offsets_pipeline.store.delta.store_folder import create_tables, properties_of
 
 
 @dataclass(frozen=True)
 class OwnedStore:
-    """An existing owned store: its folder or URI, and its fixed properties."""
+    """An existing owned store: its folder or URI, and its fixed properties.
+
+    >>> from offsets_pipeline import OwnedStore
+    >>> OwnedStore.create("owned", 50).partition_for("billing")
+    9
+    """
 
     location: str
     properties: StoreProperties
@@ -24,8 +30,12 @@ class OwnedStore:
         return partition_for(group_id, self.properties.offsets_partitions)
 
     @classmethod
-    def open(cls, location: str | Path, topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS) -> OwnedStore:
-        """Open the owned store at a folder.
+    def open(
+        cls, location: str | Path, topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS, *others: TopicKind
+    ) -> OwnedStore:
+        """Open the owned store at a folder, whose log is of one of these kinds.
+
+        The folder of a schema is `Store.open(spark, "schema:NAME").folder()`.
 
         Raises NoSuchStore if the folder does not exist, NotAStore if it holds something else, NotCoordinator for a
         mirrored store (R4), StoreMismatch for an owned store with another kind of log.
@@ -35,9 +45,10 @@ class OwnedStore:
         if properties.kind != OWNED:
             raise NotCoordinator(
                 f"cannot write to {folder}: in a {properties.kind} store only the broker writes (R4); "
-                "create an owned store in another folder"
+                "create an owned store in another folder, or change the cluster's groups: delete-group, delete-offsets "
+                "and reset-offsets take --bootstrap-server"
             )
-        properties.require_topic_kind(folder, topic_kind)
+        properties.require_topic_kind(folder, topic_kind, *others)
         return cls(folder, properties)
 
     @classmethod
@@ -73,6 +84,8 @@ def _folder(location: str | Path) -> str:
     text = str(location)
     if text.startswith(SCHEMA_PREFIX):
         raise NotAStore(
-            f"cannot open store {text}: a coordinator does not read Spark's catalog; name the folder of the store"
+            f"cannot open store {text}: a coordinator does not read Spark's catalog; name the folder of its tables: "
+            f'Store.open(spark, "{text}").folder()'
         )
-    return text.rstrip("/") if "://" in text else str(Path(text).resolve())
+    folder = arrow_folder(text)
+    return folder.rstrip("/") if "://" in folder else str(Path(folder).resolve())

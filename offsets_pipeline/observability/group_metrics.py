@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples
+from offsets_pipeline.questions.lag.commit_windows import MANY_GROUPS
+from offsets_pipeline.questions.lag.consumer_status import LATE_SECONDS, PartitionStatus
 from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
-from offsets_pipeline.questions.lag.lag_rows import offsets_of, topics_of, total_lag
+from offsets_pipeline.questions.lag.lag_rows import group_lags, offsets_of, topics_of, total_lag
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.answer_time import answer_time
 from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.retention_forecast import next_expiries
 from offsets_pipeline.semantics.group_description import STABLE
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config.sections import LagSettings
     from offsets_pipeline.questions.lag.lag_rows import LagRow
+    from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.service.metrics.metric_families import Values
@@ -35,7 +40,7 @@ class GroupMetrics:
     """Computes the metrics of groups with each `count`.
 
     Groups have metrics if `metrics_groups` matches, in the order of their names, as long as no metric has more than
-    `metrics_max_series` series. Share groups have none.
+    `metrics_max_series` series. Share groups have no offsets, and so only metrics of the group.
     """
 
     def __init__(
@@ -43,11 +48,13 @@ class GroupMetrics:
         reader: Callable[[], StateReader],
         samples: TableFolder,
         settings: LagSettings,
+        retention_ms: Callable[[StateReader], int],
         clock: Clock,
         warn: Callable[[str], None],
     ) -> None:
-        """``samples`` is the table `topic_offsets` of the store."""
+        """``samples`` is the table `topic_offsets` of the store. ``retention_ms``: so long are its offsets retained."""
         self._reader = reader
+        self._retention_ms = retention_ms
         self._samples = samples
         self._settings = settings
         self._pattern = re.compile(settings.metrics_groups)
@@ -72,7 +79,14 @@ class GroupMetrics:
             "offsets_data_timestamp_seconds": min(time.data_ms.values(), default=self._clock.now_ms()) / _MS_OF_SECOND,
             "offsets_positions_timestamp_seconds": source.until_ms and source.until_ms / _MS_OF_SECOND,
             "offsets_groups_without_metrics": self._left_out,
+            "offsets_group_partitions": self._bad_partitions(reader, groups, rows, time, source),
+            "offsets_group_next_expiry_timestamp_seconds": {
+                (cluster, name): each.at_ms / _MS_OF_SECOND
+                for name, each in next_expiries(reader, self._retention_ms(reader)).items()
+                if name in groups and each.at_ms is not None
+            },
             **_of_groups(groups),
+            **_of_epochs(reader, groups),
             **_of_commits(cluster, groups, committed),
             **_of_lag(cluster, rows),
             **(_of_partitions(cluster, rows, committed) if self._settings.metrics_partitions else {}),
@@ -81,7 +95,7 @@ class GroupMetrics:
     def _chosen(self, described: Mapping[str, GroupAnswer]) -> dict[str, GroupAnswer]:
         """The groups that have metrics; warns when the number of others changes."""
         matching = {
-            name: group for name, group in described.items() if group.answers_offsets and self._pattern.fullmatch(name)
+            name: group for name, group in described.items() if not group.misplaced and self._pattern.fullmatch(name)
         }
         chosen: dict[str, GroupAnswer] = {}
         series = 0
@@ -100,6 +114,37 @@ class GroupMetrics:
             )
         self._left_out = left_out
         return chosen
+
+    def _bad_partitions(
+        self,
+        reader: StateReader,
+        groups: Mapping[str, GroupAnswer],
+        rows: Collection[LagRow],
+        time: AnswerTime,
+        source: SampledPositions,
+    ) -> dict[tuple[str, ...], int]:
+        """Partitions by status, of the groups that are behind for longest: a status needs commits of the log."""
+        seconds = {each.group: each.max_lag_seconds for each in group_lags(groups, rows) if each.lag}
+        late = [name for name, each in seconds.items() if each is None or each > LATE_SECONDS]
+        late.sort(key=lambda name: -(seconds[name] or 0))
+        of_late = {name: groups[name] for name in late[:MANY_GROUPS]}
+        judged = lag_of_groups(reader, of_late, time, source, self._settings.window_commits)
+        return Counter(
+            (reader.cluster, row.group, row.status)
+            for row in judged
+            if row.status not in (None, PartitionStatus.OK, PartitionStatus.UNKNOWN)
+        )
+
+
+def _of_epochs(reader: StateReader, groups: Mapping[str, GroupAnswer]) -> Values:
+    rows = reader.current.newest(DESCRIBED, ("log_partition", "group_id", "generation", "group_epoch")).to_pylist()
+    return {
+        "offsets_group_epoch": {
+            (reader.cluster, row["group_id"]): row["generation"] if row["group_epoch"] is None else row["group_epoch"]
+            for row in rows
+            if row["group_id"] in groups and groups[row["group_id"]].log_partition == row["log_partition"]
+        }
+    }
 
 
 def _of_groups(groups: Mapping[str, GroupAnswer]) -> Values:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -23,6 +23,22 @@ if TYPE_CHECKING:
 
 MS_PER_MINUTE = 60_000
 _AT_ONCE = -(2**63)
+#: Explains the numbers of rules to a user.
+RULES = "R18: what may expire. R20: what stays. R21: which groups go. (docs/semantics.md)"
+
+
+@dataclass(frozen=True)
+class Retention:
+    """The coordinator's `offsets.retention.minutes` and `offsets.retention.check.interval.ms`, in milliseconds.
+
+    The defaults are Kafka's. ``is_known``: the values are the coordinator's. ``read_at_ms``: when `follow` first read
+    them from the brokers; None if it did not. Equal values are equal, whenever they were read.
+    """
+
+    retention_ms: int = 10_080 * MS_PER_MINUTE
+    check_interval_ms: int = 600_000
+    is_known: bool = False
+    read_at_ms: int | None = field(default=None, compare=False)
 
 
 class Rule(Enum):

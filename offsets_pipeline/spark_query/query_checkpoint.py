@@ -23,6 +23,7 @@ from offsets_pipeline.common.input_text import parse_json
 from offsets_pipeline.errors import MalformedFile, NoSuchCheckpoint
 from offsets_pipeline.spark_query.kafka_source_offsets import CompletedBatch, parse_kafka_offsets
 from offsets_pipeline.store.delta.filesystems import arrow_folder, open_path
+from offsets_pipeline.store.delta.s3_errors import cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,9 +64,8 @@ def read_checkpoint(location: str) -> QueryCheckpoint:
     try:
         return _Folder(location).read()
     except (OSError, pa.ArrowException) as error:
-        raise NoSuchCheckpoint(
-            f"cannot read checkpoint {location}: {first_line(error)}; check the path and your permissions"
-        ) from error
+        said = cause(location, error, "check the path and your permissions")
+        raise NoSuchCheckpoint(f"cannot read checkpoint {location}: {said}") from error
 
 
 class _Folder:

@@ -13,16 +13,16 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from offsets_pipeline.common.config.sections import AUTO_MEMORY
-from offsets_pipeline.errors import JarsMissing, JavaMissing
+from offsets_pipeline.errors import CatalogMissing, JarsMissing, JavaMissing, NotOnConnect
 from offsets_pipeline.store.delta import s3_access
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ _SMALL_LOCAL_CONF: Mapping[str, str] = {
     "-XX:TieredStopAtLevel=1",
 }
 _HEAP, _SMALL_HEAP = "2g", "512m"  # Spark refuses less than 450 MB
+# Hadoop's options as this module set them last: others are the user's.
+_set_by_program: dict[str, str] = {}
 
 
 def build_session(
@@ -90,23 +92,19 @@ def build_session(
         JavaMissing: there is no Java, or one older than Spark needs.
     """
     extra = dict(extra_conf or {})
-    if SparkSession.getActiveSession() is not None:
-        # Do not use the active session: after a stream has run in this process, that is its last batch's session.
-        running = SparkSession.builder.getOrCreate()
-        started_with = running.sparkContext.getConf()
-        for key, value in s3_access.hadoop_options().items():
-            if not started_with.contains(f"spark.hadoop.{key}") and running.conf.get(key, None) is None:
-                running.conf.set(key, value)
+    running = _running_session()
+    if running is not None:
         for key, value in extra.items():
             running.conf.set(key, value)
-        return _with_environment(running)
+        return _with_tasks_set_up(running)
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if _is_of_connect(settings):
+        return _connected(settings, extra)
     builder = SparkSession.builder.appName(app_name)
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started the JVM, then this process
         conf = _program_conf(settings)
         given = _given_to_spark_submit()
+        master = given.get("spark.master", "")
     else:
         check_java()
         master = settings.spark.master
@@ -119,25 +117,105 @@ def build_session(
             conf |= _SMALL_LOCAL_CONF if is_small else _LOCAL_CONF
         if not _is_installed("delta-spark_*.jar"):
             conf["spark.jars.packages"] = _delta_package()
-        given = set()
+        given = {}
+    if master.startswith("local"):  # a cluster's machines have a Python of their own
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     for key, value in ({k: v for k, v in conf.items() if k not in given} | extra).items():
         builder = builder.config(key, value)
     with _without_noise():
-        return _with_environment(builder.getOrCreate())
+        return _with_tasks_set_up(builder.getOrCreate())
 
 
-def _with_environment(session: SparkSession) -> SparkSession:
-    """Give Python tasks the variables of this process that open files on S3."""
+def on_connect(session: SparkSession) -> bool:
+    """Whether the session is of a Spark Connect server, which has no JVM and no context here."""
+    return getattr(session, "sparkContext", None) is None
+
+
+def require_context(session: SparkSession, what: str) -> None:
+    """Check that the session has a context of its own, whose queries call functions of this process.
+
+    Raises:
+        NotOnConnect: it is of a Spark Connect server.
+    """
+    if on_connect(session):
+        raise NotOnConnect(
+            f"{what} is a stream of this process, which a Spark Connect server cannot call; run it by spark-submit "
+            "or with another master (setting [spark] master)"
+        )
+
+
+def require_lasting_catalog(session: SparkSession, schema: str, what: str) -> None:
+    """Check that the catalog of a schema outlives the session. A server's does, as long as the server runs.
+
+    Raises:
+        CatalogMissing: it is in the memory of this process.
+    """
+    of_spark = "." not in schema or schema.startswith("spark_catalog.")
+    if of_spark and not on_connect(session) and session.conf.get("spark.sql.catalogImplementation") == "in-memory":
+        raise CatalogMissing(
+            f"cannot {what}: this session's catalog ends with the session; configure a persistent one, such as "
+            "spark.sql.catalogImplementation=hive in SPARK_CONF_DIR or for spark-submit"
+        )
+
+
+def _is_of_connect(settings: Settings) -> bool:
+    return bool(os.environ.get("SPARK_REMOTE")) or settings.spark.master.startswith("sc://")
+
+
+def _connected(settings: Settings, extra: Mapping[str, str]) -> SparkSession:
+    """A session on a Spark Connect server, whose JARs and options are its own but for those that a session may set."""
+    builder = SparkSession.builder
+    if not os.environ.get("SPARK_REMOTE"):
+        builder = builder.remote(settings.spark.master)
+    session = builder.getOrCreate()
+    shuffles = {"spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions)}
+    for key, value in {**_WORK_CONF, **shuffles, **extra}.items():
+        session.conf.set(key, value)
+    return _with_tasks_set_up(session)
+
+
+def _running_session() -> SparkSession | None:
+    """The session of this process.
+
+    It need not be the active one: after a stream has run here, that is its last batch's, and other threads have none.
+    """
+    found = SparkSession._instantiatedSession  # noqa: SLF001 (the builder would first set options)
+    return None if found is None or found.sparkContext._jsc is None else found  # noqa: SLF001 (None: stopped)
+
+
+def _set_up_hadoop(session: SparkSession) -> None:
+    """Set Hadoop's options for S3 as the variables of now ask for; one that spark-submit or a user has set stays."""
+    started_with = {} if on_connect(session) else dict(session.sparkContext.getConf().getAll())
+    for key, value in {**s3_access.hadoop_options(), **s3_access.hadoop_keys()}.items():
+        present = session.conf.get(key, None) or started_with.get(f"spark.hadoop.{key}", None)
+        if present in (None, _set_by_program.get(key)):
+            session.conf.set(key, value)
+            _set_by_program[key] = value
+
+
+def _with_tasks_set_up(session: SparkSession) -> SparkSession:
+    """Give tasks what opens files on S3, the JVM's and Python's, and streaming sources Spark's files.
+
+    The driver's part of a Python source looks for the modules of --py-files in this subfolder, which Spark never fills.
+    """
+    _set_up_hadoop(session)
+    if on_connect(session):  # the tasks' variables and files are the server's
+        return session
     session.sparkContext.environment.update(s3_access.task_environment())
+    with suppress(FileExistsError):
+        Path(SparkFiles.getRootDirectory(), "streaming_job").symlink_to(".")
     return session
 
 
-def check_s3() -> None:
-    """Check that Spark can open `s3://`: before its start its JARs, else its class path.
+def check_s3(settings: Settings) -> None:
+    """Check that Spark can open `s3://`: before its start its JARs, else its class path; not those of a server.
 
     Raises:
         JarsMissing: Spark has no S3A.
     """
+    if _is_of_connect(settings):
+        return
     if "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._jvm is not None:  # noqa: SLF001 (is there a JVM?)
         SparkContext._ensure_initialized()  # noqa: SLF001 (connects to the JVM of spark-submit)
         jvm: Any = SparkContext._jvm  # noqa: SLF001
@@ -189,11 +267,13 @@ def _java_version(java: Path) -> int | None:
 def _program_conf(settings: Settings) -> dict[str, str]:
     warehouse = tempfile.mkdtemp(prefix="offsets-warehouse-")
     atexit.register(shutil.rmtree, warehouse, ignore_errors=True)
+    hadoop = s3_access.hadoop_options()
+    _set_by_program.update(hadoop)
     return {
         **DELTA_CONF,
         **_QUIET_CONF,
         **_WORK_CONF,
-        **{f"spark.hadoop.{key}": value for key, value in s3_access.hadoop_options().items()},
+        **{f"spark.hadoop.{key}": value for key, value in hadoop.items()},
         "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
         # Without this option Spark creates an empty folder in the working directory.
         "spark.sql.warehouse.dir": warehouse,
@@ -240,9 +320,9 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-def _given_to_spark_submit() -> set[str]:
+def _given_to_spark_submit() -> dict[str, str]:
     SparkContext._ensure_initialized()  # noqa: SLF001 (connects to the JVM; before that SparkConf is empty)
-    return {key for key, _ in SparkConf().getAll()}
+    return dict(SparkConf().getAll())
 
 
 def _is_installed(jar: str) -> bool:

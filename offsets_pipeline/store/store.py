@@ -8,9 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from delta.tables import DeltaTable
 from pyspark import inheritable_thread_target
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
@@ -32,7 +31,7 @@ from offsets_pipeline.store.delta.properties import (
 )
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import LATER_TABLES, LOG, TABLE_BY_NAME, Table, catalog_name, tables_of
-from offsets_pipeline.store.delta.store_folder import are_in_use, create_tables, properties_of, set_properties
+from offsets_pipeline.store.delta.store_folder import are_in_use, create_tables, log_of, set_properties
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.retention import Retention
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
     #: A Spark session, or a function that returns it and starts it if it is not running.
@@ -60,6 +60,7 @@ __all__ = [
 ]
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_PLACE = re.compile(r"(?:([^:/]+):)?(?://([^/]*))?(/.*)", re.DOTALL)
 # Delta's errors while another process creates the table: its folder exists, and its first commit is not visible yet.
 _BEING_CREATED = (
     "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
@@ -101,14 +102,21 @@ class Store:
         """
         location = normalised(location)
         if not location.startswith(SCHEMA_PREFIX):
-            return cls(spark, location, properties_of(arrow_folder(location)))
+            found = log_of(arrow_folder(location)).properties
+            if IN_SCHEMA in found:
+                raise NotAStore(
+                    f"cannot open store {location} by its folder: its tables are a schema's; name schema:NAME"
+                )
+            return cls(spark, location, StoreProperties.from_table_properties(found, arrow_folder(location)))
         try:
-            log = _in_catalog(session_of(spark), location, LOG.name)
+            folder = _folder_in_catalog(session_of(spark), location, LOG.name)
         except AnalysisException:
             if _has_no_store_yet(session_of(spark), location):
-                raise NoSuchStore(f"no store at {location}; ingest a log into it first, or check its name") from None
+                raise NoSuchStore(
+                    f"no store at {location}; ingest a log, run offsets create for an owned store, or check its name"
+                ) from None
             raise NotAStore(f"cannot open store {location}: it has no table named log; name a store's schema") from None
-        properties = TableFolder(_arrow_folder(log), LOG).snapshot().properties
+        properties = TableFolder(_arrow_folder(folder), LOG).snapshot().properties
         return cls(spark, location, StoreProperties.from_table_properties(properties, location))
 
     @classmethod
@@ -129,6 +137,7 @@ class Store:
 
         Raises:
             JavaMissing: Spark cannot start.
+            NoSuchStore: the name of the schema is not valid.
             NotAStore: the place holds something else.
             StoreMismatch: the place holds a store with other properties.
             InvalidPartitionCount: the count is below 1.
@@ -142,11 +151,11 @@ class Store:
         return store
 
     def _create_schema(self) -> Store:
-        schema = self.location.removeprefix(SCHEMA_PREFIX)
+        schema, log = self.location.removeprefix(SCHEMA_PREFIX), self.table_name(LOG.name)
         if self.properties.offsets_partitions < 1:
             raise InvalidPartitionCount(f"a log has at least 1 partition, not {self.properties.offsets_partitions}")
         if not _has_no_store_yet(self.spark, self.location):
-            if not self.spark.catalog.tableExists(self.table_name(LOG.name)):
+            if not self.spark.catalog.tableExists(log):
                 raise NotAStore(
                     f"cannot create a store in {self.location}: it is not empty; name a new or empty schema"
                 )
@@ -241,7 +250,7 @@ class Store:
         if name in {table.name for table in LATER_TABLES}:  # no catalog has these
             return f"{arrow_folder(self.folder())}/{name}"
         if self.is_schema:
-            return _arrow_folder(_in_catalog(self.spark, self.location, catalog_name(name)))
+            return _arrow_folder(_folder_in_catalog(self.spark, self.location, catalog_name(name)))
         return f"{arrow_folder(self.location)}/{name}"
 
     def version(self, name: str) -> int:
@@ -257,14 +266,20 @@ class Store:
         """The folder of the store's tables, as Spark understands it; for a schema, the parent folder of its log."""
         if not self.is_schema:
             return self.location
-        return str(_in_catalog(self.spark, self.location, LOG.name).dataPath().toString()).rpartition("/")[0]
+        return _folder_in_catalog(self.spark, self.location, LOG.name).rpartition("/")[0]
 
     def with_topic(
-        self, cluster_id: str | None, topic_id: str | None, name: str, partitions: int, settings: FoldSettings
+        self,
+        cluster_id: str | None,
+        topic_id: str | None,
+        name: str,
+        partitions: int,
+        settings: FoldSettings,
+        retention: Retention | None = None,
     ) -> Store:
         """Write the topic of the log to the store's properties; returns the store with these properties.
 
-        An id of None keeps the known id.
+        An id or a retention of None keeps the known one. A retention that is known keeps the time of its first reading.
         """
         known = self.properties
         return self._with_properties(
@@ -274,6 +289,7 @@ class Store:
                 topic_id=topic_id or known.topic_id,
                 topic_name=name,
                 offsets_partitions=partitions,
+                retention=known.retention if retention in (None, known.retention) else retention,
             ),
             settings,
         )
@@ -294,10 +310,11 @@ class Store:
         return self._with_properties(replace(self.properties, coordinator_semantics=semantics), settings)
 
     def _with_properties(self, properties: StoreProperties, settings: FoldSettings) -> Store:
-        if properties == self.properties:
+        known = self.properties.as_table_properties().items()
+        new = dict(properties.as_table_properties().items() - known)  # another process may have changed the others
+        if not new:
             return self
-        log, new = self.table(LOG.name), properties.as_table_properties()
-        set_properties(log, new, "a change of the store's properties", settings)
+        set_properties(self.table(LOG.name), new, "a change of the store's properties", settings)
         return self._same(self._spark, properties)
 
     def in_session(self, spark: SparkSession) -> Store:
@@ -316,18 +333,21 @@ class Store:
 
     def _create_table(self, table: Table, more: Mapping[str, str] = MappingProxyType({})) -> None:
         """Create a table in the catalog; the door creates those of a folder."""
-        builder = DeltaTable.createIfNotExists(self.spark).tableName(self.table_name(table.name))
-        builder = builder.comment(table.comment)
-        for each in table.columns:
-            builder = builder.addColumn(each.name, from_arrow_type(each.type), each.nullable, comment=each.comment)
-        if table.partitioned_by:
-            builder = builder.partitionedBy(*table.partitioned_by)
-        for key, value in {**table.properties, **more}.items():
-            builder = builder.property(key, value)
+        columns = (
+            f"`{each.name}` {from_arrow_type(each.type).simpleString()}"
+            f"{'' if each.nullable else ' NOT NULL'} COMMENT {_quoted(each.comment)}"
+            for each in table.columns
+        )
+        properties = (f"{_quoted(key)} = {_quoted(value)}" for key, value in {**table.properties, **more}.items())
+        partitioned = f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
+        statement = (
+            f"CREATE TABLE IF NOT EXISTS {self.table_name(table.name)} ({', '.join(columns)}) USING delta "
+            f"{partitioned} COMMENT {_quoted(table.comment)} TBLPROPERTIES ({', '.join(properties)})"
+        )
 
         def create() -> None:
             try:
-                builder.execute()
+                self.spark.sql(statement)
             except PySparkException as error:
                 if self.spark.catalog.tableExists(self.table_name(table.name)):
                     return  # another process is creating the same store
@@ -364,14 +384,24 @@ def sql_name(location: str, table: str) -> str:
     return f"delta.`{location.replace('`', '``')}/{table}`"
 
 
-def _arrow_folder(delta_log: Any) -> str:  # noqa: ANN401 - of the JVM
-    uri = delta_log.dataPath().toUri()
-    return arrow_path(uri.getScheme(), uri.getAuthority(), uri.getPath())
+def _folder_in_catalog(spark: SparkSession, location: str, name: str) -> str:
+    """The folder of a table in a schema, as Spark names it. Raises AnalysisException if there is no such table."""
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {sql_name(location, name)}").collect()
+    return next(str(row["data_type"]) for row in reversed(rows) if row["col_name"] == "Location")
 
 
-def _in_catalog(spark: SparkSession, location: str, name: str) -> Any:  # noqa: ANN401 - of the JVM
-    """Delta's JVM object for the transaction log of a table in a schema."""
-    return DeltaTable.forName(spark, sql_name(location, name))._jdt.deltaLog()
+def _arrow_folder(folder: str) -> str:
+    """The path or URI for Arrow of a folder as Spark names it: with a scheme, and not encoded."""
+    found = _PLACE.fullmatch(folder)
+    assert found is not None  # noqa: S101 - Spark names absolute folders
+    scheme, authority, path = found.groups()
+    return arrow_path(scheme, authority, path)
+
+
+def _quoted(text: str) -> str:
+    """A text as a literal of SQL."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _has_no_store_yet(spark: SparkSession, location: str) -> bool:
@@ -383,7 +413,7 @@ def _has_no_store_yet(spark: SparkSession, location: str) -> bool:
     found = {each.tableName for each in spark.sql(f"SHOW TABLES IN {schema}").collect() if not each.isTemporary}
     known = {catalog_name(name): table for name, table in TABLE_BY_NAME.items() if table is not LOG}
     return found <= known.keys() and not are_in_use(
-        TableFolder(_arrow_folder(_in_catalog(spark, location, name)), known[name]) for name in found
+        TableFolder(_arrow_folder(_folder_in_catalog(spark, location, name)), known[name]) for name in found
     )
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.store.store import OWNED, Store, StoreProperties
+from tests.places import copied
 from tests.spark.segments import write_segment
-from tests.spark.stores import copied, segments_of, versions
+from tests.spark.stores import segments_of, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -150,7 +151,7 @@ OTHERS = [
         "verify|--store|{store}|--config|{folder}/section.toml": "{folder}/section.toml: [folds] is not a section; ",
         "commit|--store|{nothing}|--group|g|t:0=1": "no store at {nothing}",
         "commit|--store|{photos}|--group|g|t:0=1": "cannot open store {photos}: it has no table named log",
-        "commit|--store|schema:any|--group|g|t:0=1": "cannot open store schema:any: a coordinator does not read",
+        "commit|--store|schema:any|--group|g|t:0=1": "no store at schema:any; ingest a log, run offsets create",
         "commit|--store|{store}|--group|g|t:0=1": "cannot write to {store}: in a mirrored store only the broker",
         "delete-group|--store|{store}|--group|k-stable": "cannot write to {store}: in a mirrored store",
         "delete-group|--store|{nothing}|--group|g": "no store at {nothing}",
@@ -160,7 +161,7 @@ OTHERS = [
         ),
         "expire-offsets|--store|{store}|--every": "cannot expire offsets of {store}: in a mirrored store",
         "reset-offsets|--store|{store}|--group|k-reset|--all-topics|--to-offset|1|--execute": (
-            "cannot reset offsets in {store}: in a mirrored store only the broker writes (R4); pass the"
+            "cannot reset offsets in {store}: in a mirrored store only the broker writes (R4); name the"
         ),
         "reset-offsets|--store|{store}|--group|k-stable|--all-topics|--to-offset|1|--dry-run": (
             "cannot reset groups with members: 'k-stable' is Stable"
@@ -172,7 +173,8 @@ OTHERS = [
         "reset-offsets|--store|{store}|--group|k-reset|--from-file|{nothing}": "no such file: {nothing}",
         "reset-offsets|--store|{store}|--group|k-reset|--from-file|{file}": "{file}, line 1: 1 fields: it takes topic,",
         "reset-offsets|--store|{nothing}|--group|g|--topic|t|--to-offset|1": "no store at {nothing}",
-        "reset-offsets|--store|schema:any|--group|g|--topic|t|--to-offset|1": "cannot open store schema:any: ",
+        "reset-offsets|--store|schema:any|--group|g|--topic|t|--to-offset|1": "no store at schema:any; ",
+        "create|--store|schema:any": "cannot create store schema:any: this session's catalog ends with the session",
         "sql|--store|{store}|SELEKT 1": "the query is not DuckDB's SQL: ",
         "sql|--store|{store}|SELECT nothing FROM current_offsets": "no column nothing in current_offsets: ",
         "sql|--store|{store}|SELECT * FROM nowhere": "no view or table nowhere: there are consumer_groups, ",

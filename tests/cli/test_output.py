@@ -13,7 +13,8 @@ import pytest
 from offsets_pipeline.cli import main
 from tests.compare import compare
 from tests.logs import LogPartition, capture_rows, oracle
-from tests.spark.stores import appended, copied, export_of, log_of, segments_of
+from tests.places import copied
+from tests.spark.stores import appended, export_of, log_of, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +74,7 @@ def test_csv_of_all_groups_holds_every_offset(store: str, offsets: Callable[...,
 def test_table_of_one_group_has_a_line_for_each_offset(store: str, offsets: Callable[..., str]) -> None:
     name, _, _, _ = max(oracle_offsets())
     header, *lines = offsets("describe", "--store", store, "--group", name).splitlines()
-    names = "GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID"
+    names = "GROUP TOPIC PARTITION CURRENT-OFFSET CONSUMER-ID HOST CLIENT-ID"  # without a broker no log end
     assert header.split() == names.split()
     cells = [line.split() for line in lines]
     assert {(row[0], row[1], int(row[2]), int(row[3])) for row in cells if row[3] != "-"} == {
@@ -156,9 +157,10 @@ def test_log_info_has_a_line_for_each_log_partition(store: str, offsets: Callabl
         (each["partition"], each["start"], each["end"]) for each in bounds
     ]
     lines = offsets("log-info", "--store", store).splitlines()
-    names = "LOG-PARTITION START END FOLDED-TO RECORDS QUARANTINED UNKNOWN PENDING CLEANED-TO COORDINATOR-SEMANTICS"
-    assert lines[0].split() == names.split()
-    assert [line.split()[0] for line in lines[1:]] == ["0", "1", "2", "3", "4"]
+    names = "LOG-PARTITION START END FOLDED-TO RECORDS"
+    assert lines[0].split()[:5] == names.split()
+    assert [line.split()[0] for line in lines[1:6]] == ["0", "1", "2", "3", "4"]
+    assert lines[6:] == ["COORDINATOR-SEMANTICS: modern"]
     rows = list(csv.DictReader(io.StringIO(offsets("log-info", "--store", store, "--format", "csv"))))
     assert [int(row["records"]) for row in rows] == [len(capture_rows(CAPTURE)[at]) for at in range(5)]
 
@@ -222,15 +224,16 @@ def test_cleaning_is_tried_then_done_and_then_there_is_nothing_to_do(
     before, answers = len(log_of(location)), export_of(location)
 
     def clean(*more: str) -> dict[str, str]:
-        names, values = (line.split() for line in offsets("clean-log", "--store", str(location), *more).splitlines())
+        said = offsets("clean-log", "--store", str(location), *more).splitlines()
+        names, values = (line.split() for line in said[:2])  # below them is the path of the store
         return dict(zip(names, values, strict=True))
 
     assert clean("--older-than", "8000000")["REMOVED"] == "0"
     tried = clean("--dry-run")
-    assert (tried["RECORDS-BEFORE"], tried["FILES"], tried["BYTES"]) == (str(before), "-", "-")
+    assert (tried["RECORDS-BEFORE"], "FILES" in tried, "BYTES" in tried) == (str(before), False, False)
     assert len(log_of(location)) == before
     done = clean()
-    assert {name for name in done if done[name] != tried[name]} == {"FILES", "BYTES"}
+    assert {name for name in done if done[name] != tried.get(name)} == {"FILES", "BYTES"}
     assert int(done["BYTES"]) < int(done["BYTES-BEFORE"])
     assert int(done["RECORDS"]) == len(log_of(location)) == before - int(done["REMOVED"]) < before
     assert export_of(location) == answers

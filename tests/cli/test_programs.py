@@ -20,6 +20,7 @@ from offsets_pipeline.cli import main
 from offsets_pipeline.store.delta.schemas import LEASES
 from tests.compare import compare
 from tests.logs import capture_rows, oracle
+from tests.places import copied
 from tests.programs import (
     OFFSETS,
     Done,
@@ -30,7 +31,7 @@ from tests.programs import (
     offsets,
     start,
 )
-from tests.spark.stores import alter, copied, segments_of
+from tests.spark.stores import alter, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +72,8 @@ def test_each_job_does_what_its_command_does(
     assert_describes(root, store)
     cleaned = job("clean_log")
     assert (cleaned.returncode, cleaned.stderr) == (0, "")
-    assert cleaned.stdout.startswith("STORE ")
+    assert cleaned.stdout.startswith("FILES-BEFORE ")
+    assert f"STORE: {store}" in "".join(cleaned.stdout.splitlines())  # a note, since the table is wide
     forecast = job("expire_offsets", "--dry-run", "--at", "2100-01-01", "--format", "csv")
     assert (forecast.returncode, forecast.stderr) == (0, "")
     assert forecast.stdout.startswith("when,expires,group,topic,partition,rule,reason\nnow,")

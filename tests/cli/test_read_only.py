@@ -76,6 +76,7 @@ def _files(folder: Path) -> dict[Path, tuple[int, int]]:
     [
         "describe --store STORE --all-groups",
         "log-info --store STORE",
+        "status --store STORE",
         "expire-offsets --store STORE --dry-run",
         "reset-offsets --store STORE --group g --topic t:0 --shift-by 1",
         "reset-offsets --store STORE --group g --topic t:0 --to-current",

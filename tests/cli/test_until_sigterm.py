@@ -10,8 +10,9 @@ from deltalake import DeltaTable
 
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import LogPartition
+from tests.places import copied
 from tests.programs import assert_said, stopped_process
-from tests.spark.stores import appended, copied, log_of
+from tests.spark.stores import appended, log_of
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -85,6 +86,6 @@ def test_upkeep_is_repeated(
 
     done = stopped_process(root, beside, *command, "--store", store, "--every", "PT0.5S")
     assert (done.returncode, done.stderr) == (0, "")
-    header, *others = map(str.split, done.stdout.splitlines())
+    _, header, *others = map(str.split, done.stdout.splitlines())  # below the time of the run
     assert header in others  # of a later run
     assert workbench.verify(store).equal

@@ -34,7 +34,7 @@ START = [sys.executable]  # how a writer is started
 class Writer:
     """A process of `writer.py`, and its output."""
 
-    def __init__(self, store: Path, name: str, commits: int, acks: int) -> None:
+    def __init__(self, store: Path | str, name: str, commits: int, acks: int) -> None:
         self.acknowledged: list[tuple[str, int]] = []
         self.latencies_ms: list[float] = []  # from one acknowledgement of a group to its next
         self._process = subprocess.Popen(
@@ -47,8 +47,15 @@ class Writer:
         self._reader = threading.Thread(target=self._read)
 
     def await_ready(self) -> None:
+        assert self.first_line() == "ready\n"
+
+    def first_line(self) -> str:
+        """Why it cannot open the store, or "ready"; nothing if it was killed before."""
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
+        return self._process.stdout.readline()
+
+    def runs(self) -> bool:
+        return self._process.poll() is None
 
     def go(self) -> None:
         assert self._process.stdin is not None
@@ -61,7 +68,8 @@ class Writer:
 
     def wait(self) -> int:
         status = self._process.wait(PATIENCE_SECONDS)
-        self._reader.join(PATIENCE_SECONDS)
+        if self._reader.ident is not None:  # it was told to go
+            self._reader.join(PATIENCE_SECONDS)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -86,7 +94,7 @@ class Writer:
         return f"p50 {ordered[len(ordered) // 2]:.1f} ms, p99 {ordered[len(ordered) * 99 // 100]:.1f} ms"
 
 
-def commits_in(store: Path) -> Iterator[tuple[str, int, int]]:
+def commits_in(store: Path | str) -> Iterator[tuple[str, int, int]]:
     """Group, partition and offset of every commit in the log."""
     for rows in log_of(store).values():
         for row in rows:
@@ -95,7 +103,7 @@ def commits_in(store: Path) -> Iterator[tuple[str, int, int]]:
             yield key.group_id, key.fields["partition"], decode_value(key.record_type, row.value).fields["offset"]
 
 
-def assert_gapless(store: Path) -> None:
+def assert_gapless(store: Path | str) -> None:
     """R2: of our own log, where nothing is ever removed, record offsets are 0, 1, 2 ... without repeat."""
     log = log_of(store)
     assert log
@@ -103,7 +111,7 @@ def assert_gapless(store: Path) -> None:
         assert [row.record_offset for row in rows] == list(range(len(rows)))
 
 
-def assert_answers_what_is_in_the_log(store: Path) -> None:
+def assert_answers_what_is_in_the_log(store: Path | str) -> None:
     with opened(store) as coordinator:
         for partition, rows in log_of(store).items():
             state = coordinator._core.partitions.state(partition)
@@ -123,9 +131,9 @@ def assert_answers_what_is_in_the_log(store: Path) -> None:
     [(2, (40, 100)), pytest.param(8, (150, 400), marks=pytest.mark.long)],
 )
 def test_acknowledged_commits_are_there_once_however_writers_are_killed(
-    chance: random.Random, tmp_path: Path, rounds: int, commits: tuple[int, int]
+    chance: random.Random, place: Path, rounds: int, commits: tuple[int, int]
 ) -> None:
-    store = tmp_path / "store"
+    store = place / "store"
     OwnedStore.create(store, PARTITIONS)
     acknowledged: list[tuple[str, int]] = []
     killed = 0
@@ -160,8 +168,8 @@ def test_acknowledged_commits_are_there_once_however_writers_are_killed(
 
 
 @pytest.mark.slow
-def test_commits_without_acknowledgement_may_be_lost_and_are_never_there_twice(tmp_path: Path) -> None:  # R27
-    store = tmp_path / "store"
+def test_commits_without_acknowledgement_may_be_lost_and_are_never_there_twice(place: Path) -> None:  # R27
+    store = place / "store"
     OwnedStore.create(store, PARTITIONS)
     writers = [Writer(store, f"p{number}", 5_000, 0) for number in range(PROCESSES)]
     for writer in writers:
@@ -183,8 +191,8 @@ def test_commits_without_acknowledgement_may_be_lost_and_are_never_there_twice(t
 
 
 @pytest.mark.slow
-def test_a_stopped_writer_does_not_stop_the_others(tmp_path: Path) -> None:
-    store = tmp_path / "store"
+def test_a_stopped_writer_does_not_stop_the_others(place: Path) -> None:
+    store = place / "store"
     OwnedStore.create(store, PARTITIONS)
     writers = [Writer(store, f"p{number}", 10_000, -1) for number in range(2)]
     for writer in writers:

@@ -108,9 +108,14 @@ def assert_only_cleaned_records_are_gone(
 
 @pytest.mark.parametrize("delayed", [False, True], ids=["as it is", "links and renames delayed"])
 def test_acknowledged_commits_survive_concurrent_upkeep_folds_and_reloads(
-    workbench: Workbench, chance: random.Random, tmp_path: Path, delayed: bool, monkeypatch: pytest.MonkeyPatch
+    workbench: Workbench,
+    chance: random.Random,
+    place: Path,
+    tmp_path: Path,
+    delayed: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = tmp_path / "store"
+    store = place / "store"
     OwnedStore.create(store, 4)
     prefix = [sys.executable]
     if delayed:

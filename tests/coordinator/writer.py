@@ -4,6 +4,8 @@
 
 Thread k commits offsets 1, 2, 3 ... for group NAME-k, each in one commit for two partitions, and prints
 "NAME-k 17" when commit 17 is acknowledged. With ACKS 0 it prints the line before it sends the commit.
+
+Prints "ready" first, or the error if it cannot open the store.
 """
 
 from __future__ import annotations
@@ -13,13 +15,18 @@ import threading
 
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.core import ACKS_NONE
-from offsets_pipeline.errors import RequestTimedOut
+from offsets_pipeline.errors import CoordinatorNotAvailable, OffsetsError, RequestTimedOut
 
 THREADS = 2
 
 
 def main(store: str, name: str, commits: int, acks: int) -> None:
-    with Coordinator.open(store, housekeeping=False) as coordinator:
+    try:
+        opened = Coordinator.open(store, housekeeping=False)
+    except OffsetsError as error:
+        sys.stdout.write(f"{error}\n")
+        return
+    with opened as coordinator:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         sys.stdin.readline()  # until all are ready
@@ -39,7 +46,7 @@ def main(store: str, name: str, commits: int, acks: int) -> None:
                 offsets = {("t", 0): offset, ("t", 1): offset}
                 try:
                     coordinator.commit_offsets(group_id, offsets, acks=acks, timeout_ms=60_000)
-                except RequestTimedOut:
+                except (CoordinatorNotAvailable, RequestTimedOut):
                     continue
                 if acks != ACKS_NONE:
                     say(group_id, offset)

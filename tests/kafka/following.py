@@ -93,11 +93,11 @@ def caught_up(store: Path, broker: LiveClients) -> None:
     )
 
 
-def log_places(store: Path, log_incarnation: int = 0) -> list[tuple[int, int]]:
+def log_places(store: Path | str, log_incarnation: int = 0) -> list[tuple[int, int]]:
     return [(each.log_partition, each.record_offset) for each in log_records(store, log_incarnation)]
 
 
-def log_records(store: Path, log_incarnation: int = 0) -> list[LogRecord]:
+def log_records(store: Path | str, log_incarnation: int = 0) -> list[LogRecord]:
     """Each record of a log incarnation, as often as the log holds it."""
     rows = table(store, "log")
     names = [field.name for field in fields(LogRecord)]

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from examples.file_lines import chunks
+from offsets_pipeline.cli import main
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageWriter
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from tests.kafka.connect_worker import connect_worker
 from tests.kafka.live import live_broker
 from tests.kafka.live_clients import wait_until
 from tests.rest_client import Answer
+from tests.unit.lag.stores import folded_segments
 from tests.unit.rest.services import service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from offsets_pipeline.common.config import Settings
     from tests.kafka.brokers import KafkaJvm
+    from tests.kafka.live import LiveBroker
     from tests.rest_client import RestClient
 
 pytestmark = pytest.mark.slow  # starts a broker and a Connect worker, once for the module
@@ -67,8 +73,9 @@ def _without_tasks(body: Mapping[str, Any]) -> dict[str, Any]:
 class Both:
     """A worker and a service, which get the same requests."""
 
-    def __init__(self, worker: RestClient, ours: RestClient, store: Path, folder: Path) -> None:
-        self._clients = worker, ours
+    def __init__(self, broker: LiveBroker, worker: RestClient, ours: RestClient, store: Path, folder: Path) -> None:
+        self.broker = broker
+        self.clients = worker, ours
         self._store = store
         self._folder = folder
 
@@ -102,6 +109,14 @@ class Both:
             assert writer.begin_flush()
             writer.do_flush().result(30)
 
+    def tombstones(self, name: str) -> list[set[bytes]]:
+        """The keys of a connector whose last record is a tombstone: in the worker's topic, and in the service's log."""
+        theirs = {each.key: each.value for each in self.broker.log_records("connect-config")}
+        with ConnectLog.open(self._store) as log:
+            ours = {key.encode(): record.value for key, record in log.records(name)}
+        of_name = name.encode()
+        return [{key for key in keys if key and of_name in key and keys[key] is None} for keys in (theirs, ours)]
+
     def is_soon(self, name: str, state: str) -> None:
         """Wait until the connector has this state: a worker changes it after its answer."""
         status = self.agree_soon("GET", f"/connectors/{name}/status")
@@ -111,7 +126,7 @@ class Both:
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> list[Answer]:
         """Send a request to both; returns the answers of the worker and of the service."""
-        return [comparable(each.send(method, path, body, headers)) for each in self._clients]
+        return [comparable(each.send(method, path, body, headers)) for each in self.clients]
 
     def agree(self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
         """Send a request to both; the answers are equal. Returns the service's."""
@@ -141,7 +156,7 @@ def both(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         connect_worker(kafka, broker) as worker,
         service(folder / "owned") as ours,
     ):
-        yield Both(worker, ours, folder / "owned", folder)
+        yield Both(broker, worker, ours, folder / "owned", folder)
 
 
 def altered(*pairs: tuple[Any, Any]) -> dict[str, Any]:
@@ -218,6 +233,50 @@ def test_connectors_are_created_configured_and_listed(both: Both) -> None:
         both.agree_soon("GET", f"/connectors?{query}")
 
 
+def test_connectors_are_created_in_a_state_deleted_and_created_again(both: Both) -> None:
+    config = both.config("made")
+    here = {"filename": config["file"]}
+    new = {"name": " made ", "config": config, "initial_state": "stopped"}
+    assert both.agree("POST", "/connectors", new).status == 201
+    both.is_soon("made", "STOPPED")
+    assert both.agree("PATCH", "/connectors/made/offsets", altered((here, {"position": 4}))).status == 200
+    assert both.agree("POST", "/connectors", new).status == 409
+    assert both.agree("POST", "/connectors", {**new, "config": {**config, "tasks.max": "0"}}).status == 400
+    assert both.agree("DELETE", "/connectors/made") == (204, "")
+    for path in ("", "/config", "/offsets", "/status"):
+        assert both.agree_soon("GET", f"/connectors/made{path}").status == 404
+    both.agree("GET", "/connectors")
+    assert both.tombstones("made") == [{b"connector-made", b"target-state-made"}] * 2
+    for method, path, body in (
+        ("DELETE", "", None),
+        ("PUT", "/stop", None),
+        ("DELETE", "/offsets", None),
+        ("PATCH", "/offsets", altered((here, {"position": 1}))),
+    ):
+        assert both.agree(method, f"/connectors/made{path}", body).status == 404
+    assert (
+        both.agree("POST", "/connectors", {"name": "made", "config": config, "initial_state": "PAUSED"}).status == 201
+    )
+    both.is_soon("made", "PAUSED")
+    assert both.agree_soon("GET", "/connectors/made/offsets").body == altered((here, {"position": 4}))
+    assert both.agree("DELETE", "/connectors/made").status == 204
+    assert both.agree("PUT", "/connectors/made/config", config).status == 201
+    both.is_soon("made", "RUNNING")  # the target state was deleted, too
+
+
+def test_wrong_connectors_are_not_created(both: Both) -> None:
+    config = both.config("wrong-new")
+    for wrong in (
+        {"config": config},
+        {"name": " ", "config": config},
+        {"name": "x", "config": {**config, "name": "y"}},
+    ):
+        assert both.agree("POST", "/connectors", wrong).status == 400
+    theirs, ours = both.answers("GET", "/")
+    assert ours.body["version"] == theirs.body["version"]
+    assert ours.body.keys() == theirs.body.keys()
+
+
 def test_wrong_settings_are_refused(both: Both) -> None:
     config = both.config("wrong")
     wrong_ones: list[dict[str, str | None]] = [{"name": "other"}, {"name": ""}, {"x": None, "tasks.max": "0"}]
@@ -266,6 +325,71 @@ def test_positions_of_a_file_are_those_of_the_file_source(both: Both, name: str,
     (chunk,) = chunks(config["file"])
     both.flush(name, {"filename": config["file"]}, {"position": chunk.end.position})
     both.agree_soon("GET", f"/connectors/{name}/offsets")
+
+
+# --- sink connectors, whose offsets are in a consumer group
+
+
+def test_sink_offsets_are_changed_in_an_owned_store_and_in_a_cluster_as_by_a_worker(
+    both: Both, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker, path = both.broker, "/connectors/sink/offsets"
+    worker, _ = both.clients
+    broker.create_topic("sunk", 3)
+    for partition in range(3):
+        broker.produce("sunk", partition, 10)
+    sink = "org.apache.kafka.connect.file.FileStreamSinkConnector"
+    config = {"connector.class": sink, "topics": "sunk", "file": str(tmp_path / "sunk.txt")}
+    assert worker.send("PUT", "/connectors/sink/config", config).status == 201
+    OwnedStore.create(tmp_path / "owned", 5)
+    change = {"offsets": [in_sunk(0, 3), in_sunk("1", "4"), in_sunk(2, None)]}
+    (tmp_path / "change.json").write_text(json.dumps(change))
+
+    def worker_offsets() -> list[object]:
+        return sorted(worker.send("GET", path).body["offsets"], key=repr)
+
+    def run(command: str, store: str, *more: str) -> tuple[int, str, str]:
+        status = main(["connect", command, "--store", str(tmp_path / store), "--connector", "sink", *more])
+        return status, *capsys.readouterr()
+
+    def owned() -> list[object]:
+        found: list[object] = json.loads(run("describe", "owned", "--format", "json")[1])["offsets"]
+        return found
+
+    wait_until(lambda: worker_offsets() == [in_sunk(at, 10) for at in range(3)], "the sink has committed", 60)
+    folded_segments(broker.folder, tmp_path / "store", 5, settings)
+    live, file = ("--bootstrap-server", broker.address), ("--offsets", str(tmp_path / "change.json"))
+    for command, more in (("alter", file), ("reset", ())):
+        status, _, err = run(command, "store", *live, *more)
+        assert (status, "its group connect-sink has members; stop the connector" in err) == (1, True)
+    assert worker.send("PUT", "/connectors/sink/stop").status == 204
+    wait_until(
+        lambda: "Empty" in broker.tool("--describe", "--state", "--group", "connect-sink"), "the tasks have ended", 60
+    )
+
+    first = {"offsets": [in_sunk(at, 10) for at in range(3)]}  # as the sink has committed
+    (tmp_path / "first.json").write_text(json.dumps(first))
+    assert run("alter", "owned", "--offsets", str(tmp_path / "first.json"))[0] == 0
+    changed = [in_sunk(0, 3), in_sunk(1, 4)]
+    status, out, err = run("alter", "store", *live, *file)
+    assert (status, "offsets restore" in err) == (0, True)
+    assert worker_offsets() == changed
+    assert worker.send("PATCH", path, first).status == 200
+    by_worker = worker.send("PATCH", path, change)
+    assert worker_offsets() == changed
+    assert run("alter", "owned", *file)[:2] == (0, out)
+    assert (by_worker, owned()) == ((200, {"message": out.strip()}), changed)
+
+    status, out, err = run("reset", "store", *live)
+    assert (status, worker_offsets()) == (0, [])
+    assert run("reset", "store", *live)[:2] == run("reset", "owned")[:2] == run("reset", "owned")[:2] == (0, out)
+    assert (worker.send("DELETE", path), owned()) == ((200, {"message": out.strip()}), [])
+
+
+def in_sunk(partition: int | str, offset: int | str | None) -> dict[str, Any]:
+    """An offset of a sink connector; None deletes it."""
+    at = {"kafka_partition": partition, "kafka_topic": "sunk"}
+    return {"partition": at, "offset": None if offset is None else {"kafka_offset": offset}}
 
 
 # --- the differences; docs/connect.md has them all
@@ -324,6 +448,8 @@ DIFFERENT_CONFIGS: list[tuple[object, Difference]] = [
     ),
     ({"x": {"y": 1}}, Difference(500, 400, "the request does not hold settings", _JSON)),
 ]
+_CONNECTORS: list[object] = [[], {"name": "x"}, {"name": "x", "config": None}, {"more": 1}, {"initial_state": "GONE"}]
+DIFFERENT_CONNECTORS = [(each, Difference(500, 400, "does not hold", _JSON)) for each in _CONNECTORS]
 DIFFERENT_PATHS: list[tuple[str, str, Difference]] = [
     *(
         ("GET", f"/connectors/{name}/offsets", Difference(400, 400, "the path", _PATH))
@@ -349,18 +475,19 @@ DIFFERENT_PATHS: list[tuple[str, str, Difference]] = [
         (
             method,
             path,
-            Difference(status, ours, f"HTTP {ours}", "the service has only requests about offsets and states"),
+            Difference(status, ours, message, "the service runs no connectors"),
         )
-        for method, path, status, ours in (
-            ("GET", "/", 200, 404),
-            ("GET", "/health", 200, 404),
-            ("GET", "/connector-plugins", 200, 404),
-            ("GET", "/connectors/different/tasks", 200, 404),
-            ("POST", "/connectors/different/restart", 204, 404),
-            ("OPTIONS", "/connectors", 200, 405),
-            ("POST", "/connectors", 500, 405),
-            ("PATCH", "/connectors/different/config", 500, 405),
-            ("DELETE", "/connectors/different", 204, 405),
+        for method, path, status, ours, message in (
+            ("GET", "/health", 200, 501, "needs a worker"),
+            ("GET", "/connector-plugins", 200, 501, "needs a worker"),
+            ("GET", f"/connector-plugins/{FILE_SOURCE}/config", 200, 501, "needs a worker"),
+            ("GET", "/connectors/different/tasks", 200, 501, "needs a worker"),
+            ("GET", "/connectors/different/topics", 200, 501, "needs a worker"),
+            ("PUT", "/connectors/different/topics/reset", 202, 501, "needs a worker"),
+            ("POST", "/connectors/different/restart", 204, 501, "needs a worker"),
+            ("GET", "/admin/loggers", 200, 501, "needs a worker"),
+            ("OPTIONS", "/connectors", 200, 405, "HTTP 405"),
+            ("PATCH", "/connectors/different/config", 500, 405, "HTTP 405"),
         )
     ),
 ]
@@ -375,6 +502,8 @@ def test_each_difference_is_one_still(both: Both) -> None:
         assert isinstance(settings, dict)
         wanted = {name: value for name, value in {**config, **settings}.items() if value is not None}
         assert_different(both, "PUT", f"/connectors/different-{number}/config", wanted, expected)
+    for connector, expected in DIFFERENT_CONNECTORS:
+        assert_different(both, "POST", "/connectors", connector, expected)
     for accept in ("text/html", "application/xml"):
         theirs, ours = both.answers("GET", "/connectors/different/offsets", headers={"Accept": accept})
         assert (theirs.status, ours.status) == (406, 200), "the service answers in JSON, whatever a client accepts"

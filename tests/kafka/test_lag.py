@@ -262,9 +262,9 @@ def test_samples_of_a_broker_are_what_it_answers(broker: LiveBroker, store: Path
 
 def coverage(bootstrap_server: str | None) -> ReportCoverage:
     """What the report covers, with positions from these brokers, or from the samples of the store."""
-    asked = PositionsFrom(bootstrap_server=bootstrap_server, positions=None, client_options=())
+    asked = PositionsFrom(bootstrap_server=bootstrap_server, positions=None, client_options=(), command_config=None)
     return ReportCoverage(
-        positions_from=asked, rows=100, hours=1, stale_hours=1, within_hours=1, retention_minutes=None
+        groups=(), positions_from=asked, rows=100, hours=1, stale_hours=1, within_hours=1, retention_minutes=None
     )
 
 
@@ -300,7 +300,7 @@ def shown_by_all(
         assert main(["groups", *at, *named, *with_broker, "--format", "json"]) == 0
         listed = json.loads(capsys.readouterr().out)["groups"]
         found[f"groups {name}"] = {(each["group"], each["lag"], parse_time_ms(each["lag_as_of"])) for each in listed}
-        assert main(["top", *at, *named, *with_broker, "--rounds", "1"]) == 0
+        assert main(["top", *at, *named, *with_broker, "--rounds", "1", "--absolute"]) == 0
         lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
         found[f"top {name}"] = {(line[0], int(line[-2]), parse_time_ms(line[-1])) for line in lines}
         covered = coverage(broker.address if with_broker else None)
@@ -324,9 +324,14 @@ def shown_by_all(
 
 
 def test_all_commands_show_one_lag_while_a_mirror_is_behind_and_catches_up(
-    broker: LiveBroker, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    broker: LiveBroker,
+    settings: Settings,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """R37: `follow` has died; then the broker gets 1,000 records, and the healthy group reads them all."""
+    monkeypatch.setenv("COLUMNS", "200")  # so that `top` has each time in its row
     broker.create_topic("paced", 1)
     broker.produce("paced", 0, 20)
     broker.commit("healthy", {("paced", 0): 20})

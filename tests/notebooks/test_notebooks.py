@@ -7,19 +7,18 @@ import io
 import json
 import re
 from copy import deepcopy
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from scripts import run_notebooks
 from tests.browser import find_browser
 from tests.logs import oracle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from types import ModuleType
 
     from matplotlib.figure import Figure
     from pyspark.sql import SparkSession
@@ -27,17 +26,6 @@ if TYPE_CHECKING:
 NAMES = ("lag_over_time", "lost_offsets", "tour")
 _LARGEST_BYTES = 150_000
 Names = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def runner(root: Path) -> ModuleType:
-    """The script that runs notebooks."""
-    spec = spec_from_file_location("run_notebooks", root / "scripts" / "run_notebooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def saved(root: Path, name: str) -> dict[str, Any]:
@@ -91,7 +79,7 @@ def overlapping(figure: Figure) -> list[str]:
     ]
 
 
-def run(runner: ModuleType, root: Path, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Names:
+def run(root: Path, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Names:
     """Run a notebook, and compare its outputs with the saved ones; returns the names that it defined."""
     from matplotlib import image  # noqa: PLC0415 - takes long to import
 
@@ -99,7 +87,7 @@ def run(runner: ModuleType, root: Path, folder: Path, name: str, monkeypatch: py
     monkeypatch.chdir(folder)
     found = deepcopy(saved(root, name))
     faults: list[str] = []
-    names: Names = runner.run_notebook(found, name, lambda figure: faults.extend(overlapping(figure)))
+    names: Names = run_notebooks.run_notebook(found, name, lambda figure: faults.extend(overlapping(figure)))
     assert faults == []
     assert texts(found) == texts(saved(root, name))
     assert len(pictures(found)) == len(pictures(saved(root, name))) > 0
@@ -125,10 +113,8 @@ def test_every_notebook_is_tested(root: Path) -> None:
     assert sorted(path.stem for path in (root / "notebooks").glob("*.ipynb")) == list(NAMES)
 
 
-def test_tour(
-    spark: SparkSession, runner: ModuleType, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = run(runner, root, tmp_path, "tour", monkeypatch)
+def test_tour(spark: SparkSession, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = run(root, tmp_path, "tour", monkeypatch)
     broker = oracle("4.2.0-kip848")
     answered = {
         (group, offset["topic"], offset["partition"], offset["offset"])
@@ -148,10 +134,8 @@ def test_tour(
     assert set(names["members"]["client_id"]) == described
 
 
-def test_incident(
-    spark: SparkSession, runner: ModuleType, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = run(runner, root, tmp_path, "lost_offsets", monkeypatch)
+def test_incident(spark: SparkSession, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = run(root, tmp_path, "lost_offsets", monkeypatch)
     before, after = (oracle(f"4.2.0-expiry-{when}")["groups"] for when in ("before", "after"))
     assert set(names["expired"]["group_id"]) == {"e-empty", "e-pending", "e-retdef"}
     assert not any(after.get(group, {}).get("offsets") for group in set(names["expired"]["group_id"]))
@@ -159,8 +143,8 @@ def test_incident(
     assert restored == [(each["topic"], each["partition"], each["offset"]) for each in before["e-empty"]["offsets"]]
 
 
-def test_lag_over_time(runner: ModuleType, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = run(runner, root, tmp_path, "lag_over_time", monkeypatch)
+def test_lag_over_time(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = run(root, tmp_path, "lag_over_time", monkeypatch)
     last = {line.name: line.points[-1].value for line in names["lag"].series}
     assert last == {"stopped": 48_000, "slow": 9_600, "rewound": 0, "steady": 100}
     (rewind,) = names["went_back"].rows

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from html import unescape
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,13 +26,31 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
     return find_browser(tmp_path_factory.mktemp("browser"))
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme"), [(1100, "light"), (1100, "dark"), (480, "light")], ids=["light", "dark", "narrow"]
-)
-def test_report_has_no_fault_in_its_layout(browser: Browser, width: int, scheme: str) -> None:
-    seen = browser.look(page(full_report()), width, scheme=scheme)
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (800, "dark"), (1600, "light")])
+@pytest.mark.parametrize("groups", [3, 200, 5_000])
+def test_report_has_no_fault_in_its_layout(browser: Browser, width: int, scheme: str, groups: int) -> None:
+    opened = page(full_report(groups)).replace("<details ", "<details open ")
+    seen = browser.look(opened, width, scheme=scheme)
     assert (seen.console, seen.faults) == ([], [])
     assert seen.chart_texts > 40
+
+
+def test_groups_are_found_and_a_narrow_screen_shows_the_newest(browser: Browser, tmp_path: Path) -> None:
+    """A process: a script types into the field, scrolls to nothing, and writes what the reader sees."""
+    looks = """<script>addEventListener("load",()=>{
+      find.value="GROUP-19";find.dispatchEvent(new Event("input"));
+      const shown=[...document.querySelectorAll("#groups tbody tr,.part")].filter(each=>!each.hidden);
+      const ends=[...document.querySelectorAll("section>figure .newest")].map(
+        each=>each.querySelector(":scope>svg").getBoundingClientRect().right<=each.getBoundingClientRect().right+1);
+      document.title=JSON.stringify([shown.map(each=>each.querySelector("td,summary").textContent),ends]);
+    })</script>"""
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page(full_report(200)))
+    (tmp_path / "page.html").write_text(text.replace("</body>", f"{looks}</body>"), encoding="utf-8")
+    dom, console = browser.dom((tmp_path / "page.html").as_uri(), wait_ms=1_000, width=500)
+    assert console == []
+    found, ends = json.loads(unescape(re.findall("<title>(.*?)</title>", dom)[0]))
+    assert found == ["group-19", *(f"group-{number}" for number in range(190, 192))]
+    assert ends == [True, True]
 
 
 def test_faults_of_a_layout_are_found(browser: Browser) -> None:

@@ -16,10 +16,11 @@ from deltalake import DeltaTable
 from offsets_pipeline.fold.state.publishing import publish
 from tests.folded_stores import new_store, opened
 from tests.logs import in_batches
+from tests.places import copied
 from tests.programs import assert_refused, in_process
 from tests.published import KEYS, read
 from tests.readers.stores import captured, fold
-from tests.spark.stores import CLOCK, copied
+from tests.spark.stores import CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,9 @@ from offsets_pipeline.fold.state.publishing import publish
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.folded_stores import new_store
 from tests.logs import in_batches
+from tests.places import copied
 from tests.readers.stores import IN_DRIVER, captured, fold
-from tests.spark.stores import CLOCK, appended, copied, export_of
+from tests.spark.stores import CLOCK, appended, export_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

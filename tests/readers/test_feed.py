@@ -77,8 +77,8 @@ def following(spark: SparkSession, table: str, columns: list[str]) -> Iterator[C
 
 
 @pytest.mark.streaming
-def test_stream_over_facts_gets_each_change_once(spark: SparkSession, tmp_path: Path) -> None:
-    steps = Steps(new_store(tmp_path / "store", 1))
+def test_stream_over_facts_gets_each_change_once(spark: SparkSession, place: Path) -> None:
+    steps = Steps(new_store(place / "store", 1))
     steps.commit("first", 0, 1)
     offsets = f"{steps.store.location}/offset_facts", ["group_id", "partition", "committed_offset"]
     groups = f"{steps.store.location}/group_facts", ["group_id", "state"]

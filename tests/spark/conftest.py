@@ -1,4 +1,4 @@
-"""Spark with the code that it generates for users, in place of the interpreter of the other tests."""
+"""A schema of the catalog; and the code that Spark generates for users, in place of its interpreter."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _USERS = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+SCHEMA = "schema:offsets_tests"
+
+
+@pytest.fixture
+def schema(spark: SparkSession) -> Iterator[str]:
+    """A store's location in the session's catalog that is gone after the test."""
+    yield SCHEMA
+    spark.sql(f"DROP SCHEMA IF EXISTS {SCHEMA.removeprefix('schema:')} CASCADE")
 
 
 @pytest.fixture(params=["interpreted", "compiled"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -31,10 +29,12 @@ from offsets_pipeline.store.store import Store
 from tests.compare import compare
 from tests.folded_state import FoldedState, assert_same
 from tests.logs import CAPTURES
+from tests.places import place_of
 from tests.replays import in_microseconds, references
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from pyspark.sql import Row, SparkSession
 
@@ -124,12 +124,6 @@ def appended(
 def segments_of(capture: str) -> Path:
     """The folder with the log partitions of a capture."""
     return CAPTURES / capture / "segments"
-
-
-def copied(store: Path, to: Path) -> Path:
-    """A copy of a store that a test may change."""
-    shutil.copytree(store, to)
-    return to
 
 
 def export_of(location: Path | str, at_most: int = 0) -> dict[str, Any]:
@@ -268,12 +262,12 @@ def assert_answers_as_reference(
     location: Path | str, rows: Iterable[LogRow], earlier: Iterable[LogRow] = (), at_most: int = 10_000
 ) -> None:
     """Assert that a reader of the store answers as the reference replay of these rows, without writing to the store."""
-    before = versions(Path(location))
+    before = versions(place_of(location))
     state = state_of(location, at_most)
     expected = references(rows, state.offsets_partitions, state.semantics)
     state.quarantine = {at: each.quarantined for at, each in expected.items()}  # a table for folds, not an answer
     assert_same(state, expected, references(list(earlier), state.offsets_partitions, state.semantics).values())
-    assert versions(Path(location)) == before
+    assert versions(place_of(location)) == before
 
 
 def state_rows(location: Path | str) -> dict[str, list[str]]:

@@ -18,8 +18,9 @@ from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.log.append import Append, LogAppender
 from tests.logs import LogPartition, capture_rows
+from tests.places import copied
 from tests.spark.segments import batches_of, write_segment
-from tests.spark.stores import CLOCK, copied, log_of, rows_of, segments_of, table, versions
+from tests.spark.stores import CLOCK, log_of, rows_of, segments_of, table, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,9 +54,9 @@ def files_for(store: Store, appender: LogAppender, source: Path) -> list[DataFil
 
 
 def test_spark_reads_from_the_files_what_the_segments_hold(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:
-    location = copied(empty(5), tmp_path / "a store")
+    location = copied(empty(5), place / "a store")
     report = workbench.ingest(location, segments_of(CAPTURE))
     assert log_of(location) == capture_log()  # without Spark
     store = workbench.open(location)
@@ -103,9 +104,9 @@ def _bytes(binary: bytes | None) -> bytes | None:
 
 @pytest.mark.parametrize("late", [(False, False), (False, True), (True, False)])
 def test_of_two_appends_that_began_at_one_version_the_second_is_refused(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, late: tuple[bool, bool]
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, tmp_path: Path, late: tuple[bool, bool]
 ) -> None:
-    location = copied(empty(5), tmp_path / "store")
+    location = copied(empty(5), place / "store")
     store = workbench.open(location)
     rows = workbench.open(_one_record(workbench, empty, tmp_path)).read("log")
     appends = [_begun(store, is_late=each, rows=rows) for each in late]
@@ -136,9 +137,9 @@ def _one_record(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Pa
 
 
 def test_table_that_is_changed_while_tasks_write_refuses_their_files(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:
-    location = copied(empty(5), tmp_path / "store")
+    location = copied(empty(5), place / "store")
     store = workbench.open(location)
     appender = LogAppender(store)
     files = files_for(store, appender, segments_of(CAPTURE))
@@ -150,9 +151,9 @@ def test_table_that_is_changed_while_tasks_write_refuses_their_files(
 
 
 def test_files_of_an_ingest_that_died_are_not_in_the_log(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:
-    location = copied(empty(5), tmp_path / "store")
+    location = copied(empty(5), place / "store")
     store = workbench.open(location)
     assert files_for(store, LogAppender(store), segments_of(CAPTURE))
     assert rows_of(location, "log") == []
@@ -161,9 +162,9 @@ def test_files_of_an_ingest_that_died_are_not_in_the_log(
 
 
 def test_conflicting_ingest_retries_and_appends_only_missing_records(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    location = copied(empty(5), tmp_path / "store")
+    location = copied(empty(5), place / "store")
     one = segments_of(CAPTURE) / f"__consumer_offsets-{max(capture_rows(CAPTURE))}"
     inner: list[int] = []
 
@@ -192,9 +193,9 @@ def test_conflicting_ingest_retries_and_appends_only_missing_records(
     ],
 )
 def test_table_that_its_owner_changed_is_written_or_refused_by_name(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, change: str, named: str | None
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, change: str, named: str | None
 ) -> None:
-    location = copied(empty(5), tmp_path / "store")
+    location = copied(empty(5), place / "store")
     store = workbench.open(location)
     store.spark.sql(f"ALTER TABLE {store.table_name('log')} {change}")
     if named is not None:

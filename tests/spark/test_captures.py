@@ -29,11 +29,11 @@ from tests.logs import (
     capture_semantics,
     oracle,
 )
+from tests.places import copied
 from tests.spark.stores import (
     Workbench,
     appended,
     assert_as_reference,
-    copied,
     differences,
     export_of,
     log_of,
@@ -86,11 +86,11 @@ def test_answers_are_those_of_the_broker(folded: Callable[[str], Path], capture:
     "driver_rows", [pytest.param(0, id="tasks"), pytest.param(50_000, id="driver", marks=pytest.mark.long)]
 )
 def test_log_of_a_classic_coordinator_folded_in_small_batches_answers_as_its_broker(
-    workbench: Workbench, empty: Callable[..., Path], tmp_path: Path, driver_rows: int
+    workbench: Workbench, empty: Callable[..., Path], place: Path, driver_rows: int
 ) -> None:  # R10c, R12, R14
     fold = replace(workbench.settings.fold, driver_rows=driver_rows)
     stream = Workbench(workbench.spark, replace(workbench.settings, fold=fold))
-    store = copied(empty(capture_partitions(OF_CLASSIC), CLASSIC), tmp_path / "store")
+    store = copied(empty(capture_partitions(OF_CLASSIC), CLASSIC), place / "store")
     rows = sorted(
         (row for of_one in capture_rows(OF_CLASSIC).values() for row in of_one), key=attrgetter("record_offset")
     )
@@ -102,9 +102,9 @@ def test_log_of_a_classic_coordinator_folded_in_small_batches_answers_as_its_bro
 
 
 def test_reload_changes_the_coordinator_semantics_at_once_or_not_at_all(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workbench: Workbench, folded: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R12
-    store = copied(folded(OF_CLASSIC), tmp_path / "store")
+    store = copied(folded(OF_CLASSIC), place / "store")
 
     def answers() -> list[str]:
         return differences(store, oracle(OF_CLASSIC), offsets_only=True)
@@ -162,9 +162,9 @@ def test_verify_finds_the_state_equal(workbench: Workbench, folded: Callable[[st
 
 @pytest.mark.parametrize("capture", of_all_but([*RELOADED, MALFORMED]))
 def test_reload_gives_what_the_stream_gave(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, capture: str
+    workbench: Workbench, folded: Callable[[str], Path], place: Path, capture: str
 ) -> None:
-    store = copied(folded(capture), tmp_path / "store")
+    store = copied(folded(capture), place / "store")
     streamed = state_rows(store)
     for each in TABLES:
         if each not in (LOG, LOG_PARTITIONS):

@@ -12,7 +12,8 @@ from offsets_pipeline.questions.query.log_info import log_info
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.store.log.clean import clean_log
 from tests.logs import oracle
-from tests.spark.stores import CLOCK, copied, differences, export_of, log_of, rows_of, segments_of
+from tests.places import copied
+from tests.spark.stores import CLOCK, differences, export_of, log_of, rows_of, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,9 +32,9 @@ pytestmark = pytest.mark.slow
     ],
 )
 def test_cleaned_log_gives_what_the_broker_answers(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, capture: str
+    workbench: Workbench, folded: Callable[[str], Path], place: Path, capture: str
 ) -> None:
-    store = copied(folded(capture), tmp_path / "store")
+    store = copied(folded(capture), place / "store")
     before, rows = export_of(store), rows_of(store, "log")
     done = clean_log(workbench.open(store), workbench.settings, CLOCK)
     left = rows_of(store, "log")
@@ -65,13 +66,13 @@ def test_cleaned_log_gives_what_the_broker_answers(
 
 
 def test_young_records_and_records_that_are_not_folded_stay(
-    workbench: Workbench, folded: Callable[[str], Path], empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, folded: Callable[[str], Path], empty: Callable[[int], Path], place: Path
 ) -> None:
-    store = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    store = copied(folded("4.2.0-kip848"), place / "store")
     first = min(row["record_timestamp"] for row in rows_of(store, "log")) // 1000
     done = clean_log(workbench.open(store), workbench.settings, FixedClock(first + 1000), older_than_ms=1001)
     assert done.removed == 0
-    unfolded = copied(empty(5), tmp_path / "unfolded")
+    unfolded = copied(empty(5), place / "unfolded")
     workbench.ingest(unfolded, segments_of("4.2.0-kip848"))
     rows = log_of(unfolded)
     done = clean_log(workbench.open(unfolded), workbench.settings, CLOCK)
@@ -80,9 +81,9 @@ def test_young_records_and_records_that_are_not_folded_stay(
 
 
 def test_log_that_tasks_cannot_write_is_refused_in_one_line(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+    workbench: Workbench, folded: Callable[[str], Path], place: Path
 ) -> None:
-    store = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    store = copied(folded("4.2.0-kip848"), place / "store")
     before = log_of(store)
     workbench.spark.sql(f"ALTER TABLE delta.`{store}/log` ADD CONSTRAINT mine CHECK (record_offset < 1000000)")
     with pytest.raises(
@@ -99,9 +100,9 @@ def test_log_that_tasks_cannot_write_is_refused_in_one_line(
 
 
 def test_store_from_before_there_was_cleaning_is_cleaned(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+    workbench: Workbench, folded: Callable[[str], Path], place: Path
 ) -> None:
-    store = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    store = copied(folded("4.2.0-kip848"), place / "store")
     table = f"delta.`{store}/log_partitions`"
     without = workbench.spark.table(table).drop("cleaned_to")
     without.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(f"{store}/log_partitions")

@@ -23,10 +23,11 @@ from offsets_pipeline.semantics.connect_keys import offset_key
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.store.log.clean import clean_log
 from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
+from tests.places import copied
 from tests.record_batches import encode_batch
 from tests.spark.both_engines import assert_as_spark, documented_queries
 from tests.spark.segments import write_prefix
-from tests.spark.stores import CLOCK, Workbench, appended, copied, remove, rows_of, segments_of
+from tests.spark.stores import CLOCK, Workbench, appended, remove, rows_of, segments_of
 from tests.unit.connect.connect_logs import TOPICS, WITH_ANSWERS, answers, in_order
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ def test_reloaded_offsets_are_what_the_worker_answered(
 
 
 def test_offsets_folded_in_batches_are_what_the_worker_answered(  # R11, R15
-    workbench: Workbench, mirrored: Callable[..., Path], tmp_path: Path, chance: random.Random
+    workbench: Workbench, mirrored: Callable[..., Path], place: Path, tmp_path: Path, chance: random.Random
 ) -> None:
-    store, segments = tmp_path / "store", segments_of(EXACTLY_ONCE)
+    store, segments = place / "store", segments_of(EXACTLY_ONCE)
     for share in (0.3, 0.65):
         prefix = write_prefix(segments, tmp_path / str(share), share, chance, OFFSETS)
         workbench.ingest(store, prefix, topic=OFFSETS, partitions=5)
@@ -110,9 +111,9 @@ def test_offsets_folded_in_batches_are_what_the_worker_answered(  # R11, R15
 
 
 def test_verify_finds_a_state_that_lost_a_record(
-    workbench: Workbench, mirrored: Callable[..., Path], tmp_path: Path
+    workbench: Workbench, mirrored: Callable[..., Path], place: Path
 ) -> None:
-    store = copied(mirrored(ALTERED), tmp_path / "store")
+    store = copied(mirrored(ALTERED), place / "store")
     remove(store, "connect_records", "connector = 'file-c' AND record_offset = 4")
     for independent in (False, True):
         found = workbench.verify(store, independent=independent)
@@ -201,13 +202,13 @@ def test_describe_prints_the_answer_of_the_worker(
 
 
 def test_a_store_refuses_a_topic_of_another_kind(
-    workbench: Workbench, mirrored: Callable[..., Path], empty: Callable[..., Path], tmp_path: Path
+    workbench: Workbench, mirrored: Callable[..., Path], empty: Callable[..., Path], place: Path
 ) -> None:
     store, before = mirrored(ALTERED), rows_of(mirrored(ALTERED), "log")
     for topic in ("__consumer_offsets", "connect-status"):
         with pytest.raises(WrongRecords, match="does not have offsets of Kafka Connect"):
             workbench.ingest(store, segments_of(ALTERED), topic=topic)
-    of_groups = copied(empty(5), tmp_path / "groups")
+    of_groups = copied(empty(5), place / "groups")
     with pytest.raises(WrongRecords, match="does not have records of a group coordinator"):
         workbench.ingest(of_groups, segments_of(ALTERED), topic=OFFSETS)
     assert rows_of(store, "log") == before
@@ -326,6 +327,10 @@ def test_both_engines_have_the_same_connectors_and_offsets(  # R30
 def test_configurations_tell_connectors_without_offsets_and_groups_of_sinks(  # R32
     odd: Path, folded: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def refused(connector: str, *more: str) -> str:
+        assert main(["connect", "reset", "--store", "none", "--connector", connector, *more]) == 1
+        return capsys.readouterr().err
+
     def described(store: Path, connector: str, *more: str) -> str:
         command = ["connect", "describe", "--store", str(store), "--connector", connector, "--format", "json"]
         status, output = main([*command, *more]), capsys.readouterr()
@@ -339,6 +344,9 @@ def test_configurations_tell_connectors_without_offsets_and_groups_of_sinks(  # 
     assert json.loads(described(groups, "sink-1"))["offsets"] == answers(ALTERED, "sink-1")["sink-1"]
     assert "never-ran is a source connector" in described(groups, "never-ran", *configs)
     assert "Connector sink-1 not found" in described(groups, "sink-1", *configs)
+    assert "Connectors must be in the STOPPED state" in refused("sink", *configs)
+    assert "never-ran is a source connector" in refused("never-ran", *configs)
+    assert "Connector sink-1 not found" in refused("sink-1", *configs)
     assert "needs connect-configs" in described(groups, "sink", "--configs", str(odd))
 
 
@@ -351,8 +359,8 @@ def test_a_store_of_connect_has_its_own_tables(workbench: Workbench, tmp_path: P
         assert sorted(path.name for path in location.iterdir()) == sorted(table.name for table in made.tables)
 
 
-def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, tmp_path: Path) -> None:
-    location = tmp_path / "owned"
+def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, place: Path) -> None:
+    location = place / "owned"
     ConnectLog.create(location, "lab", 2)
     with OffsetBackingStore(location) as store:
         for position in (1, 2):
@@ -362,10 +370,14 @@ def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, tm
             management.put_config(name, {"connector.class": "x.FileStreamSource", "db.password": "${file:/run/db:pw}"})
         management.set_target_state("files", "STOPPED")
         management.alter("files", [{"partition": {"f": "a"}, "offset": None}])
+        store.set({offset_key("deleted", {"f": "a"}): b'{"p":1}'}).result(10)
+        management.delete("deleted")
         expected = OffsetManagement(store.log).offsets("files")
     workbench.fold(location)
     assert describe_connector(StateReader(str(location)), "files") == expected
     assert describe_connector(StateReader(str(location)), "new") == {"offsets": []}
+    with pytest.raises(NoSuchConnector):
+        describe_connector(StateReader(str(location)), "deleted")
     assert expected == {"offsets": [{"partition": {"f": "b"}, "offset": {"p": 2}}]}
     assert workbench.verify(location, independent=True).equal
     rows = workbench.sql(location, "SELECT * FROM connectors ORDER BY name")
@@ -380,6 +392,7 @@ def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, tm
         before = OffsetManagement(beside.log).offsets("files")
         assert clean_log(workbench.open(location), workbench.settings, CLOCK).removed > 1
         assert OffsetManagement(beside.log).offsets("files") == before
+        assert "deleted" not in OffsetManagement(beside.log).target_states()
         OffsetManagement(beside.log).set_target_state("files", "RUNNING")
         beside.set({offset_key("files", {"f": "a"}): b'{"p":3}'}).result(10)
         expected = OffsetManagement(beside.log).offsets("files")

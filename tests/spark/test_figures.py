@@ -13,7 +13,8 @@ from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.store.log.metadata import LogMetadata
 from tests.figures import by_partition, exposed, extents
 from tests.logs import capture_rows, oracle
-from tests.spark.stores import CLOCK, appended, copied, log_of
+from tests.places import copied
+from tests.spark.stores import CLOCK, appended, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -32,9 +32,10 @@ from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.store import OWNED, Store, StoreProperties
 from tests.logs import LogPartition, capture_rows
+from tests.places import copied
 from tests.record_batches import encode_batch
 from tests.spark.segments import batch_ends, batches_of, write_log, write_segment
-from tests.spark.stores import assert_as_reference, copied, export_of, log_of, rows_of, segments_of, versions
+from tests.spark.stores import assert_as_reference, export_of, log_of, rows_of, segments_of, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,9 +56,9 @@ def simple_log(commits: int, *, first: int = 0) -> LogPartition:
 
 
 def test_records_in_the_log_are_not_appended_again(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+    workbench: Workbench, folded: Callable[[str], Path], place: Path
 ) -> None:
-    store = copied(folded("4.2.0-classic"), tmp_path / "store")
+    store = copied(folded("4.2.0-classic"), place / "store")
     before, rows = versions(store), rows_of(store, "log")
     report = workbench.ingest(store, segments_of("4.2.0-classic"))
     assert (report.created, report.added) == (False, 0)
@@ -66,7 +67,9 @@ def test_records_in_the_log_are_not_appended_again(
     assert versions(store)["log"] == before["log"]
 
 
-def test_log_of_another_topic_is_refused_and_no_store_is_made(workbench: Workbench, tmp_path: Path) -> None:
+def test_log_of_another_topic_is_refused_and_no_store_is_made(
+    workbench: Workbench, place: Path, tmp_path: Path
+) -> None:
     log = LogPartition(0)
     for number in range(30):
         log.record(f"user-{number}".encode(), b"an order")
@@ -74,14 +77,14 @@ def test_log_of_another_topic_is_refused_and_no_store_is_made(workbench: Workben
     with pytest.raises(
         WrongRecords, match=r"20 of the first 20 records are others .record 0 of partition 0 has the key b'user-0'"
     ):
-        workbench.ingest(tmp_path / "store", segments)
-    assert not (tmp_path / "store").exists()
+        workbench.ingest(place / "store", segments)
+    assert not (place / "store").exists()
 
 
 def test_longer_copy_appends_only_its_new_records(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, tmp_path: Path
 ) -> None:
-    store = copied(empty(1), tmp_path / "store")
+    store = copied(empty(1), place / "store")
     log = simple_log(10)
     batches = batches_of(log.rows)
     assert workbench.ingest(store, write_segment(tmp_path / "a", 0, b"".join(batches[:2]))).added == 6
@@ -97,9 +100,9 @@ def test_longer_copy_appends_only_its_new_records(
 
 
 def test_another_record_at_the_same_record_offset_is_refused_and_changes_nothing(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+    workbench: Workbench, folded: Callable[[str], Path], place: Path
 ) -> None:
-    store = copied(folded("4.2.0-classic"), tmp_path / "store")
+    store = copied(folded("4.2.0-classic"), place / "store")
     before = versions(store)
     with pytest.raises(ConflictingLog) as refused:
         workbench.ingest(store, segments_of("4.2.0-old-codec1"))
@@ -116,8 +119,10 @@ def test_another_record_at_the_same_record_offset_is_refused_and_changes_nothing
     assert versions(store) == before
 
 
-def test_data_folder_of_a_broker_gives_log_bounds_names_and_ids(workbench: Workbench, tmp_path: Path) -> None:
-    data, store = tmp_path / "kraft logs", tmp_path / "a store"
+def test_data_folder_of_a_broker_gives_log_bounds_names_and_ids(
+    workbench: Workbench, place: Path, tmp_path: Path
+) -> None:
+    data, store = tmp_path / "kraft logs", place / "a store"
     n = 3
     home = partition_for("g", n)
     log = LogPartition(home)
@@ -183,9 +188,9 @@ def test_data_folder_of_a_broker_gives_log_bounds_names_and_ids(workbench: Workb
 
 
 def test_torn_tail_is_reported_and_read_once_it_is_whole(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, tmp_path: Path
 ) -> None:
-    store = copied(empty(1), tmp_path / "store")
+    store = copied(empty(1), place / "store")
     log = simple_log(6)
     data = b"".join(batches_of(log.rows))
     end = batch_ends(data)[0]
@@ -200,9 +205,9 @@ def test_torn_tail_is_reported_and_read_once_it_is_whole(
 
 
 def test_damage_goes_to_quarantine_and_later_batches_are_read(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, tmp_path: Path
 ) -> None:
-    store = copied(empty(1), tmp_path / "store")
+    store = copied(empty(1), place / "store")
     log = simple_log(9)
     batches = batches_of(log.rows)
     damaged = bytearray(b"".join(batches))
@@ -233,9 +238,9 @@ def test_damage_goes_to_quarantine_and_later_batches_are_read(
 
 
 def test_corrupt_record_stops_the_fold_where_the_settings_say_so(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, tmp_path: Path
 ) -> None:  # R6
-    store = copied(empty(1), tmp_path / "store")
+    store = copied(empty(1), place / "store")
     log = simple_log(2)
     log.record(b"\x00\x01\x00", b"")
     workbench.ingest(store, write_log(tmp_path / "log", log.rows))
@@ -298,12 +303,13 @@ def damaged_late(folder: Path) -> Path:
 )
 def test_first_ingest_that_fails_leaves_no_store(
     workbench: Workbench,
+    place: Path,
     tmp_path: Path,
     bad: Callable[[Path], Path],
     partitions: int | None,
     error: type[OffsetsError],
 ) -> None:
-    store, source = tmp_path / "store", tmp_path / "source"
+    store, source = place / "store", tmp_path / "source"
     source.mkdir()
     with pytest.raises(error) as refused:
         workbench.ingest(store, bad(source), partitions=partitions)
@@ -312,18 +318,18 @@ def test_first_ingest_that_fails_leaves_no_store(
 
 
 def test_partition_count_is_fixed_with_the_store(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+    workbench: Workbench, folded: Callable[[str], Path], place: Path
 ) -> None:  # R1, R4
     with pytest.raises(InvalidPartitionCount, match="has 5 partitions, not 6"):
         workbench.ingest(folded("4.2.0-classic"), segments_of("4.2.0-classic"), partitions=6)
     # a later, smaller delivery says nothing about the number
-    store = copied(folded("4.2.0-classic"), tmp_path / "store")
+    store = copied(folded("4.2.0-classic"), place / "store")
     one = segments_of("4.2.0-classic") / "__consumer_offsets-0"
     assert workbench.ingest(store, one).offsets_partitions == 5
 
 
-def test_owned_store_takes_no_segments(workbench: Workbench, tmp_path: Path) -> None:  # R4
-    location = tmp_path / "store"
+def test_owned_store_takes_no_segments(workbench: Workbench, place: Path) -> None:  # R4
+    location = place / "store"
     Store.create(workbench.spark, str(location), StoreProperties(OWNED, 5))
     with pytest.raises(StoreMismatch, match="is an owned store, but this command needs a mirrored one"):
         workbench.ingest(location, segments_of("4.2.0-classic"))
@@ -331,9 +337,9 @@ def test_owned_store_takes_no_segments(workbench: Workbench, tmp_path: Path) -> 
 
 
 def test_a_file_with_timestamps_that_no_table_holds_is_ingested_without_their_records(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, tmp_path: Path
 ) -> None:
-    store = copied(empty(1), tmp_path / "store")
+    store = copied(empty(1), place / "store")
     rows = simple_log(3).rows
     times = np.array([1_700_000_000_000, 2**62, 1_700_000_000_001])
     keys, values = (pa.array([getattr(row, name) for row in rows], pa.binary()) for name in ("key", "value"))

@@ -15,7 +15,8 @@ from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.questions.query.local_sql import LocalSql
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.questions.query.views import register_views
-from tests.spark.stores import CLOCK, copied
+from tests.places import copied
+from tests.spark.stores import CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,10 +20,11 @@ from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.file_writer import LogFilePlace
 from offsets_pipeline.store.store import MIRRORED, OWNED, Store, StoreProperties
 from tests.logs import oracle
-from tests.spark.stores import CLOCK, assert_as_reference, copied, differences, log_of, segments_of
+from tests.places import copied, remove_place
+from tests.spark.stores import CLOCK, assert_as_reference, differences, log_of, segments_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -32,18 +32,10 @@ if TYPE_CHECKING:
     from tests.spark.stores import Workbench
 
 MODERN, CLASSIC = CoordinatorSemantics
-SCHEMA = "schema:offsets_tests"
 
 
-@pytest.fixture
-def schema(spark: SparkSession) -> Iterator[str]:
-    """A schema of the session's catalog that is gone after the test."""
-    yield SCHEMA
-    spark.sql(f"DROP SCHEMA IF EXISTS {SCHEMA.removeprefix('schema:')} CASCADE")
-
-
-def test_properties_are_fixed_with_the_store(spark: SparkSession, tmp_path: Path) -> None:  # R1, R4
-    location = str(tmp_path / "a store")
+def test_properties_are_fixed_with_the_store(spark: SparkSession, place: Path) -> None:  # R1, R4
+    location = str(place / "a store")
     given = StoreProperties(OWNED, 7, "a cluster", "a topic")
     assert Store.create(spark, location, given).properties == given
     store = Store.open(spark, location + "/")
@@ -59,30 +51,30 @@ def test_properties_are_fixed_with_the_store(spark: SparkSession, tmp_path: Path
 
 
 def test_semantics_are_those_asked_for_or_of_the_settings_and_only_a_reload_changes_them(
-    workbench: Workbench, tmp_path: Path
+    workbench: Workbench, place: Path
 ) -> None:
     segments = str(segments_of("3.9.2-txn-open"))
     classic = replace(workbench.settings, log=replace(workbench.settings.log, coordinator_semantics="classic"))
     found: list[CoordinatorSemantics] = []
     for settings, asked in ((workbench.settings, None), (classic, None), (classic, MODERN)):
-        location = str(tmp_path / f"store{len(found)}")
+        location = str(place / f"store{len(found)}")
         ingest_segments(workbench.spark, location, [segments], settings, CLOCK, semantics=asked)
         found.append(StateReader(location).coordinator_semantics)
         ingest_segments(workbench.spark, location, [segments], settings, CLOCK)
     assert found == [MODERN, CLASSIC, MODERN]
     with pytest.raises(StoreMismatch, match="has modern coordinator semantics, not classic: `offsets reload --coord"):
-        ingest_segments(workbench.spark, str(tmp_path / "store0"), [segments], classic, CLOCK, semantics=CLASSIC)
+        ingest_segments(workbench.spark, str(place / "store0"), [segments], classic, CLOCK, semantics=CLASSIC)
 
 
-def test_owned_store_is_always_modern(workbench: Workbench, tmp_path: Path) -> None:
-    owned = Store.create(workbench.spark, str(tmp_path), StoreProperties(OWNED, 1))
+def test_owned_store_is_always_modern(workbench: Workbench, place: Path) -> None:
+    owned = Store.create(workbench.spark, str(place), StoreProperties(OWNED, 1))
     with pytest.raises(StoreMismatch, match="it is an owned store, and its coordinator is modern"):
         workbench.reload(owned.location, semantics=CLASSIC)
     assert Store.open(workbench.spark, owned.location).properties == owned.properties
 
 
 def test_tables_have_their_columns_comments_and_constraints(
-    spark: SparkSession, empty: Callable[[int], Path], tmp_path: Path
+    spark: SparkSession, empty: Callable[[int], Path], place: Path
 ) -> None:
     store = Store.open(spark, str(empty(5)))
     for table in TABLES:
@@ -97,7 +89,7 @@ def test_tables_have_their_columns_comments_and_constraints(
             >= {key: value for key, value in table.properties.items() if "constraints" in key}.items()
         )
     # a column that must hold something, and a constraint, hold for SQL by hand too
-    copy = copied(empty(5), tmp_path / "store")
+    copy = copied(empty(5), place / "store")
     names = "log_partition, log_incarnation, start_offset, end_offset, updated_at"
     for values in ("NULL, 0, 1, 2, current_timestamp()", "0, 0, 2, 1, current_timestamp()"):
         with pytest.raises(Exception, match=r"DELTA_NOT_NULL_CONSTRAINT_VIOLATED|DELTA_VIOLATE_CONSTRAINT"):
@@ -105,10 +97,10 @@ def test_tables_have_their_columns_comments_and_constraints(
 
 
 def test_store_that_has_lost_its_log_is_no_store_in_the_making(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+    workbench: Workbench, folded: Callable[[str], Path], place: Path
 ) -> None:
-    location = copied(folded("4.2.0-kip848"), tmp_path / "store")
-    shutil.rmtree(location / "log")
+    location = copied(folded("4.2.0-kip848"), place / "store")
+    remove_place(location / "log")
     with pytest.raises(NotAStore, match="has no table named log"):
         Store.find(workbench.spark, str(location))
     with pytest.raises(NotAStore, match="it is not empty"):
@@ -117,11 +109,11 @@ def test_store_that_has_lost_its_log_is_no_store_in_the_making(
 
 
 def test_incomplete_store_does_not_open_and_is_completed(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:
-    location = copied(empty(5), tmp_path / "store")
+    location = copied(empty(5), place / "store")
     for name in ("log", "quarantine"):  # the log is made last
-        shutil.rmtree(location / name)
+        remove_place(location / name)
     with pytest.raises(NoSuchStore, match="no store at"):
         workbench.open(location)
     assert Store.find(workbench.spark, str(location)) is None  # so an ingest completes it
@@ -130,28 +122,29 @@ def test_incomplete_store_does_not_open_and_is_completed(
     assert {path.name for path in location.iterdir()} == {table.name for table in TABLES}
 
 
+@pytest.mark.local_only("of paths of a machine")
 def test_store_may_be_named_by_any_path_to_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
+    (place / "here").mkdir()
+    monkeypatch.chdir(place / "here")
     Store.create(spark, "../a/store", StoreProperties(MIRRORED, 3))
-    for location in ("../a/store", f"{tmp_path}/here/../a/store/", str(tmp_path / "a" / "store")):
+    for location in ("../a/store", f"{place}/here/../a/store/", str(place / "a" / "store")):
         store = Store.open(spark, location)
-        assert store.location == str(tmp_path / "a" / "store")
+        assert store.location == str(place / "a" / "store")
         assert StateReader(location).properties.offsets_partitions == 3
         assert not DeltaTable.forPath(spark, f"{store.location}/log").toDF().take(1)
 
 
 @pytest.mark.parametrize("count", [0, -1])
-def test_store_without_log_partitions_is_refused(spark: SparkSession, tmp_path: Path, count: int) -> None:
+def test_store_without_log_partitions_is_refused(spark: SparkSession, place: Path, count: int) -> None:
     with pytest.raises(InvalidPartitionCount, match=f"at least 1 partition, not {count}"):
-        Store.create(spark, str(tmp_path / "store"), StoreProperties(MIRRORED, count))
-    assert not (tmp_path / "store").exists()
+        Store.create(spark, str(place / "store"), StoreProperties(MIRRORED, count))
+    assert not (place / "store").exists()
 
 
-def test_folder_with_other_files_is_not_a_store_and_stays_unchanged(spark: SparkSession, tmp_path: Path) -> None:
-    other = tmp_path / "photos"
+def test_folder_with_other_files_is_not_a_store_and_stays_unchanged(spark: SparkSession, place: Path) -> None:
+    other = place / "photos"
     other.mkdir()
     (other / "one.jpg").write_bytes(b"jpg")
     for ask in (
@@ -164,26 +157,31 @@ def test_folder_with_other_files_is_not_a_store_and_stays_unchanged(spark: Spark
     assert [path.name for path in other.iterdir()] == ["one.jpg"]
 
 
-def test_table_named_log_of_another_program_is_not_a_store(spark: SparkSession, tmp_path: Path) -> None:
-    spark.sql(f"CREATE TABLE delta.`{tmp_path}/log` (line STRING) USING delta")
-    for ask in (lambda: Store.open(spark, str(tmp_path)), lambda: StateReader(str(tmp_path))):
+def test_table_named_log_of_another_program_is_not_a_store(spark: SparkSession, place: Path) -> None:
+    spark.sql(f"CREATE TABLE delta.`{place}/log` (line STRING) USING delta")
+    for ask in (lambda: Store.open(spark, str(place)), lambda: StateReader(str(place))):
         with pytest.raises(NotAStore, match="its table log is not a log of this program"):
             ask()
 
 
-def test_store_of_a_newer_format_is_refused(spark: SparkSession, empty: Callable[[int], Path], tmp_path: Path) -> None:
-    location = copied(empty(5), tmp_path / "store")
+def test_store_of_a_newer_format_is_refused(spark: SparkSession, empty: Callable[[int], Path], place: Path) -> None:
+    location = copied(empty(5), place / "store")
     spark.sql(f"ALTER TABLE delta.`{location}/log` SET TBLPROPERTIES ('offsets.format.version' = '7')")
     with pytest.raises(NotAStore, match="it has format 7, this program reads 6; use a newer version of the program"):
         Store.open(spark, str(location))
 
 
 @pytest.mark.parametrize("location", ["nothing", "empty", "schema:no_such_schema", "schema:no name"])
-def test_missing_folder_is_not_a_store(spark: SparkSession, tmp_path: Path, location: str) -> None:
-    (tmp_path / "empty").mkdir()
-    where = location if location.startswith("schema:") else str(tmp_path / location)
+def test_missing_folder_is_not_a_store(spark: SparkSession, place: Path, location: str) -> None:
+    (place / "empty").mkdir()
+    where = location if location.startswith("schema:") else str(place / location)
     with pytest.raises(NoSuchStore):
         Store.open(spark, where)
+
+
+def test_store_is_created_in_no_schema_whose_name_is_not_valid(spark: SparkSession) -> None:
+    with pytest.raises(NoSuchStore, match="'a; b' is not a schema name: use letters, digits, _ and dots"):
+        Store.create(spark, "schema:a; b", StoreProperties(OWNED, 1))
 
 
 @pytest.mark.slow
@@ -195,6 +193,8 @@ def test_store_in_a_schema_of_the_catalog_works_from_end_to_end(workbench: Workb
     assert workbench.verify(schema).equal
     assert workbench.ingest(schema, segments_of(capture)).added == 0
     folder = workbench.open(schema).folder().removeprefix("file:")
+    with pytest.raises(NotAStore, match="by its folder: its tables are a schema's; name schema:NAME"):
+        workbench.fold(folder)
     assert LogAppender(workbench.open(schema)).place(CLOCK) == LogFilePlace(f"{folder}/log", CLOCK.now_ms())
     assert differences(folder, oracle(capture)) == []
     assert_as_reference(folder, log_of(folder))

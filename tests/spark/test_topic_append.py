@@ -18,7 +18,8 @@ from offsets_pipeline.ingest.topic.topic_records import RECORDS_SCHEMA
 from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.clean import clean_log
 from tests.logs import CAPTURES
-from tests.spark.stores import CLOCK, Workbench, copied, rows_of, table, versions
+from tests.places import copied
+from tests.spark.stores import CLOCK, Workbench, rows_of, table, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,8 +35,8 @@ Places = list[tuple[int, int]]
 
 
 @pytest.fixture
-def store(empty: Callable[[int], Path], tmp_path: Path) -> Path:
-    return copied(empty(5), tmp_path / "store")
+def store(empty: Callable[[int], Path], place: Path) -> Path:
+    return copied(empty(5), place / "store")
 
 
 def batch(workbench: Workbench, places: Iterable[tuple[int, int]]) -> DataFrame:

@@ -19,8 +19,10 @@ from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
 from offsets_pipeline.questions.query.log_info import log_info
 from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.store.log.metadata import LogMetadata
-from tests.spark.stores import CLOCK, copied, log_of, segments_of
+from tests.places import copied
+from tests.spark.stores import CLOCK, log_of, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,8 +35,8 @@ AS_IT_STANDS = {at: LogPartitionBounds(10, 20, 20) for at in range(5)}
 
 
 @pytest.fixture
-def store(empty: Callable[[int], Path], tmp_path: Path) -> Path:
-    return copied(empty(5), tmp_path / "store")
+def store(empty: Callable[[int], Path], place: Path) -> Path:
+    return copied(empty(5), place / "store")
 
 
 def notes_of(workbench: Workbench, store: Path) -> MirroredTopic:
@@ -132,6 +134,9 @@ class GrowingTopic:
     def delete_retention_ms(self) -> int:
         return DAY_MS
 
+    def offsets_retention(self) -> Retention:
+        return Retention(540_000, 2_000, is_known=True)
+
     def leader_epochs(self) -> dict[int, int | None]:
         return dict.fromkeys(range(5), 4)
 
@@ -158,6 +163,10 @@ def test_second_follower_does_not_take_the_records_of_the_first_for_a_new_topic(
         reading = watch.plan(growing, topic).reading  # type: ignore[arg-type]
         assert (reading.log_incarnation, reading.anew) == (0, None)
     assert heard == []
+    for each in (watch.store, workbench.open(store)):
+        noted = each.properties.retention
+        assert noted == Retention(540_000, 2_000, is_known=True)
+        assert noted.read_at_ms == NOW_MS
 
 
 def test_second_follower_learns_from_the_store_that_the_first_has_read_the_new_topic(

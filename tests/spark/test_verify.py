@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.semantics.columnar_replay import Replay
 from tests.logs import oracle
+from tests.places import copied
 from tests.spark.stores import (
     add,
     alter,
     assert_as_reference,
-    copied,
     differences,
     export_of,
     log_of,
@@ -78,11 +78,11 @@ def double(store: Path, table: str) -> None:
 def test_fault_of_the_state_is_found_and_repaired(
     workbench: Workbench,
     folded: Callable[[str], Path],
-    tmp_path: Path,
+    place: Path,
     by: Callable[[Path, str], None],
     tables: list[str],
 ) -> None:
-    store = copied(folded(CAPTURE), tmp_path / "store")
+    store = copied(folded(CAPTURE), place / "store")
     for table in tables:
         before = rows_of(store, table)
         by(store, table)
@@ -98,9 +98,9 @@ def test_fault_of_the_state_is_found_and_repaired(
 
 @pytest.mark.parametrize("table", ["offset_facts", "current_offsets", "group_records", "consumer_groups"])
 def test_table_that_another_program_has_changed_is_refused_and_repaired(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, table: str
+    workbench: Workbench, folded: Callable[[str], Path], place: Path, table: str
 ) -> None:
-    store = copied(folded(CAPTURE), tmp_path / "store")
+    store = copied(folded(CAPTURE), place / "store")
     DeltaTable(store / table).delete()
     refused = rf"^the table {store}/{table} was changed by another program: version \d+, DELETE; make the state again "
     for ask in (export_of, workbench.verify, lambda at: workbench.reload(at, 4)):  # of the others, rows would stay
@@ -113,9 +113,9 @@ def test_table_that_another_program_has_changed_is_refused_and_repaired(
 
 
 def test_lost_progress_is_noticed_and_repaired(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+    workbench: Workbench, folded: Callable[[str], Path], place: Path
 ) -> None:
-    store = copied(folded(CAPTURE), tmp_path / "store")
+    store = copied(folded(CAPTURE), place / "store")
     lose(store, "fold_progress")
     assert workbench.verify(store).differences == {"fold_progress": 1}
     workbench.reload(store, 2)
@@ -125,8 +125,8 @@ def test_lost_progress_is_noticed_and_repaired(
     assert_as_reference(store, log_of(store))
 
 
-def test_raised_progress_is_noticed(workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path) -> None:
-    store = copied(folded(CAPTURE), tmp_path / "store")
+def test_raised_progress_is_noticed(workbench: Workbench, folded: Callable[[str], Path], place: Path) -> None:
+    store = copied(folded(CAPTURE), place / "store")
     alter(store, "fold_progress", {"folded_to": "folded_to + 1"}, "log_partition = 0")
     found = workbench.verify(store)
     assert found.differences == {"fold_progress": 1}
@@ -139,9 +139,9 @@ def test_raised_progress_is_noticed(workbench: Workbench, folded: Callable[[str]
 
 
 def test_records_that_are_not_folded_yet_are_not_a_difference(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:
-    store = copied(empty(5), tmp_path / "store")
+    store = copied(empty(5), place / "store")
     assert workbench.verify(store).equal
     workbench.ingest(store, segments_of(CAPTURE))
     found = workbench.verify(store)
@@ -150,9 +150,9 @@ def test_records_that_are_not_folded_yet_are_not_a_difference(
 
 
 def test_a_fault_of_the_fold_is_found_by_the_specification(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workbench: Workbench, folded: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = copied(folded(CAPTURE), tmp_path / "store")
+    store = copied(folded(CAPTURE), place / "store")
     expected = workbench.verify(store)
     assert workbench.verify(store, independent=True) == expected
     whole = Replay._modern_offsets

@@ -25,10 +25,11 @@ from offsets_pipeline.semantics.partition_state import PartitionState
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.delta.schemas import TABLES
 from tests.logs import LogPartition, capture_partitions, capture_rows
+from tests.places import copied
 from tests.programs import start
 from tests.replays import references
 from tests.spark.frames import assert_same_rows
-from tests.spark.stores import appended, copied, export_of
+from tests.spark.stores import appended, export_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -290,7 +291,7 @@ def test_views_are_created_in_a_catalog_by_a_command(
         "offsets: error: cannot create views: this session's catalog ends with the session; configure"
     )
     assert not workbench.spark.catalog.databaseExists("made_by_command")
-    monkeypatch.setattr("offsets_pipeline.questions.query.views._outlives_session", lambda *_: True)
+    monkeypatch.setattr("offsets_pipeline.questions.query.views.require_lasting_catalog", lambda *_: None)
     try:
         assert main(command) == 0
         assert capsys.readouterr() == (

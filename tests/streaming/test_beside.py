@@ -18,8 +18,9 @@ from offsets_pipeline.fold.stream.folding import Folding
 from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
 from tests.logs import capture_rows
+from tests.places import copied
 from tests.spark.segments import write_prefix
-from tests.spark.stores import CLOCK, assert_as_reference, copied, log_of, segments_of, table
+from tests.spark.stores import CLOCK, assert_as_reference, log_of, segments_of, table
 
 if TYPE_CHECKING:
     import random
@@ -40,10 +41,10 @@ def runs(stream: FoldStream) -> bool:
 
 
 def test_reload_beside_a_running_stream_loses_nothing(
-    workbench: Workbench, empty: Callable[[int], Path], chance: random.Random, tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], chance: random.Random, place: Path, tmp_path: Path
 ) -> None:
     bench = replace(workbench, settings=replace(workbench.settings, fold=PATIENT))
-    store = copied(empty(5), tmp_path / "store")
+    store = copied(empty(5), place / "store")
     folded = Event()
 
     def on_fold(records: int) -> None:
@@ -72,9 +73,9 @@ def test_reload_beside_a_running_stream_loses_nothing(
 
 
 def test_two_ingests_of_one_log_at_once_append_each_record_once(
-    workbench: Workbench, empty: Callable[[int], Path], chance: random.Random, tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], chance: random.Random, place: Path, tmp_path: Path
 ) -> None:
-    store = copied(empty(5), tmp_path / "store")
+    store = copied(empty(5), place / "store")
     prefix = write_prefix(segments_of("4.2.0-classic"), tmp_path / "prefix", 0.6, chance)
     together = Barrier(2)
 
@@ -97,9 +98,9 @@ def test_two_ingests_of_one_log_at_once_append_each_record_once(
     assert_as_reference(store, rows)
 
 
-def test_two_first_ingests_at_once_make_one_store(workbench: Workbench, tmp_path: Path) -> None:
+def test_two_first_ingests_at_once_make_one_store(workbench: Workbench, place: Path) -> None:
     """The second process finds incomplete tables, or a log with records; both must work."""
-    store = tmp_path / "store"
+    store = place / "store"
     together = Barrier(2)
 
     def ingest() -> int:
@@ -114,8 +115,10 @@ def test_two_first_ingests_at_once_make_one_store(workbench: Workbench, tmp_path
     assert table(store, "log").num_rows == records
 
 
-def test_failed_first_ingest_leaves_a_store_that_another_appended_to(workbench: Workbench, tmp_path: Path) -> None:
-    store, rejected = tmp_path / "store", tmp_path / "rejected"
+def test_failed_first_ingest_leaves_a_store_that_another_appended_to(
+    workbench: Workbench, place: Path, tmp_path: Path
+) -> None:
+    store, rejected = place / "store", tmp_path / "rejected"
     properties = StoreProperties(MIRRORED, 5)
     creator = Store.create(workbench.spark, str(store), properties)
     workbench.ingest(store, segments_of("4.2.0-classic"))
@@ -126,9 +129,9 @@ def test_failed_first_ingest_leaves_a_store_that_another_appended_to(workbench: 
 
 
 def test_append_that_another_overtook_writes_nothing(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+    workbench: Workbench, folded: Callable[[str], Path], place: Path
 ) -> None:
-    store = workbench.open(copied(folded("4.2.0-classic"), tmp_path / "store"))
+    store = workbench.open(copied(folded("4.2.0-classic"), place / "store"))
     before = table(store.location, "log").num_rows
     first, second = LogAppender(store), LogAppender(store)
     rows = store.read("log").limit(1)
@@ -141,11 +144,11 @@ def test_append_that_another_overtook_writes_nothing(
 def test_stopped_stream_completes_its_running_batch(
     workbench: Workbench,
     empty: Callable[[int], Path],
-    tmp_path: Path,
+    place: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    store = copied(empty(5), tmp_path / "store")
+    store = copied(empty(5), place / "store")
     workbench.ingest(store, segments_of("4.2.0-txn-open"))
     begun, told = Event(), Event()
 

@@ -20,9 +20,10 @@ from offsets_pipeline.store.log.append import Append, LogAppender
 from offsets_pipeline.store.log.clean import Cleaned, clean_log
 from offsets_pipeline.store.log.metadata import LogMetadata
 from tests.logs import LogPartition
+from tests.places import copied
 from tests.random_logs import IN_SEGMENTS, random_log
 from tests.spark.segments import batches_of, write_log, write_prefix, write_segment
-from tests.spark.stores import CLOCK, assert_as_reference, copied, export_of, log_of, rows_of
+from tests.spark.stores import CLOCK, assert_as_reference, export_of, log_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,11 +50,11 @@ def a_log(tmp_path: Path, seed: int) -> tuple[list[LogRow], Path]:
 
 
 def test_stream_that_runs_and_restarts_over_a_log_that_is_cleaned_gives_the_whole_log_s_state(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, tmp_path: Path
 ) -> None:
     bench = replace(workbench, settings=replace(workbench.settings, fold=PATIENT))
     rows, whole = a_log(tmp_path, 24)
-    store, chosen = copied(empty(PARTITIONS), tmp_path / "store"), random.Random(22)
+    store, chosen = copied(empty(PARTITIONS), place / "store"), random.Random(22)
     bench.ingest(store, write_prefix(whole, tmp_path / "0", 0.2, chosen))
     bench.fold(store)
     bench.ingest(store, write_prefix(whole, tmp_path / "1", 0.4, chosen))
@@ -130,8 +131,8 @@ def damaged_once(
 
 
 @pytest.fixture
-def damaged(damaged_once: Damaged, tmp_path: Path) -> Damaged:
-    return damaged_once._replace(store=copied(damaged_once.store, tmp_path / "store"))
+def damaged(damaged_once: Damaged, place: Path) -> Damaged:
+    return damaged_once._replace(store=copied(damaged_once.store, place / "store"))
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from offsets_pipeline.coordinator.expiry_runs import expire_once
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import FOLDER
 from offsets_pipeline.fold.stream.fold_stream import FoldStream, start_fold
-from offsets_pipeline.fold.stream.folding import Folding, _expiry
+from offsets_pipeline.fold.stream.folding import Folding
 from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.questions.query.state_reader import StateReader
-from offsets_pipeline.store.store import OWNED, Store, StoreProperties
 from tests.logs import LogPartition, commit_key, group_key
-from tests.spark.stores import appended, assert_as_reference, copied, log_of, rows_of
+from tests.places import copied
+from tests.spark.stores import appended, assert_as_reference, log_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +49,8 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(committed: Path, tmp_path: Path) -> Path:
-    return copied(committed, tmp_path / "store")
+def store(committed: Path, place: Path) -> Path:
+    return copied(committed, place / "store")
 
 
 def coordinator_of(location: Path, clock: FixedClock) -> Coordinator:
@@ -111,9 +111,9 @@ def test_offset_whose_time_is_over_leaves_log_and_state_in_one_run(workbench: Wo
 
 
 def test_stream_over_a_mirrored_store_appends_nothing(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:  # R4
-    location, log = copied(empty(1), tmp_path / "store"), LogPartition()
+    location, log = copied(empty(1), place / "store"), LogPartition()
     log.commit(("g", "t", 0), 1)
     appended(location, log.rows)
     assert fold(workbench, location, NOW_MS + 1000 * WEEK_MS) == []
@@ -164,14 +164,3 @@ def test_running_stream_expires_beside_a_coordinator(workbench: Workbench, store
         assert [path.stem for path in (store / FOLDER).iterdir()] == [coordinator.instance.name]
     assert len(log_of(store)) == 9
     assert_as_reference(store, log_of(store))
-
-
-def test_stream_warns_that_a_store_in_a_schema_expires_nothing(settings: Settings) -> None:
-    warnings: list[str] = []
-    store = Store(None, "schema:ops", StoreProperties(OWNED, 1))  # type: ignore[arg-type] # it does not get to Spark
-    assert _expiry(store, settings, FixedClock(NOW_MS), None, warnings.append) is None
-    (warning,) = warnings
-    assert warning == (
-        "this stream does not expire offsets: schema:ops is a schema, and a coordinator needs the folder of a store; "
-        "fold the store by its folder, or set expire_in_stream = false"
-    )

@@ -5,7 +5,6 @@ tests/unit/state/test_dying.py has folds and reloads in the driver.
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +13,8 @@ from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.store.delta.retry import with_retries
-from tests.spark.stores import CLOCK, alter, appended, assert_as_reference, copied, log_of, rows_of
+from tests.places import copied, remove_place
+from tests.spark.stores import CLOCK, alter, appended, assert_as_reference, log_of, rows_of
 from tests.unit.state.dying import TABLES, Died, busy_log, dying
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.streaming
 
 
 def test_records_that_go_into_quarantine_are_warned_of(
-    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    either_way: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:
-    location = copied(empty(1), tmp_path / "store")
+    location = copied(empty(1), place / "store")
     appended(location, [row for part in busy_log(2) for row in part.rows])
     store, warnings = either_way.open(location), list[str]()
     fold_log(store, either_way.settings, CLOCK, warnings.append)
@@ -50,9 +50,9 @@ def test_records_that_go_into_quarantine_are_warned_of(
     ids=["three", "all"],
 )
 def test_fold_that_dies_at_any_write_runs_again(
-    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path, tables: Sequence[str]
+    either_way: Workbench, empty: Callable[[int], Path], place: Path, tables: Sequence[str]
 ) -> None:
-    location = copied(empty(1), tmp_path / "store")
+    location = copied(empty(1), place / "store")
     steps = busy_log(len(tables) + 1)
     log = [row for part in steps for row in part.rows]
     for table, part in zip(["fold_progress", *tables], steps, strict=True):
@@ -91,9 +91,9 @@ def busily_folded(workbench: Workbench, empty: Callable[[int], Path], tmp_path_f
     ],
 )
 def test_reload_that_dies_at_any_write_runs_again(
-    either_way: Workbench, busily_folded: Path, tmp_path: Path, table: str
+    either_way: Workbench, busily_folded: Path, place: Path, table: str
 ) -> None:
-    location = copied(busily_folded, tmp_path / "store")
+    location = copied(busily_folded, place / "store")
     log = log_of(location)
     spoil(location)
     with pytest.MonkeyPatch.context() as patch:
@@ -113,8 +113,8 @@ def spoil(location: Path) -> None:
     alter(location, "group_records", {"value": "NULL"}, "record_type = 3")
 
 
-def test_fold_resumes_after_a_crash(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
-    location = copied(empty(1), tmp_path / "store")
+def test_fold_resumes_after_a_crash(workbench: Workbench, empty: Callable[[int], Path], place: Path) -> None:
+    location = copied(empty(1), place / "store")
     first, second = busy_log(2)
     appended(location, first.rows)
     assert workbench.fold(location) == len(first.rows)
@@ -160,9 +160,9 @@ def test_other_errors_are_not_tried_again() -> None:
 
 
 def test_reload_of_a_partition_leaves_the_others_alone(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+    workbench: Workbench, folded: Callable[[str], Path], place: Path
 ) -> None:
-    location = copied(folded("4.2.0-txn-open"), tmp_path / "store")
+    location = copied(folded("4.2.0-txn-open"), place / "store")
     alter(location, "current_offsets", {"metadata": "'altered'"})
     reload_partitions(workbench.open(location), [4], workbench.settings, CLOCK)
     altered = {row["log_partition"] for row in rows_of(location, "current_offsets") if row["metadata"] == "altered"}
@@ -172,10 +172,10 @@ def test_reload_of_a_partition_leaves_the_others_alone(
 
 @pytest.mark.parametrize("lost", ["offset_facts", "current_offsets", "consumer_groups", "fold_progress"])
 def test_reload_creates_a_table_of_the_state_that_was_lost(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, lost: str
+    workbench: Workbench, folded: Callable[[str], Path], place: Path, lost: str
 ) -> None:
-    location = copied(folded("4.2.0-txn-open"), tmp_path / "store")
-    shutil.rmtree(location / lost)
+    location = copied(folded("4.2.0-txn-open"), place / "store")
+    remove_place(location / lost)
     workbench.reload(location)
     assert_as_reference(location, log_of(location))
     assert workbench.verify(location).equal

@@ -28,8 +28,9 @@ PATIENCE_SECONDS = 60
 class Copy:
     """Queries that copy a file to files of JSON."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.file, self.store, self.target = folder / "a.txt", folder / "owned", folder / "lines"
+    def __init__(self, spark: SparkSession, folder: Path, place: Path) -> None:
+        """The file is in a folder; store, target and checkpoints are at a place."""
+        self.file, self.store, self.target = folder / "a.txt", place / "owned", place / "lines"
         ConnectLog.create(self.store, "lab", 3)
         spark.dataSource.register(FileSource)
         self._spark = spark
@@ -71,13 +72,14 @@ class Copy:
 
 
 @pytest.fixture
-def copy(spark: SparkSession, tmp_path: Path) -> Copy:
+def copy(spark: SparkSession, tmp_path: Path, place: Path) -> Copy:
     """A file with two lines and the beginning of a third, and an empty store."""
-    made = Copy(spark, tmp_path)
+    made = Copy(spark, tmp_path, place)
     made.file.write_bytes("one\né\nth".encode())
     return made
 
 
+@pytest.mark.on_s3  # with checkpoints beside the store
 @pytest.mark.slow  # three queries, each with a process of Python for its source
 def test_each_line_is_copied_once_with_its_checkpoint_or_the_stores_position(copy: Copy) -> None:
     assert copy.copied("first", {"batch.size": "1"}) == ["one", "é"]

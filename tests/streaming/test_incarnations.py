@@ -26,11 +26,11 @@ from offsets_pipeline.store.log.incarnations import current_log, log_incarnation
 from offsets_pipeline.store.log.metadata import LogMetadata
 from tests.kafka.live import wait_until
 from tests.logs import capture_rows
+from tests.places import copied
 from tests.spark.stores import (
     CLOCK,
     appended,
     assert_as_reference,
-    copied,
     described_offsets,
     export_of,
     log_of,
@@ -61,9 +61,9 @@ class Died(Exception):
 
 
 @pytest.fixture
-def store(folded: Callable[[str], Path], tmp_path: Path) -> Path:
+def store(folded: Callable[[str], Path], place: Path) -> Path:
     """A store that answers from a first log incarnation."""
-    return copied(folded(OLD), tmp_path / "store")
+    return copied(folded(OLD), place / "store")
 
 
 def new_log(start: float = 0, end: float = 1) -> list[LogRow]:

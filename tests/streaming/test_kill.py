@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.places import copied
 from tests.programs import PROPERTIES, QUICK, SPARK_SUBMIT, assert_said, stopped_in_process
 from tests.spark.segments import write_prefix
-from tests.spark.stores import assert_as_reference, copied, log_of, rows_of, segments_of
+from tests.spark.stores import assert_as_reference, log_of, rows_of, segments_of
 
 if TYPE_CHECKING:
     import random
@@ -85,9 +86,15 @@ def _is_in_a_batch(planned: Path) -> bool:
 @pytest.mark.process  # SIGKILL takes a process; tests/kafka/test_follow_service.py sends SIGTERM to one
 @pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_fold_that_is_killed_at_random_moments_is_finished_by_the_next_which_ends_in_order_by_sigterm(
-    workbench: Workbench, empty: Callable[[int], Path], root: Path, tmp_path: Path, kills: int, chance: random.Random
+    workbench: Workbench,
+    empty: Callable[[int], Path],
+    root: Path,
+    place: Path,
+    tmp_path: Path,
+    kills: int,
+    chance: random.Random,
 ) -> None:
-    store = copied(empty(5), tmp_path / "store")
+    store = copied(empty(5), place / "store")
     config = tmp_path / "offsets.toml"
     config.write_text("[fold]\ntrigger_interval_ms = 200\n")
     inside = 0

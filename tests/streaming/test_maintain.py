@@ -14,7 +14,8 @@ from offsets_pipeline.fold.maintenance import maintain_store
 from offsets_pipeline.fold.state.merge_on_read import STATE_TABLES
 from offsets_pipeline.store.delta.schemas import TABLES
 from tests.logs import LogPartition
-from tests.spark.stores import appended, assert_as_reference, copied, export_of, log_of
+from tests.places import copied
+from tests.spark.stores import appended, assert_as_reference, export_of, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +42,8 @@ def appended_steps(location: Path, log: LogPartition, steps: int) -> None:
         log.rows.clear()
 
 
-def test_stream_goes_on_and_dead_files_go(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
-    location = copied(empty(1), tmp_path / "store")
+def test_stream_goes_on_and_dead_files_go(workbench: Workbench, empty: Callable[[int], Path], place: Path) -> None:
+    location = copied(empty(1), place / "store")
     for each in TABLES:
         at_once = {"delta.deletedFileRetentionDuration": "interval 0 hours"}
         DeltaTable(location / each.name).alter.set_table_properties(at_once)
@@ -70,9 +71,9 @@ def test_stream_goes_on_and_dead_files_go(workbench: Workbench, empty: Callable[
 
 
 def test_history_that_is_not_wanted_goes(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+    workbench: Workbench, folded: Callable[[str], Path], place: Path
 ) -> None:  # R23
-    location = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    location = copied(folded("4.2.0-kip848"), place / "store")
     rows, answers = log_of(location), export_of(location)
     store = workbench.open(location)
     maintain_store(store, SystemClock(), workbench.settings)  # by default all is
@@ -86,9 +87,9 @@ def test_history_that_is_not_wanted_goes(
 
 
 def test_upkeep_beside_a_stream_removes_history_that_is_not_wanted(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+    workbench: Workbench, folded: Callable[[str], Path], place: Path
 ) -> None:  # R23
-    location = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    location = copied(folded("4.2.0-kip848"), place / "store")
     rows, answers = log_of(location), export_of(location)
     store = workbench.open(location)
     wanted = replace(workbench.settings, log=LogSettings(history_hours=1))

@@ -88,8 +88,8 @@ def run(*arguments: str | Path) -> str:
 
 
 @pytest.mark.long
-def test_a_reader_never_sees_half_a_state(chance: random.Random, tmp_path: Path) -> None:
-    store, settings = tmp_path / "store", tmp_path / "offsets.toml"
+def test_a_reader_never_sees_half_a_state(chance: random.Random, place: Path, tmp_path: Path) -> None:
+    store, settings = place / "store", tmp_path / "offsets.toml"
     settings.write_text(SETTINGS)
     OwnedStore.create(store, PARTITIONS)
     at = ("--store", store, "--config", settings)

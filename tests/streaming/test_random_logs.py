@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE
+from tests.places import copied
 from tests.random_logs import IN_SEGMENTS, random_log
 from tests.spark.segments import write_log, write_prefix
-from tests.spark.stores import assert_as_reference, copied, log_of, remove, state_of
+from tests.spark.stores import assert_as_reference, log_of, remove, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,6 +55,7 @@ def test_reference_stream_and_reload_agree_on_a_random_log(
     workbench: Workbench,
     in_tasks: Workbench,
     empty: Callable[[int], Path],
+    place: Path,
     tmp_path: Path,
     seed: int,
     ways: tuple[Callable[[Workbench, Path], int], ...],
@@ -63,7 +65,7 @@ def test_reference_stream_and_reload_agree_on_a_random_log(
     assert record_types(rows) >= set(GROUP_TYPE_OF_RECORD_TYPE)
     assert commit_versions(rows) >= {0, 1, 2, 3, 4}
     whole = write_log(tmp_path / "whole", rows, partitions=PARTITIONS)
-    store = copied(empty(PARTITIONS), tmp_path / "store")
+    store = copied(empty(PARTITIONS), place / "store")
     shares = sorted(chosen.uniform(0.1, 0.9) for _ in range(3))
     for step, (share, folds) in enumerate(zip([*shares, 1.0], [workbench, in_tasks] * 2, strict=True)):
         folds.ingest(store, write_prefix(whole, tmp_path / f"prefix-{step}", share, chosen))

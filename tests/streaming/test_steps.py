@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from tests.logs import LogPartition, all_captures, capture_rows, in_batches
+from tests.places import copied, remove_place
 from tests.spark.segments import batch_ends, write_prefix, write_segment
 from tests.spark.stores import (
     appended,
     assert_as_reference,
-    copied,
     export_of,
     log_of,
     rows_of,
@@ -44,9 +43,9 @@ def written(store: Path) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_log_that_grows_is_folded_step_by_step_as_the_reference_replays_it(
-    either_way: Workbench, empty: Callable[[int], Path], chance: random.Random, tmp_path: Path
+    either_way: Workbench, empty: Callable[[int], Path], chance: random.Random, place: Path, tmp_path: Path
 ) -> None:
-    store = copied(empty(5), tmp_path / "store")
+    store = copied(empty(5), place / "store")
     torn = 0
     for step, share in enumerate((0.3, 0.55, 0.8, 1.0)):
         # every copy holds all of the one before, whole batches and torn ones
@@ -59,10 +58,8 @@ def test_log_that_grows_is_folded_step_by_step_as_the_reference_replays_it(
     assert len(log_of(store)) == len(rows_in("4.2.0-txn-open"))
 
 
-def test_fold_of_a_folded_log_writes_nothing(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
-) -> None:
-    store = copied(folded("4.2.0-kip848"), tmp_path / "store")
+def test_fold_of_a_folded_log_writes_nothing(workbench: Workbench, folded: Callable[[str], Path], place: Path) -> None:
+    store = copied(folded("4.2.0-kip848"), place / "store")
     before, rows = written(store), state_rows(store)
     assert workbench.fold(store) == 0
     assert (written(store), state_rows(store)) == (before, rows)
@@ -76,10 +73,10 @@ def test_fold_of_a_folded_log_writes_nothing(
 
 
 def test_all_recorded_logs_in_small_batches_and_by_reload_in_tasks_are_as_the_reference_replays_them(
-    in_tasks: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    in_tasks: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:  # R15, R16; tests/unit/state has them in the driver
     log_partitions, rows = all_captures(MODERN)
-    store = copied(empty(log_partitions), tmp_path / "store")
+    store = copied(empty(log_partitions), place / "store")
     for batch in in_batches(rows, 2):
         appended(store, batch)
         assert in_tasks.fold(store) == len(batch)
@@ -90,9 +87,9 @@ def test_all_recorded_logs_in_small_batches_and_by_reload_in_tasks_are_as_the_re
 
 
 def test_second_half_that_came_first_is_replayed_after_the_first(
-    workbench: Workbench, empty: Callable[[int], Path], chance: random.Random, tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], chance: random.Random, place: Path, tmp_path: Path
 ) -> None:  # R15: rows behind the folded position
-    store = copied(empty(5), tmp_path / "store")
+    store = copied(empty(5), place / "store")
     source = segments_of("4.2.0-kip848")
     first = write_prefix(source, tmp_path / "first", 0.5, chance)
     for path in sorted(source.glob("*/*.log")):
@@ -117,9 +114,9 @@ def test_second_half_that_came_first_is_replayed_after_the_first(
 
 
 def test_names_of_topics_are_the_same_in_one_batch_in_two_and_after_a_reload(
-    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    either_way: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:  # R16, R35
-    at_once, in_steps = (copied(empty(1), tmp_path / name) for name in ("at once", "in steps"))
+    at_once, in_steps = (copied(empty(1), place / name) for name in ("at once", "in steps"))
     log = LogPartition()
     for topic, topic_id in (("t", "old"), ("t", "new"), ("t", None), ("z", "two"), ("y", "two"), ("u", "u")):
         padded = None if topic_id is None else topic_id.rjust(21, "x") + "A"
@@ -133,15 +130,15 @@ def test_names_of_topics_are_the_same_in_one_batch_in_two_and_after_a_reload(
     expected = [{"topic_id": each.rjust(21, "x") + "A", "topic": topic} for each, topic in names.items()]
     for store in (at_once, in_steps):
         assert sorted(rows_of(store, "topics"), key=str) == sorted(expected, key=str)
-    shutil.rmtree(in_steps / "topics")
-    shutil.copytree(empty(1) / "topics", in_steps / "topics")
+    remove_place(in_steps / "topics")
+    copied(empty(1) / "topics", in_steps / "topics")
     either_way.reload(in_steps)
     assert_as_reference(in_steps, log.rows)
 
 
-def test_marker_of_a_later_batch_decides(either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
+def test_marker_of_a_later_batch_decides(either_way: Workbench, empty: Callable[[int], Path], place: Path) -> None:
     # R11, R12, R17
-    store = copied(empty(1), tmp_path / "store")
+    store = copied(empty(1), place / "store")
     log = LogPartition()
 
     def fold_new() -> dict[tuple[str, str], tuple[int, bool]]:

@@ -21,17 +21,8 @@ from offsets_pipeline.fold.stream.publisher import Publisher
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, GROUP_FACTS, GROUP_RECORDS, OFFSET_FACTS
 from tests.logs import LogPartition
-from tests.spark.stores import (
-    CLOCK,
-    alter,
-    appended,
-    assert_as_reference,
-    copied,
-    described_offsets,
-    log_of,
-    rows_of,
-    versions,
-)
+from tests.places import copied
+from tests.spark.stores import CLOCK, alter, appended, assert_as_reference, described_offsets, log_of, rows_of, versions
 from tests.unit.state.dying import Died, dying
 from tests.unit.state.state_files import acts_before, append, before_swap
 
@@ -85,9 +76,9 @@ def facts(location: Path, name: str) -> int:
 
 
 def test_published_or_not_the_state_is_the_same(
-    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    either_way: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:
-    location = copied(empty(1), tmp_path / "store")
+    location = copied(empty(1), place / "store")
     store = fold_steps(either_way, location, 3)
     expected = described_offsets(location)
     assert_as_reference(location, log_of(location))
@@ -101,13 +92,13 @@ def test_published_or_not_the_state_is_the_same(
 
 
 def test_publishing_in_tasks_writes_what_the_driver_writes(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(published_rows, "_FILE_ROWS", 1)  # a file for each log partition at least
     monkeypatch.setattr(publishing, "_SHARE_ROWS", 1)
-    location = copied(empty(3), tmp_path / "store")
+    location = copied(empty(3), place / "store")
     fold_steps(workbench, location, 3, log_partitions=3)
-    in_tasks = workbench.open(copied(location, tmp_path / "by tasks"))
+    in_tasks = workbench.open(copied(location, place / "by tasks"))
     assert publish(workbench.open(location), CLOCK)
     group = "offsets.test.publishing"
     workbench.spark.sparkContext.setJobGroup(group, "publishing")
@@ -116,17 +107,17 @@ def test_publishing_in_tasks_writes_what_the_driver_writes(
     assert len(jobs) == 1
     for table in STATE_TABLES:
         for name in table.names:
-            one, other = (DeltaTable(at / name).to_pyarrow_table() for at in (location, tmp_path / "by tasks"))
+            one, other = (DeltaTable(at / name).to_pyarrow_table() for at in (location, place / "by tasks"))
             order = [(column, "ascending") for column in table.key]
             assert one.sort_by(order).equals(other.sort_by(order))
     assert published(location) == described_offsets(location)
-    assert_as_reference(tmp_path / "by tasks", log_of(location))
+    assert_as_reference(place / "by tasks", log_of(location))
 
 
 def test_views_show_no_late_row_behind_a_reload(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:  # R10, R15
-    location = copied(empty(2), tmp_path / "store")
+    location = copied(empty(2), place / "store")
     store = workbench.open(location)
     short, long = LogPartition(0), LogPartition(1, start=10)
     short.commit(("h", "a", 0), 0)
@@ -185,9 +176,9 @@ def test_views_show_no_late_row_behind_a_reload(
 
 
 def test_other_engines_find_each_key_once_after_a_reload_of_a_log_partition(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:
-    location = copied(empty(2), tmp_path / "store")
+    location = copied(empty(2), place / "store")
     store = fold_steps(workbench, location, 3, log_partitions=2)
     workbench.reload(location, HOME)  # another incarnation of one log partition, whose rows it publishes
     assert publish(store, CLOCK)
@@ -196,9 +187,9 @@ def test_other_engines_find_each_key_once_after_a_reload_of_a_log_partition(
 
 
 def test_publisher_compacts_facts_that_are_not_published_when_their_files_are_many(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:
-    location = copied(empty(1), tmp_path / "store")
+    location = copied(empty(1), place / "store")
     store = fold_steps(workbench, location, 3)
     always = {"published_as_of"}  # it says when all was looked at last
 
@@ -219,10 +210,10 @@ def test_publisher_compacts_facts_that_are_not_published_when_their_files_are_ma
 
 @pytest.mark.parametrize("by", ["a fold", "a reload"])
 def test_views_are_right_after_a_publishing_beside_another_writer(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """Each table and writer: tests/unit/state/test_publishing.py, without Spark's views."""
-    location = copied(empty(1), tmp_path / "store")
+    location = copied(empty(1), place / "store")
     store = fold_steps(workbench, location, 2)
     log = LogPartition(0, start=100)
     log.commit(("g", "t", 0), 7)
@@ -242,10 +233,10 @@ def test_views_are_right_after_a_publishing_beside_another_writer(
 
 
 def test_views_are_right_after_a_publishing_that_died_between_its_tables(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each table, and before and after its commit: tests/unit/state/test_publishing.py, without Spark's views."""
-    location = copied(empty(1), tmp_path / "store")
+    location = copied(empty(1), place / "store")
     store = fold_steps(workbench, location, 2)
     with monkeypatch.context() as patch:
         died = dying(CURRENT_OFFSETS.name, "after", patch)
@@ -259,9 +250,9 @@ def test_views_are_right_after_a_publishing_that_died_between_its_tables(
 
 
 def test_fold_that_another_overtook_writes_late_and_changes_nothing(
-    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    either_way: Workbench, empty: Callable[[int], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    location = copied(empty(1), tmp_path / "store")
+    location = copied(empty(1), place / "store")
     store = fold_steps(either_way, location, 1)
     log = LogPartition(0, start=50)
     log.commit(("g", "t", 0), 98)
@@ -296,9 +287,9 @@ def test_fold_that_another_overtook_writes_late_and_changes_nothing(
 
 
 def test_two_folds_of_the_same_rows_count_them_once(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    location = copied(empty(1), tmp_path / "store")
+    location = copied(empty(1), place / "store")
     store = fold_steps(workbench, location, 1)
     log = LogPartition(0, start=50)
     log.commit(("g", "t", 0), 98)
@@ -310,9 +301,9 @@ def test_two_folds_of_the_same_rows_count_them_once(
 
 
 def test_reload_has_what_a_stream_folded_since_it_read_the_log(
-    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    either_way: Workbench, empty: Callable[[int], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R11, R16
-    location = copied(empty(2), tmp_path / "store")
+    location = copied(empty(2), place / "store")
     store = either_way.open(location)
     log, other = LogPartition(), LogPartition(1)
     for producer_id in range(2):
@@ -348,9 +339,9 @@ def test_reload_has_what_a_stream_folded_since_it_read_the_log(
 
 
 def test_readers_see_an_incarnation_only_once_all_of_it_is_there(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    location = copied(empty(2), tmp_path / "store")
+    location = copied(empty(2), place / "store")
     store = fold_steps(workbench, location, 2, log_partitions=2)
     assert publish(store, CLOCK)
     before = described_offsets(location)
@@ -374,9 +365,9 @@ def test_readers_see_an_incarnation_only_once_all_of_it_is_there(
 
 
 def test_dropped_incarnation_is_removed_when_no_reader_needs_it(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workbench: Workbench, empty: Callable[[int], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    location = copied(empty(1), tmp_path / "store")
+    location = copied(empty(1), place / "store")
     store = fold_steps(workbench, location, 1)
 
     def incarnations() -> set[int]:
@@ -396,9 +387,9 @@ def test_dropped_incarnation_is_removed_when_no_reader_needs_it(
 
 
 def test_commit_that_was_overtaken_before_its_marker_came_does_not_come_back(
-    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    either_way: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:  # R10, R11
-    location = copied(empty(1), tmp_path / "store")
+    location = copied(empty(1), place / "store")
     store = fold_steps(either_way, location, 1)
     log = LogPartition(0, start=10)
     log.commit(("g", "overtaken", 0), 1, producer_id=7)
@@ -420,9 +411,9 @@ def test_commit_that_was_overtaken_before_its_marker_came_does_not_come_back(
 
 
 def test_late_log_partition_joins_the_incarnation(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:
-    location = copied(empty(3), tmp_path / "store")
+    location = copied(empty(3), place / "store")
     fold_steps(workbench, location, 1)
     log = LogPartition(2)
     log.commit(("g", "t", 0), 3)
@@ -432,8 +423,8 @@ def test_late_log_partition_joins_the_incarnation(
     assert_as_reference(location, log_of(location))
 
 
-def test_folds_of_many_threads_lose_nothing(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
-    location = copied(empty(1), tmp_path / "store")
+def test_folds_of_many_threads_lose_nothing(workbench: Workbench, empty: Callable[[int], Path], place: Path) -> None:
+    location = copied(empty(1), place / "store")
     store = fold_steps(workbench, location, 1)
     log = LogPartition(0, start=100)
     for step in range(20):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.common.config import Settings, load_settings
+from offsets_pipeline.common.config.allowed_values import WholeNumber
 from offsets_pipeline.common.config.sections import FoldSettings, LogSettings
 from offsets_pipeline.errors import ConfigError
 
@@ -125,6 +126,14 @@ def test_the_path_wins_over_the_environment_and_that_over_the_folder(
             '[fold] max_retries: "5" is not allowed; it takes a whole number from 0 to 100',
         ),
         (
+            "[coordinator]\noffset_commit_value_version = 5\n",
+            "[coordinator] offset_commit_value_version: 5 is not allowed; it takes a whole number from 0 to 4",
+        ),
+        (
+            "[coordinator]\noffsets_commit_required_acks = -2\n",
+            "[coordinator] offsets_commit_required_acks: -2 is not allowed; it takes a whole number from -1 to 1",
+        ),
+        (
             "[fold]\nretry_backoff_ms = 9000\n",
             "[fold] max_backoff_ms: 5000 is not allowed; it takes at least retry_backoff_ms, which is 9000",
         ),
@@ -173,3 +182,9 @@ def test_every_setting_has_a_rule() -> None:
             continue
         for setting in fields(getattr(Settings(), section.name)):
             assert setting.metadata["rule"].allowed, setting.name
+
+
+def test_a_whole_number_is_in_a_range_with_both_ends() -> None:
+    number = WholeNumber(-1, 4)
+    assert [each for each in range(-3, 7) if number.accepts(each)] == [-1, 0, 1, 2, 3, 4]
+    assert [each for each in (True, 1.0, "1", None) if number.accepts(each)] == []

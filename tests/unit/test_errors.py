@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import importlib
 import inspect
 import traceback
+from doctest import DocTestParser
 
 import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from offsets_pipeline import errors
 from offsets_pipeline.common import foreign_errors
@@ -16,7 +19,9 @@ ALL = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubc
 def test_each_error_has_the_root_one_line_of_meaning_and_says_its_message(error: type[OffsetsError]) -> None:
     assert issubclass(error, OffsetsError)
     assert error.__doc__
-    assert "\n" not in error.__doc__
+    meaning = DocTestParser().parse(error.__doc__)[0]  # what stands before an example
+    assert isinstance(meaning, str)
+    assert "\n" not in meaning.strip()
     assert str(error("what, where")) == "what, where"
 
 
@@ -51,6 +56,17 @@ def test_an_error_of_this_package_in_a_task_stays_what_it_is() -> None:
         raise errors.WriteConflict("others came first")
 
 
+def test_a_foreign_error_of_a_task_is_the_last_line_of_its_traceback() -> None:
+    try:
+        importlib.import_module("no_such_module")
+    except ModuleNotFoundError:
+        said = f"An exception was thrown from the Python worker:\n{traceback.format_exc()}"
+        assert foreign_errors.in_one_line(RuntimeError(said)) == (
+            "RuntimeError: An exception was thrown from the Python worker: "
+            "ModuleNotFoundError: No module named 'no_such_module'"
+        )
+
+
 def test_the_error_of_a_task_is_found_in_what_spark_says_of_it() -> None:
     said: list[str] = []
     try:
@@ -64,3 +80,21 @@ def test_the_error_of_a_task_is_found_in_what_spark_says_of_it() -> None:
     assert isinstance(ours, errors.TaskFailed)
     assert str(ours) == "a task failed at log partition 3, record offsets 5 to 9: ValueError: too large"
     assert foreign_errors.raised_on_executor(ours) is ours
+
+
+def test_a_task_whose_process_was_killed_is_told_in_one_line_and_may_pass() -> None:
+    said = """An error occurred while calling o7.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 10.0 failed 1 times, most recent \
+failure: Lost task 0.0 in stage 10.0: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).
+\tat org.apache.spark.api.python.BasePythonRunner"""
+    told = "a Python process of a task has ended, killed or out of memory; another run may succeed"
+    assert foreign_errors.in_one_line(RuntimeError(said)) == f"RuntimeError: {told}"
+    assert foreign_errors.first_line(RuntimeError(said)) == told
+    assert foreign_errors.may_pass(RuntimeError(said))
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("no answer")])
+def test_a_jvm_that_was_killed_is_told_in_one_line_and_does_not_pass(error: Exception) -> None:
+    told = "the JVM of Spark has ended, killed or out of memory; run the command again"
+    assert foreign_errors.in_one_line(error) == f"{type(error).__name__}: {told}"
+    assert not foreign_errors.may_pass(error)

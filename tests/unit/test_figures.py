@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,7 @@ from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
-from offsets_pipeline.observability.collectors import LogExtent, TopicMetrics
+from offsets_pipeline.observability.collectors import LogExtent, QueryMetrics, TopicMetrics
 from offsets_pipeline.service.metrics import exposition
 from offsets_pipeline.service.metrics.exposition import Exposition
 from offsets_pipeline.store.delta.schemas import LOG
@@ -120,6 +121,24 @@ def test_extent_of_the_log_is_per_log_incarnation_and_reads_only_new_files(
     assert extent.look(append(log, [(1, 1, 0), (0, 1, 3)]), 0) == {0: (5, 9), 1: (2, 3)}
     assert extent.look(TableFolder(str(log), LOG).snapshot(), 1) == {1: (0, 0)}
     assert len(opened) == len(set(opened)) == 2
+
+
+def test_batches_are_counted_while_the_block_runs() -> None:
+    listeners: list[QueryMetrics] = []
+    spark: Any = SimpleNamespace(
+        streams=SimpleNamespace(addListener=listeners.append, removeListener=lambda _: listeners.clear())
+    )
+    metrics = QueryMetrics()
+    with metrics.counting(spark):
+        assert listeners == [metrics]
+        for name, duration_ms in (("fold", 1500), ("fold", 500), ("publish", 250)):
+            progress: Any = SimpleNamespace(name=name, batchDuration=duration_ms)
+            listeners[0].onQueryProgress(cast("Any", SimpleNamespace(progress=progress)))
+    assert listeners == []
+    assert metrics.values() == {
+        "offsets_batch_duration_seconds": {"fold": (2, 2.0), "publish": (1, 0.25)},
+        "offsets_batches_total": {"fold": 2, "publish": 1},
+    }
 
 
 class Gauges:

@@ -83,3 +83,25 @@ def test_tests_of_a_module_import_it_directly_or_through_helpers() -> None:
     assert "tests/unit/semantics/test_partition_state.py" in found  # of the package
     assert "tests/property/test_cleaning_keeps.py" in found
     assert not [each for each in found if each.startswith("tests/spark")]
+
+
+@pytest.mark.parametrize(
+    ("file", "test"),
+    [
+        ("store/log/clean_files.py", "log/test_ordered_log.py"),
+        ("questions/history/decoded_log.py", "history/test_history_commands.py"),
+        ("common/config/allowed_values.py", "test_config.py"),
+    ],
+)
+def test_tests_of_a_package_are_found_without_the_packages_around_it(file: str, test: str) -> None:
+    assert f"tests/unit/{test}" in ImportMap().tests(file)
+
+
+def test_importing_tests_of_the_package_run_first() -> None:
+    found = ImportMap().tests("common/config/__init__.py")
+    assert (found[0], len(found) > 5) == ("tests/unit/test_config.py", True)
+
+
+def test_tests_of_a_command_import_the_program_and_those_of_its_name_run_first() -> None:
+    found = ImportMap().tests("cli/history_commands.py")
+    assert (found[0], len(found) > 5) == ("tests/unit/history/test_history_commands.py", True)

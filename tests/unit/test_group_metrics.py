@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tests.figures import Figures
 
 NOW_MS = 1_795_000_000_000
+RETENTION_MS = 3_600_000
 LAG = "kafka_consumergroup_group_topic_sum_lag"
 
 
@@ -53,6 +54,7 @@ def counted(store: Path, settings: LagSettings, warnings: list[str]) -> Figures:
         lambda: StateReader(str(store)),
         table_of(str(store)),
         settings,
+        lambda _: RETENTION_MS,
         FixedClock(NOW_MS),
         warnings.append,
     )
@@ -87,6 +89,14 @@ def test_metrics_are_those_of_the_state_and_the_newest_positions(store: Path) ->
         f'group_id="{group}",protocol="",protocol_type="",state="Empty"': 0 for group in "abc"
     }
     assert found["kminion_kafka_consumer_group_members"] == dict.fromkeys("abc", 0)
+    # no commit followed the only one; c is behind for less than a minute
+    assert found["offsets_group_partitions"] == {
+        f'cluster_name="store",group="{group}",status="STOP"': 2 for group in "ab"
+    }
+    assert found["offsets_group_next_expiry_timestamp_seconds"] == {
+        f'cluster_name="store",group="{group}"': (NOW_MS + RETENTION_MS) / 1000 - 60 * (number + 1)
+        for number, group in enumerate("abc")
+    }
     assert not any('partition="' in labels for series in found.values() for labels in series)
     assert warnings == []
 

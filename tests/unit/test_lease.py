@@ -66,31 +66,31 @@ def ended_process(how: str, request: pytest.FixtureRequest) -> int:
     return process.pid
 
 
-def test_second_process_ends_with_the_name_of_the_holder(tmp_path: Path) -> None:
-    first, second = Process(tmp_path, NOW_MS, INGEST_TOPIC, FOLD), Process(tmp_path, NOW_MS + 30_000)
+def test_second_process_ends_with_the_name_of_the_holder(place: Path) -> None:
+    first, second = Process(place, NOW_MS, INGEST_TOPIC, FOLD), Process(place, NOW_MS + 30_000)
     with first.lease.held(END) as is_held:
         assert is_held
-        assert {(row["task"], row["command"]) for row in rows(tmp_path)} == {
+        assert {(row["task"], row["command"]) for row in rows(place)} == {
             (INGEST_TOPIC, "follow"),
             (FOLD, "follow"),
         }
         error = refused(second)
     said = f"process {RUNNING} on other runs `offsets follow` on this store since {NOW}"
-    assert error == (f"cannot follow {tmp_path}: {said}; stop that process, or wait for its end: --if-held wait")
-    assert rows(tmp_path) == []
+    assert error == (f"cannot follow {place}: {said}; stop that process, or wait for its end: --if-held wait")
+    assert rows(place) == []
     with second.lease.held(END) as is_held:
         assert is_held
 
 
-def test_tasks_are_leased_one_by_one(tmp_path: Path) -> None:
+def test_tasks_are_leased_one_by_one(place: Path) -> None:
     """A cluster runs ingest-topic and fold as two jobs on one store."""
-    with Process(tmp_path, NOW_MS, INGEST_TOPIC).lease.held(END), Process(tmp_path, NOW_MS, FOLD).lease.held(END):
-        assert {row["task"] for row in rows(tmp_path)} == {INGEST_TOPIC, FOLD}
-        refused(Process(tmp_path, NOW_MS, INGEST_TOPIC, FOLD))
+    with Process(place, NOW_MS, INGEST_TOPIC).lease.held(END), Process(place, NOW_MS, FOLD).lease.held(END):
+        assert {row["task"] for row in rows(place)} == {INGEST_TOPIC, FOLD}
+        refused(Process(place, NOW_MS, INGEST_TOPIC, FOLD))
 
 
-def test_waiting_process_says_so_once_and_goes_on_when_the_holder_ends(tmp_path: Path) -> None:
-    first, second = Process(tmp_path), Process(tmp_path)
+def test_waiting_process_says_so_once_and_goes_on_when_the_holder_ends(place: Path) -> None:
+    first, second = Process(place), Process(place)
     waiting, took = threading.Event(), threading.Event()
 
     def warn(text: str) -> None:
@@ -113,57 +113,57 @@ def test_waiting_process_says_so_once_and_goes_on_when_the_holder_ends(tmp_path:
     assert took.is_set()
     assert second.lease.has_waited
     said = f"process {RUNNING} on other runs `offsets follow` on this store since {NOW}"
-    assert second.warnings == [f"{said}: waiting for its end; {tmp_path} has one such process"]
+    assert second.warnings == [f"{said}: waiting for its end; {place} has one such process"]
 
 
-def test_waiting_process_ends_when_it_is_stopped(tmp_path: Path) -> None:
-    first, second, stopped = Process(tmp_path), Process(tmp_path), threading.Event()
+def test_waiting_process_ends_when_it_is_stopped(place: Path) -> None:
+    first, second, stopped = Process(place), Process(place), threading.Event()
     second.lease._warn = lambda _: stopped.set()
     with first.lease.held(END):
-        held = rows(tmp_path)
+        held = rows(place)
         with second.lease.held(WAIT, stopped) as is_held:
             assert not is_held
-        assert rows(tmp_path) == held
+        assert rows(place) == held
 
 
 @pytest.mark.parametrize("ended", ["with the id of this one", "no more there", "not waited for"])
 def test_killed_process_of_the_same_machine_is_replaced_at_once(
-    tmp_path: Path, ended: str, request: pytest.FixtureRequest
+    place: Path, ended: str, request: pytest.FixtureRequest
 ) -> None:
     """A container gives each of its lives the same process id, and its first process may wait for no other's end."""
-    killed = Process(tmp_path, host="here", process_id=ended_process(ended, request))
-    Process(tmp_path).lease._table.create()
+    killed = Process(place, host="here", process_id=ended_process(ended, request))
+    Process(place).lease._table.create()
     assert killed.lease._claim(lambda _: False) is None
-    with Process(tmp_path, host="here", process_id=os.getppid()).lease.held(END) as is_held:
+    with Process(place, host="here", process_id=os.getppid()).lease.held(END) as is_held:
         assert is_held
-        (row,) = rows(tmp_path)
+        (row,) = rows(place)
         assert row["process_id"] == os.getppid()  # which runs
-        refused(Process(tmp_path, host="here"))
+        refused(Process(place, host="here"))
 
 
-def test_killed_process_of_another_machine_is_replaced_when_its_lease_has_lapsed(tmp_path: Path) -> None:
-    first = Process(tmp_path)
+def test_killed_process_of_another_machine_is_replaced_when_its_lease_has_lapsed(place: Path) -> None:
+    first = Process(place)
     first.lease._table.create()
     assert first.lease._claim(lambda _: False) is None
-    refused(Process(tmp_path, NOW_MS + DURATION_MS))
+    refused(Process(place, NOW_MS + DURATION_MS))
     first.clock.advance_ms(30_000)
     first.lease._renew()
-    assert NOW in refused(Process(tmp_path, NOW_MS + 90_000))
-    with Process(tmp_path, NOW_MS + 90_001).lease.held(END) as is_held:
+    assert NOW in refused(Process(place, NOW_MS + 90_000))
+    with Process(place, NOW_MS + 90_001).lease.held(END) as is_held:
         assert is_held
 
 
 @pytest.mark.parametrize("wrong_ms", [-DAY_MS, DAY_MS])
-def test_clock_that_is_a_day_wrong_does_not_keep_a_lease_for_a_day(tmp_path: Path, wrong_ms: int) -> None:
-    first = Process(tmp_path, NOW_MS + wrong_ms, duration_ms=SHORT_MS)
+def test_clock_that_is_a_day_wrong_does_not_keep_a_lease_for_a_day(place: Path, wrong_ms: int) -> None:
+    first = Process(place, NOW_MS + wrong_ms, duration_ms=SHORT_MS)
     first.lease._table.create()
     assert first.lease._claim(lambda _: False) is None
-    with Process(tmp_path).lease.held(WAIT) as is_held:
+    with Process(place).lease.held(WAIT) as is_held:
         assert is_held
 
 
-def test_holder_that_was_suspended_ends_and_says_which_process_took_over(tmp_path: Path) -> None:
-    first, second, stopped = Process(tmp_path, duration_ms=SHORT_MS), Process(tmp_path), threading.Event()
+def test_holder_that_was_suspended_ends_and_says_which_process_took_over(place: Path) -> None:
+    first, second, stopped = Process(place, duration_ms=SHORT_MS), Process(place), threading.Event()
     second.lease._own |= {"process_id": 4712}
 
     def work() -> None:
@@ -179,14 +179,14 @@ def test_holder_that_was_suspended_ends_and_says_which_process_took_over(tmp_pat
         work()
     said = f"process 4712 on other runs `offsets follow` on this store since {NOW}"
     assert str(lost.value) == (
-        f"follow of {tmp_path} ends: {said}, for this process had not renewed its lease for 1000 ms; start it again "
+        f"follow of {place} ends: {said}, for this process had not renewed its lease for 1000 ms; start it again "
         "with --if-held wait"
     )
-    assert [row["process_id"] for row in rows(tmp_path)] == [4712]  # not released by the other
+    assert [row["process_id"] for row in rows(place)] == [4712]  # not released by the other
 
 
-def test_failure_because_of_another_process_names_that_process(tmp_path: Path) -> None:
-    first, second = Process(tmp_path), Process(tmp_path)
+def test_failure_because_of_another_process_names_that_process(place: Path) -> None:
+    first, second = Process(place), Process(place)
 
     def work(process: Process, reason: str, beside: Process | None = None) -> None:
         with process.lease.held(END):
@@ -197,11 +197,11 @@ def test_failure_because_of_another_process_names_that_process(tmp_path: Path) -
     with pytest.raises(LeaseLost, match=f"process {RUNNING} on other runs"):
         work(first, "another stream wrote the checkpoint", beside=second)
     with pytest.raises(StorageFailed, match="the disk is full"):
-        work(Process(tmp_path, NOW_MS + DAY_MS), "the disk is full")
+        work(Process(place, NOW_MS + DAY_MS), "the disk is full")
 
 
-def test_storage_that_fails_does_not_end_the_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, tried = Process(tmp_path, duration_ms=SHORT_MS), threading.Semaphore(0)
+def test_storage_that_fails_does_not_end_the_holder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, tried = Process(place, duration_ms=SHORT_MS), threading.Semaphore(0)
 
     def fail(*_: object, **__: object) -> None:
         tried.release()
@@ -211,11 +211,11 @@ def test_storage_that_fails_does_not_end_the_holder(tmp_path: Path, monkeypatch:
         context.setattr(first.lease._table, "commit", fail)
         for _ in range(2):
             assert tried.acquire(timeout=30)
-    assert first.warnings == [f"cannot renew the lease of {tmp_path}: the storage is away; trying again"]
+    assert first.warnings == [f"cannot renew the lease of {place}: the storage is away; trying again"]
 
 
-def test_of_many_processes_that_start_at_once_one_gets_the_lease(tmp_path: Path) -> None:
-    processes = [Process(tmp_path, process_id=number) for number in range(8)]
+def test_of_many_processes_that_start_at_once_one_gets_the_lease(place: Path) -> None:
+    processes = [Process(place, process_id=number) for number in range(8)]
     all_tried = threading.Barrier(len(processes))
 
     def start(process: Process) -> bool:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import MetricsUnavailable
-from offsets_pipeline.service.metrics.exposition import registry_of, serve_metrics, write_metrics
+from offsets_pipeline.service.metrics.exposition import registry_of, write_metrics
 from offsets_pipeline.service.metrics.metric_families import FAMILIES
+from offsets_pipeline.service.metrics.metrics_server import serve_metrics
 
 if TYPE_CHECKING:
     from pathlib import Path

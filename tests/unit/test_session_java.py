@@ -3,12 +3,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import SparkSettings
 from offsets_pipeline.errors import JavaMissing
+from offsets_pipeline.store import session
 from offsets_pipeline.store.session import check_java
 
 if TYPE_CHECKING:
@@ -89,3 +94,18 @@ def test_a_store_on_s3_without_the_jars_is_one_line_that_names_make_s3_before_sp
     monkeypatch.setattr("offsets_pipeline.store.session.build_session", lambda *_: pytest.fail("Spark starts"))
     assert main(["ingest-segments", "--store", "s3://bucket/store", str(tmp_path)]) == 1
     assert re.fullmatch(r"offsets: error: Spark cannot open s3://: .* run `make s3`, .*\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(("master", "python"), [("local[2]", sys.executable), ("spark://host:7077", None)])
+def test_tasks_have_the_drivers_python_on_its_own_machine_only(
+    monkeypatch: pytest.MonkeyPatch, master: str, python: str | None
+) -> None:
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    no_spark = Mock()
+    no_spark._instantiatedSession = None
+    monkeypatch.setattr(session, "SparkSession", no_spark)
+    monkeypatch.setattr(session, "_with_tasks_set_up", lambda started: started)
+    session.build_session("a test", Settings(spark=SparkSettings(master=master)))
+    assert os.environ.get("PYSPARK_PYTHON") == python

@@ -39,9 +39,9 @@ def append(store: StoreSnapshot, table: str, rows: pa.Table) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> StoreSnapshot:
-    create_tables(str(tmp_path / "s"), PROPERTIES)
-    return StoreSnapshot(str(tmp_path / "s"))
+def store(place: Path) -> StoreSnapshot:
+    create_tables(str(place / "s"), PROPERTIES)
+    return StoreSnapshot(str(place / "s"))
 
 
 def test_log_without_notes_has_the_first_incarnation() -> None:
@@ -101,10 +101,10 @@ def test_semantics_and_number_of_log_partitions_are_those_of_the_state(store: St
     assert (again.coordinator_semantics, again.offsets_partitions) == (CoordinatorSemantics.CLASSIC, 2)
 
 
-def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_refused(place: Path) -> None:
     with pytest.raises(NoSuchStore, match="no store at"):
-        StoreSnapshot(str(tmp_path / "none"))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "file").touch()
+        StoreSnapshot(str(place / "none"))
+    (place / "other").mkdir()
+    (place / "other" / "file").write_text("")
     with pytest.raises(NotAStore, match="has no table named log"):
-        StoreSnapshot(str(tmp_path / "other"))
+        StoreSnapshot(str(place / "other"))

@@ -7,13 +7,28 @@ from collections import defaultdict
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.common.extras import EXTRAS
+from tests.import_graph import imported_by_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 
-def imported(module: Path) -> Iterator[str]:
-    """The modules that a module imports, also for types."""
+#: By extra, the packages with a module that imports it at its top level.
+WITH_EXTRA = {
+    "spark": {
+        *("fold.state", "fold.stream", "ingest.segments", "ingest.topic", "observability", "questions.query"),
+        *("spark_query", "store", "store.log"),
+    },
+    "s3": set(),
+    "serve": {"connect", "questions.report", "service.rest"},
+    "zookeeper": {"coordinator.zookeeper"},
+}
+
+
+def imported_of_ours(module: Path) -> Iterator[str]:
+    """This project's modules that a module imports, also for types."""
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("offsets_pipeline"):
             yield from (f"{node.module}.{name.name}" for name in node.names)
@@ -32,7 +47,7 @@ def test_no_circle_of_packages(root: Path) -> None:
         imports: dict[str, set[str]] = defaultdict(set)
         for module in package.glob("*/**/*.py"):
             of = package_of(module.relative_to(package).parts)
-            imports[of] |= {package_of(name.split(".")[1:]) for name in imported(module)} - {of, ""}
+            imports[of] |= {package_of(name.split(".")[1:]) for name in imported_of_ours(module)} - {of, ""}
         assert len(imports) > at_least
         assert len([*TopologicalSorter(imports).static_order()]) >= len(imports)  # raises CycleError, with the circle
 
@@ -49,3 +64,14 @@ def test_only_the_door_knows_how_delta_stores_tables(root: Path) -> None:
         text = module.read_text(encoding="utf-8")
         assert "deltalake" not in text.replace("``deltalake``", ""), module
         assert "_delta_log" not in text, module
+
+
+def test_only_these_packages_import_an_extra(root: Path) -> None:
+    package = root / "offsets_pipeline"
+    found: dict[str, set[str]] = {extra: set() for extra in WITH_EXTRA}
+    for module in package.rglob("*.py"):
+        for name in imported_by_file(module):
+            extra, _ = EXTRAS.get(name.partition(".")[0], (None, ""))
+            if extra is not None:
+                found[extra].add(".".join(module.relative_to(package).parts[:-1]))
+    assert found == WITH_EXTRA

@@ -24,6 +24,7 @@ from offsets_pipeline.common.config.sections import (
     LagSettings,
     LogSettings,
     QuestionSettings,
+    S3Settings,
     SparkSettings,
     TopicSettings,
     ZooKeeperSettings,
@@ -40,7 +41,7 @@ CONF_PATH = Path("conf/offsets.toml")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every setting."""
+    """All settings, by section: conf/offsets.toml has each with its default and what it is for."""
 
     log: LogSettings = field(default_factory=LogSettings)
     fold: FoldSettings = field(default_factory=FoldSettings)
@@ -50,6 +51,7 @@ class Settings:
     questions: QuestionSettings = field(default_factory=QuestionSettings)
     lag: LagSettings = field(default_factory=LagSettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
+    s3: S3Settings = field(default_factory=S3Settings)
     spark: SparkSettings = field(default_factory=SparkSettings)
 
 
@@ -63,6 +65,7 @@ _SECTIONS: Mapping[
         | TopicSettings
         | QuestionSettings
         | LagSettings
+        | S3Settings
         | SparkSettings
     ],
 ] = {
@@ -73,6 +76,7 @@ _SECTIONS: Mapping[
     "topic": TopicSettings,
     "questions": QuestionSettings,
     "lag": LagSettings,
+    "s3": S3Settings,
     "spark": SparkSettings,
 }
 #: The two names of the number of log partitions: this project's and Kafka's.
@@ -85,6 +89,10 @@ def load_settings(path: Path | None = None) -> Settings:
 
     The file is `path` if given, else the file that the environment variable OFFSETS_CONF names, else
     ./conf/offsets.toml if it exists. Without a file every setting has its default.
+
+        >>> from offsets_pipeline import load_settings
+        >>> load_settings().log.offsets_partitions
+        50
 
     Raises:
         ConfigError: the file cannot be read, is not TOML, or has a setting with a wrong name, type or value.

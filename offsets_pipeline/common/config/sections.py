@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, fields
 from typing import TYPE_CHECKING, Literal
 
 from offsets_pipeline.common.clock import MS_OF_HOUR
@@ -326,6 +326,50 @@ def _flat(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
+class S3Settings(Section):
+    """[s3]: access to stores on S3. A setting NAME is the variable AWS_NAME of Amazon's programs, without secrets.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not allowed.
+    """
+
+    endpoint_url: str = setting("", Text(r"(https?://[^\s/@]+/?)?", 'the address of a server, as "http://minio:9000"'))
+    """Address of a server that is not Amazon's."""
+
+    region: str = setting("", Text(r"[\w-]*", 'a region, as "eu-west-3"'))
+    """Region of the bucket."""
+
+    virtual_hosted_style_request: bool = setting(default=False, rule=TrueOrFalse())
+    """Whether the name of the bucket is in the host's name, not in the path."""
+
+    profile: str = setting("", AnyText())
+    """Profile in the files of Amazon's programs, with an access key."""
+
+    role_arn: str = setting("", AnyText())
+    """Role of the web identity."""
+
+    role_session_name: str = setting("", AnyText())
+    """Name of the role's session."""
+
+    web_identity_token_file: str = setting("", AnyText())
+    """File with the token of a web identity."""
+
+    def __post_init__(self) -> None:
+        """Check each value, and that a role has a web identity: the libraries know no other way to a role."""
+        Section.__post_init__(self)
+        if bool(self.role_arn) != bool(self.web_identity_token_file):
+            raise ConfigError(
+                "role_arn and web_identity_token_file: give both or none; for a role without a web identity set the "
+                "variables that `aws configure export-credentials --profile NAME --format env` prints"
+            )
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables of the settings that are set."""
+        values = {f"AWS_{each.name.upper()}": getattr(self, each.name) for each in fields(self)}
+        return {name: str(value).lower() if value is True else value for name, value in values.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
 class SparkSettings(Section):
     """[spark]: the session that this program starts if none is running. Options of spark-submit override all of these.
 
@@ -334,7 +378,7 @@ class SparkSettings(Section):
     """
 
     master: str = setting("local[*]", Text(r"\S+", 'a Spark master, as "local[2]" or "spark://host:7077"'))
-    """Spark's master URL."""
+    """Spark's master URL, or that of a Spark Connect server, as `sc://host:15002`."""
 
     shuffle_partitions: int = setting(2, WholeNumber(1, 100_000))
     """Tasks of a shuffle: about two per core."""

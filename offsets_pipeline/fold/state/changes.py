@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.fold.state.known import groups_in
+from offsets_pipeline.fold.state.known_groups import groups_in
 from offsets_pipeline.fold.state.merge_on_read import (
     CONNECT,
     DESCRIBED,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from offsets_pipeline.fold.state.known import KnownGroups
+    from offsets_pipeline.fold.state.known_groups import KnownGroups
     from offsets_pipeline.fold.state.published_rows import FileWriter
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.effects import Effects
@@ -184,7 +184,7 @@ def _group_records(effects: Effects, known: KnownGroups | None) -> tuple[pa.Tabl
 
 
 def _told_by_state(bare: pa.Table, records: pa.Table, known: KnownGroups, deleted: pa.Table) -> pa.Table:
-    """Commit rows of groups that may have lost their last offset: a value if the state has another one (R14).
+    """Commit rows of groups that may have lost their last offset. With a value if the state holds another (R14).
 
     Groups that exist by records of their own are left out.
     """

@@ -14,7 +14,7 @@ import pyarrow as pa
 from offsets_pipeline.common.arrow_values import repeated
 from offsets_pipeline.fold.state.changes import StateFolders, write_changes
 from offsets_pipeline.fold.state.fold_progress import progressed
-from offsets_pipeline.fold.state.known import KnownGroups
+from offsets_pipeline.fold.state.known_groups import KnownGroups
 from offsets_pipeline.fold.state.replay_start import continued, replay_start
 from offsets_pipeline.store.delta.data_file import DataFile
 from offsets_pipeline.store.delta.snapshot import conformed

@@ -27,6 +27,7 @@ from offsets_pipeline.fold.state.published_rows import divided, hiding, in_key_o
 from offsets_pipeline.fold.state.stored_rows import StoredRows, log_partitions_in, rows_of
 from offsets_pipeline.store.delta.data_file import APPLICATION, DataFile
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, PUBLISHED_AS_OF, published_tables_of
+from offsets_pipeline.store.log.task_results import results_in_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -218,7 +219,7 @@ class _Merge:
         if len(shares) < 2 or sum(file.size for each in self.rows.files.values() for file in each) <= driver_bytes:
             found = list(map(self, shares))
         else:
-            found = store.spark.sparkContext.parallelize(shares, len(shares)).map(self).collect()
+            found = results_in_tasks(store.spark, shares, self)
         files = {name: [file for each in found for file in each.files[name]] for name in self.rows.files}
         return _MergedShare(files, any(each.groups_changed for each in found))
 

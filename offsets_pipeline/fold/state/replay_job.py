@@ -7,7 +7,6 @@ the driver.
 
 from __future__ import annotations
 
-import pickle
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.store.log.log_reader import shared_out
-from offsets_pipeline.store.log.task_results import task_results
+from offsets_pipeline.store.log.task_results import items_of, numbers, parallelism, task_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -45,14 +44,12 @@ def replay_log(
     if rows <= at_most and size <= _FEW_STORED_BYTES:
         return [replay(reader.read(files))]
     spark = store.spark
-    cores = spark.sparkContext.defaultParallelism
+    most_tasks = _TASKS_PER_CORE * parallelism(spark)
     in_order = sorted(files, key=lambda file: (file.lowest.get("log_partition", 0), file.name))
-    tasks = shared_out(in_order, _TASKS_PER_CORE * cores)
-    shares = spark.sparkContext.parallelize([(pickle.dumps(share),) for share in tasks], max(1, len(tasks)))
+    shares = shared_out(in_order, most_tasks)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        shares = (pickle.loads(share) for batch in batches for share in batch["files"].to_pylist())  # noqa: S301 - ours
-        for table in reader.read(file for share in shares for file in share):
+        for table in reader.read(file for share in items_of(shares, batches) for file in share):
             yield from table.to_batches()
 
     def replayed(batches: Iterable[pa.RecordBatch]) -> Iterator[Result]:
@@ -60,8 +57,8 @@ def replay_log(
         if first is not None:  # a task without rows has no result
             yield replay(pa.Table.from_batches([each]) for each in chain([first], batches))
 
-    found = spark.createDataFrame(shares, "files binary").mapInArrow(read, from_arrow_schema(reader.schema))
-    return task_results(_in_ranges(found, reader.range.starts or (), _TASKS_PER_CORE * cores), replayed)
+    found = numbers(spark, shares).mapInArrow(read, from_arrow_schema(reader.schema))
+    return task_results(_in_ranges(found, reader.range.starts or (), most_tasks), replayed)
 
 
 def _in_ranges(rows: DataFrame, partitions: Collection[int], tasks: int) -> DataFrame:

@@ -1,13 +1,14 @@
 """The definitions of the views. Each is one SELECT over the rows of the state tables that count, for Spark and DuckDB.
 
-query/views.py fills them in for Spark, query/local_sql.py for DuckDB. Publishing makes rows by them, too.
+questions/query/views.py fills them in for Spark, questions/query/local_sql.py for DuckDB. Publishing makes rows by
+them, too.
 
 ==================  =================================================================================================
 current_offsets     one row per committed offset that a fetch answers (R10, R14)
 unstable_offsets    one row per pending commit that a read of stable offsets has to wait for (R17)
 consumer_groups     one row per listed group (R33, R34); a misplaced group has few columns (R1)
 group_members       one row per member and assigned partition; null topic if a member has no assignment
-consumer_lag        one row per committed offset, and per assigned partition without one (query/lag_view.py)
+consumer_lag        one row per committed offset, and per assigned partition without one (questions/query/lag_view.py)
 ==================  =================================================================================================
 
 In a store with a topic of Kafka Connect (connect/connector_views.py, R30):

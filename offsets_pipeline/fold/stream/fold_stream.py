@@ -12,6 +12,7 @@ from offsets_pipeline.common.foreign_errors import first_line, raised_on_executo
 from offsets_pipeline.errors import OffsetsError, StreamFailed
 from offsets_pipeline.fold.stream.log_version_source import FORMAT, LogVersionSource, log_versions
 from offsets_pipeline.ingest.batch_barrier import BarrierClosedError, BatchBarrier
+from offsets_pipeline.store.session import require_context
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,13 +28,13 @@ class FoldStream:
         self,
         query: StreamingQuery,
         failures: list[OffsetsError],
-        gate: BatchBarrier,
+        barrier: BatchBarrier,
         folding: Folding,
         checkpoint: tempfile.TemporaryDirectory[str],
     ) -> None:
         self._query = query
         self._failures = failures
-        self._gate = gate
+        self._gate = barrier
         self._folding = folding
         self._checkpoint = checkpoint
 
@@ -76,13 +77,16 @@ def start_fold(folding: Folding) -> FoldStream:
     The stream over an owned store also expires offsets (R18-R22), unless `expire_in_stream` is false: at its start and
     then every `offsets_retention_check_interval_ms`. It compacts small files and removes old ones, every
     `upkeep_interval_ms`.
+
+    Raises NotOnConnect.
     """
+    require_context(folding.store.spark, "a fold without --available-now")
     store, failures = folding.store, list[OffsetsError]()
-    gate = BatchBarrier()
+    barrier = BatchBarrier()
 
     def fold(rows: DataFrame, _: int) -> None:
         try:
-            with gate.batch():
+            with barrier.batch():
                 folding.fold(store.in_session(rows.sparkSession))
         except BarrierClosedError:
             raise
@@ -104,7 +108,7 @@ def start_fold(folding: Folding) -> FoldStream:
     interval = f"{folding.settings.fold.trigger_interval_ms} milliseconds"
     query = writer.trigger(processingTime=interval).start()
     folding.start()
-    return FoldStream(query, failures, gate, folding, checkpoint)
+    return FoldStream(query, failures, barrier, folding, checkpoint)
 
 
 def _stopped(error: Exception) -> StreamFailed:

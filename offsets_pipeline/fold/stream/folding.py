@@ -61,7 +61,7 @@ class Folding:
         self._on_fold = on_fold
         self._warn = warn
         self._publisher = Publisher(store, settings.fold, clock, warn)
-        self._expiry = _expiry(store, settings, clock, on_expiry, warn)
+        self._expiry = _expiry(store, settings, clock, on_expiry)
         has_upkeep = settings.fold.upkeep_interval_ms > 0
         self._upkeep = StreamUpkeep(store, clock, settings, on_upkeep, warn) if has_upkeep else None
         self._lock = threading.Lock()
@@ -130,17 +130,9 @@ def _expiry(
     settings: Settings,
     clock: Clock,
     on_expiry: Callable[[int, int], None] | None,
-    warn: Callable[[str], object],
 ) -> StreamExpiry | None:
     """Return the retention of an owned store; None if a broker expires offsets (R4) or the settings disable it."""
     is_of_groups = store.properties.kind == OWNED and not store.properties.topic_kind.is_connect
     if not is_of_groups or not settings.fold.expire_in_stream:
         return None
-    if store.is_schema:
-        warn(
-            f"this stream does not expire offsets: {store.location} is a schema, and a coordinator needs the folder of "
-            "a store; fold the store by its folder, or set expire_in_stream = false"
-        )
-        return None
-    location = store.arrow_folder(LOG.name).removesuffix(f"/{LOG.name}")
-    return StreamExpiry(location, settings, clock, on_expiry)
+    return StreamExpiry(store.folder(), settings, clock, on_expiry)

@@ -1,7 +1,8 @@
 """A streaming source of Spark whose offsets are versions of the table `log`; its batches have no rows.
 
 A fold needs to know only that the log has a new version: it reads the files of the log itself, from the version that
-`fold_progress` names (state/fold.py). So a checkpoint of such a query holds nothing that a fold needs (docs/adr/0039).
+`fold_progress` names (fold/state/fold.py). So a checkpoint of such a query holds nothing that a fold
+needs (docs/adr/0039).
 """
 
 from __future__ import annotations
@@ -61,7 +62,11 @@ class LogVersionReader(DataSourceStreamReader):
         """Return an offset before all versions: the first batch folds what the state lacks."""
         return {table.name: -1 for table in _TABLES}
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: ARG002, N802 - Spark's
+    def latestOffset(  # noqa: N802 - Spark's
+        self,
+        start: dict[str, int] | None = None,  # noqa: ARG002 - before Spark 4.2 there are no arguments
+        limit: ReadLimit | None = None,  # noqa: ARG002
+    ) -> dict[str, int]:
         """Return the newest versions. Raises as `TableFolder.snapshot`."""
         return {each.table.name: each.snapshot().version for each in self._tables}
 

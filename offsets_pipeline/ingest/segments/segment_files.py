@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from pyarrow import fs
 
 from offsets_pipeline.common.topic_names import validated_topic
-from offsets_pipeline.errors import NoSegments, NoSuchPath, StoreMismatch
+from offsets_pipeline.errors import NoSegments, NoSuchPath, StorageFailed, StoreMismatch
 from offsets_pipeline.store.delta.filesystems import absolute_path, open_path
+from offsets_pipeline.store.delta.s3_errors import cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,17 +69,21 @@ def find_log(paths: Iterable[str], topic: str = OFFSETS_TOPIC) -> FoundLog:
         InvalidTopic: Kafka does not allow the topic's name.
         NoSuchPath: a path does not exist.
         NoSegments: a path holds no segment of the log.
+        StorageFailed: the storage of a path cannot be read.
         StoreMismatch: the paths belong to different clusters or topics.
     """
     found = FoundLog()
     for path in paths:
         before = len(found.folders)
         files, inner = open_path(absolute_path(path))
-        info = files.get_file_info(inner)
-        if info.type == fs.FileType.NotFound:
-            raise NoSuchPath(f"no such file or folder: {path}")
-        _Finder(found, files, path, topic).look_at(info)
-        if len(found.folders) == before:
+        try:
+            info = files.get_file_info(inner)
+            if info.type == fs.FileType.NotFound:
+                raise NoSuchPath(f"no such file or folder: {path}")
+            _Finder(found, files, path, topic).look_at(info)
+        except OSError as error:
+            raise StorageFailed(f"cannot read {path}: {cause(path, error, 'check your permissions')}") from error
+        if info.type != fs.FileType.File and len(found.folders) == before:  # a second file of a folder adds none
             raise NoSegments(
                 f"no segments of {topic} in {path}; name segment files, folders {topic}-<number>, "
                 "or a broker's data folder"
@@ -108,14 +113,14 @@ class _Finder:
                 f"{self._path} is not a segment file: name a file <20 digits>.log in a folder "
                 f"{self._topic}-<number>; the number is its log partition"
             )
-        partition = int(folder[1])
+        partition, name = int(folder[1]), self._name(info.path)
         for index, other in enumerate(self._found.folders):  # files of one folder make one LogFolder
-            if other.log_partition == partition and other.files[0].rpartition("/")[0] == parent:
-                files = tuple(sorted({*other.files, info.path}))
+            if other.log_partition == partition and other.files[0].rpartition("/")[0] == name.rpartition("/")[0]:
+                files = tuple(sorted({*other.files, name}))
                 self._found.folders[index] = LogFolder(partition, files, other.start_offset)
                 self._found.folders.append(self._found.folders.pop(index))
                 return
-        self._found.folders.append(LogFolder(partition, (self._name(info.path),)))
+        self._found.folders.append(LogFolder(partition, (name,)))
 
     def _walk(self, path: str) -> None:
         name = path.rpartition("/")[2]

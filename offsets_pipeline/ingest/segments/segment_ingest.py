@@ -15,10 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from offsets_pipeline.common.foreign_errors import raised_on_executor
-from offsets_pipeline.errors import ConflictingLog, InvalidPartitionCount, StoreMismatch
+from offsets_pipeline.errors import CommitUnknown, ConflictingLog, InvalidPartitionCount, StoreMismatch
 from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, RecordKey, topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import FoundLog, LogFolder, find_log
-from offsets_pipeline.ingest.segments.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments
+from offsets_pipeline.ingest.segments.segment_reader import FileReport, Offsets, parsed_segments, write_segments
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.kafka.record.segment import read_segment
@@ -26,6 +26,7 @@ from offsets_pipeline.semantics.coordinator_semantics import MODERN, Coordinator
 from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.data_file import COMPRESSION
+from offsets_pipeline.store.delta.filesystems import opened
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.append import LogAppender
@@ -74,7 +75,8 @@ def ingest_segments(
 ) -> IngestReport:
     """Append the records of segment files that the store's log lacks; creates the store if there is none.
 
-    After an error the store that this call created is removed, unless another writer has appended to it.
+    After an error the store that this call created is removed, unless another writer has appended to it, or a commit of
+    this call may still appear.
 
     Args:
         spark: the Spark session, or a function that starts it: paths and store are checked before it is called.
@@ -130,7 +132,8 @@ def ingest_segments(
             report.files += files
         _note(LogMetadata(store, settings, clock, current_log(store).number), report, found)
     except BaseException as error:
-        store.discard(appends)
+        if not isinstance(error, CommitUnknown):  # it may still appear
+            store.discard(appends)
         if isinstance(error, (PySparkException, Py4JJavaError)) and (ours := raised_on_executor(error)) is not None:
             raise ours from error
         raise

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import fs
 
 from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
-from offsets_pipeline.ingest.segments.segment_files import LogFolder
 from offsets_pipeline.kafka.record.segment import Damage, SegmentReader, read_segment
 from offsets_pipeline.semantics.log_row import place_of
-from offsets_pipeline.store.delta.filesystems import open_path
+from offsets_pipeline.store.delta.filesystems import opened
 from offsets_pipeline.store.log.file_writer import LogFileWriter
+from offsets_pipeline.store.log.task_results import items_of, numbers, parallelism, results_in_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from pyspark import RDD
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from offsets_pipeline.ingest.segments.segment_files import LogFolder
     from offsets_pipeline.semantics.topic_kind import TopicKind
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.log.file_writer import LogFilePlace
@@ -67,8 +66,7 @@ def write_segments(
     Only counts the records if ``place`` is None.
     """
 
-    def write(folders_of_task: Iterable[LogFolder]) -> Iterator[Written]:
-        some = list(folders_of_task)
+    def write(some: list[LogFolder]) -> Written:
         written = Written()
         writer = None if place is None else LogFileWriter(place)
         for folder in some:
@@ -81,10 +79,10 @@ def write_segments(
         if writer is not None:
             with working_on(partial(_place_of_folders, some)):
                 written.files = writer.close()
-        yield written
+        return written
 
     whole = Written()
-    for part in _sliced(spark, folders).mapPartitions(write).collect():
+    for part in results_in_tasks(spark, _shares(spark, folders), write):
         whole.reports += part.reports
         whole.records += part.records
         whole.files += part.files
@@ -103,27 +101,23 @@ def parsed_segments(
     ``after`` and ``up_to`` limit the record offsets of a log partition: above the first, and up to the second.
     """
     after, up_to = after or {}, up_to or {}
+    shares = _shares(spark, folders)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                partition = row["log_partition"]
-                folder = LogFolder(partition, tuple(row["files"]), row["start_offset"])
-                for records in _read_folder(folder, [], kind):
-                    end = _rows_up_to(records, up_to.get(partition, _NO_END))
-                    yield records.slice(0, end).slice(_rows_up_to(records, after.get(partition)))
-                    if end < records.num_rows:
-                        break
+        for folder in chain.from_iterable(items_of(shares, batches)):
+            for records in _read_folder(folder, [], kind):
+                end = _rows_up_to(records, up_to.get(folder.log_partition, _NO_END))
+                yield records.slice(0, end).slice(_rows_up_to(records, after.get(folder.log_partition)))
+                if end < records.num_rows:
+                    break
 
-    rows = _sliced(spark, folders).map(lambda each: (each.log_partition, list(each.files), each.start_offset))
-    listed = spark.createDataFrame(rows, "log_partition int, files array<string>, start_offset bigint")
-    return listed.mapInArrow(read, LOG_COLUMNS)
+    return numbers(spark, shares).mapInArrow(read, LOG_COLUMNS)
 
 
-def _sliced(spark: SparkSession, folders: list[LogFolder]) -> RDD[LogFolder]:
-    # Neighbours stay together: each file of the table then holds a range of log partitions, in order.
-    slices = min(len(folders), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
-    return spark.sparkContext.parallelize(folders, slices)
+def _shares(spark: SparkSession, folders: list[LogFolder]) -> list[list[LogFolder]]:
+    """The folders of each task. Neighbours stay together: a file of the table then holds a range of log partitions."""
+    count = min(len(folders), _TASKS_PER_CORE * parallelism(spark))
+    return [folders[at * len(folders) // count : (at + 1) * len(folders) // count] for at in range(count)]
 
 
 def _rows_up_to(records: pa.RecordBatch, last: int | None) -> int:
@@ -178,15 +172,3 @@ def _place_of_folders(folders: list[LogFolder]) -> str:
 
 def _base_offset(path: str) -> int:
     return int(path.rpartition("/")[2].partition(".")[0])
-
-
-@contextmanager
-def opened(path: str) -> Iterator[memoryview]:
-    """The bytes of a file; memory-maps a local file."""
-    files, inner = open_path(path)
-    with files.open_input_file(inner) as remote:
-        if not isinstance(files, fs.LocalFileSystem) or not remote.size():
-            yield memoryview(remote.read())
-            return
-    with pa.memory_map(inner) as mapped:
-        yield memoryview(mapped.read_buffer())

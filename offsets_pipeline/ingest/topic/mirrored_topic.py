@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import ms_of
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicDescription
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+    from offsets_pipeline.semantics.retention import Retention
     from offsets_pipeline.store.store import Store
 
 
@@ -96,7 +98,12 @@ class MirroredTopic:
             LogMetadata(self.store, self._settings, self._clock).topics(new)
             self._names |= new
 
-    def adopt(self, topic: TopicDescription) -> None:
-        """Write the topic's cluster, id, name and number of partitions to the store's properties."""
+    def adopt(self, topic: TopicDescription, retention: Retention | None = None) -> None:
+        """Write the topic's cluster, id, name and number of partitions to the store's properties.
+
+        ``retention`` is that of the cluster's offsets; None: it is not known now.
+        """
         of_topic = topic.cluster_id, topic.topic_id, self._topic_name, topic.partitions
-        self.store = self.store.with_topic(*of_topic, self._settings.fold)
+        if retention is not None:
+            retention = replace(retention, read_at_ms=self._clock.now_ms())
+        self.store = self.store.with_topic(*of_topic, self._settings.fold, retention)

@@ -24,7 +24,7 @@ from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.file_writer import LogFileWriter, log_partitions_of
 from offsets_pipeline.store.log.log_scan import ends_by_incarnation
 from offsets_pipeline.store.log.metadata import LogMetadata
-from offsets_pipeline.store.log.task_results import task_results
+from offsets_pipeline.store.log.task_results import parallelism, task_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -107,7 +107,7 @@ class TopicAppender:
         fold = None if next_fold is None else next_fold(store)
         write = _writer(place, self._ends, fold)
         if records is None:
-            tasks = store.spark.sparkContext.defaultParallelism  # one file per task, not one per partition of the topic
+            tasks = parallelism(store.spark)  # one file per task, not one per partition of the topic
             read = self._read
             written = task_results(rows.coalesce(tasks), lambda batches: [write(read(batches))])
         else:

@@ -13,6 +13,7 @@ from offsets_pipeline.kafka.broker.offset_ranges import OffsetRange, read_ranges
 from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction, open_transactions
 from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Retention
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 DELETE_RETENTION_MS = 86_400_000
 
 _DELETE_RETENTION = "delete.retention.ms"
+_OFFSETS_RETENTION = ("offsets.retention.minutes", "offsets.retention.check.interval.ms")
 _OFFSET_COMMIT, _OFFSET_COMMIT_OF_4_0 = 8, 2
 
 
@@ -167,3 +169,18 @@ class TopicClient:
         except (NotAuthorized, KafkaFailed):
             return DELETE_RETENTION_MS
         return DELETE_RETENTION_MS if value is None else int(value)
+
+    def offsets_retention(self) -> Retention | None:
+        """The retention of committed offsets; None if a broker refuses the request, or if two brokers differ."""
+        leaders = self._cluster.topic(self._topic).partitions.values()
+        found = set()
+        try:
+            for node_id in {each.node_id for each in leaders if each.node_id is not None}:
+                configs = self._cluster.broker_configs(node_id, _OFFSETS_RETENTION)
+                found.add(tuple(configs.get(name) for name in _OFFSETS_RETENTION))
+        except (NotAuthorized, KafkaFailed):
+            return None
+        minutes, interval_ms = found.pop() if len(found) == 1 else (None, None)
+        if minutes is None or interval_ms is None:
+            return None
+        return Retention(int(minutes) * MS_PER_MINUTE, int(interval_ms), is_known=True)

@@ -54,6 +54,8 @@ from offsets_pipeline.ingest.topic.topic_plan import check_topic
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.semantics.coordinator_semantics import AUTO, MODERN, CoordinatorSemantics
+from offsets_pipeline.store.log.task_results import parallelism
+from offsets_pipeline.store.session import require_context
 from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties, session_of
 
 if TYPE_CHECKING:
@@ -225,7 +227,9 @@ class TopicIngest:
         Raises:
             AuthenticationFailed, NotAuthorized, StoreMismatch: as `prepare`.
             TopicStopped: the query failed too often in a row.
+            NotOnConnect: the session is of a Spark Connect server.
         """
+        require_context(self._spark, "reading a topic")
         self._folding = folding
         self._spark.dataSource.register(RecordBatchSource)
         failures = waits = 0
@@ -275,12 +279,12 @@ class TopicIngest:
             topic = admin.describe()
             progress = self._prepared.plan(admin, topic)
             with tempfile.TemporaryDirectory(prefix="offsets-topic-", ignore_cleanup_errors=True) as checkpoint:
-                gate = BatchBarrier()
-                query = self._start(progress, topic, admin, gate, checkpoint, available_now=available_now)
+                barrier = BatchBarrier()
+                query = self._start(progress, topic, admin, barrier, checkpoint, available_now=available_now)
                 try:
                     ended = self._watch(query, progress, admin, topic)
                 finally:
-                    self._end(query, gate)
+                    self._end(query, barrier)
                 ended = ended and self._look(progress, admin, topic)
                 self._prepared.end(progress)
         return ended and progress.counts
@@ -290,7 +294,7 @@ class TopicIngest:
         progress: TopicProgress,
         topic: TopicDescription,
         admin: TopicClient,
-        gate: BatchBarrier,
+        barrier: BatchBarrier,
         checkpoint: str,
         *,
         available_now: bool,
@@ -312,7 +316,7 @@ class TopicIngest:
             "max_offsets": str(self._settings.topic.max_records_per_batch),
             "min_offsets": str(self._settings.topic.min_records_per_batch),
             "min_offsets_wait_ms": str(self._settings.topic.min_records_wait_ms),
-            "tasks": str(self._spark.sparkContext.defaultParallelism),
+            "tasks": str(parallelism(self._spark)),
         }
         reader = SourceOptions.parse(options).reader
         appender = TopicAppender(reading.log_incarnation, self._settings, self._clock, confirm, reader.read_all)
@@ -324,7 +328,7 @@ class TopicIngest:
 
         def land(rows: DataFrame, batch_id: int) -> None:
             try:
-                with gate.batch():
+                with barrier.batch():
                     ends = planned_ends(Path(checkpoint), batch_id)
                     complete_ms = self._prepared.begin_batch(progress, ends)
                     here = self.store.in_session(rows.sparkSession)
@@ -361,13 +365,13 @@ class TopicIngest:
         taken = {query.name for query in self._spark.streams.active}
         return _QUERY if _QUERY not in taken else f"{_QUERY}-{uuid.uuid4().hex[:8]}"
 
-    def _end(self, query: StreamingQuery, gate: BatchBarrier) -> None:
+    def _end(self, query: StreamingQuery, barrier: BatchBarrier) -> None:
         """Stop the query after its batch.
 
         Leaves a query that waits for a broker after a timeout. It ends when a broker answers, and appends nothing.
         """
         before = self._spark.conf.get(_STOP_TIMEOUT, None)
-        gate.close(_STOP_SECONDS)
+        barrier.close(_STOP_SECONDS)
         self._spark.conf.set(_STOP_TIMEOUT, f"{_STOP_SECONDS}s")
         try:
             query.stop()

@@ -86,7 +86,7 @@ class TopicWatch:
         self._unfinished = None if reading.anew is None else Unfinished(topic, reading, progress.leader_epochs)
         self._observer.planned(progress)
         if progress.counts:
-            self._notes.adopt(topic)
+            self._notes.adopt(topic, admin.offsets_retention())
             self._notes.note(progress)
         self._notes.names(admin.topic_names())
         return progress
@@ -103,14 +103,13 @@ class TopicWatch:
         if not progress.look(now_ms, bounds, transactions):
             return False
         self._notes.names(names)
-        if progress.counts and not counted:  # the first reading is complete: `note` makes its incarnation count
-            self._notes.note(progress)
-            self._notes.adopt(topic)
+        if progress.counts and (not counted or self._notes.is_due()):
+            retention = admin.offsets_retention()
+            self._notes.note(progress)  # if the first reading is complete, this makes its incarnation count
+            self._notes.adopt(topic, retention)
             self._unfinished = None
         self._warn_of_open(progress.open_since_ms, transactions or [])
         self._observer.looked(progress)
-        if progress.counts and self._notes.is_due():
-            self._notes.note(progress)
         return True
 
     def begin_batch(self, progress: TopicProgress, ends: Mapping[int, FetchPosition]) -> int | None:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 from kafka.errors import for_code
 
-from offsets_pipeline.errors import AuthenticationFailed, BrokerUnreachable, KafkaFailed, NoSuchTopic, NotAuthorized
+from offsets_pipeline.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    GroupSubscribedToTopic,
+    KafkaFailed,
+    NonEmptyGroup,
+    NoSuchGroup,
+    NoSuchTopic,
+    NotAuthorized,
+)
 
 if TYPE_CHECKING:
     from offsets_pipeline.errors import OffsetsError
@@ -48,6 +57,7 @@ TRY_LATER = frozenset({
 RETRIABLE = STALE_METADATA | TRY_LATER
 _NO_TOPIC = frozenset({UNKNOWN_TOPIC_OR_PARTITION, 17, 100})  # INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID
 _NOT_AUTHORIZED = frozenset({29, 30, 31, 53})  # topic, group, cluster, transactional id
+_OF_GROUP = {GROUP_ID_NOT_FOUND: NoSuchGroup, 68: NonEmptyGroup, 86: GroupSubscribedToTopic}
 _NOT_AUTHENTICATED = frozenset({UNSUPPORTED_SASL_MECHANISM, 34, 58})  # ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED
 
 
@@ -78,7 +88,7 @@ def broker_error(
         return NoSuchTopic(
             f"{at} has no topic {topic}; name another one, or wait until the cluster's first consumer creates it"
         )
-    return KafkaFailed(f"{at} cannot {action}: {name}")
+    return _OF_GROUP.get(code, KafkaFailed)(f"{at} cannot {action}: {name}")
 
 
 def unreachable(at: str, reason: str) -> BrokerUnreachable:

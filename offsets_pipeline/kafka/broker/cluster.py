@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 
-_TOPIC_RESOURCE = 2
+_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 _MAX_BACKOFF_SECONDS = 1.0
 
 _Key = TypeVar("_Key", bound="Hashable")
@@ -96,15 +96,26 @@ class Cluster:
 
     def topic_configs(self, name: str, keys: Collection[str]) -> dict[str, str | None]:
         """Values of a topic's configs, such as delete.retention.ms; omits those that the broker does not know."""
+        return self._configs(self.any_connection, _TOPIC_RESOURCE, name, keys)
+
+    def broker_configs(self, node_id: int, keys: Collection[str]) -> dict[str, str | None]:
+        """Values of a broker's own configs, such as offsets.retention.minutes; omits those that it does not know."""
+        return self._configs(lambda: self.connection_to(node_id), _BROKER_RESOURCE, str(node_id), keys)
+
+    def _configs(
+        self, connect: Callable[[], Connection], resource_type: int, name: str, keys: Collection[str]
+    ) -> dict[str, str | None]:
         resource = DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=list(keys)
+            resource_type=resource_type, resource_name=name, configuration_keys=list(keys)
         )
+        is_topic = resource_type == _TOPIC_RESOURCE
+        action = f"describe the configs of {'topic' if is_topic else 'broker'} {name}"
+        needs = f"DESCRIBE_CONFIGS on {'it' if is_topic else 'the cluster'}"
 
         def ask() -> dict[str, str | None]:
-            connection = self.any_connection()
+            connection = connect()
             (found,) = connection.send(DescribeConfigsRequest(resources=[resource])).results
-            action = f"describe the configs of topic {name}"
-            self.check(found.error_code, connection, action, needs="DESCRIBE_CONFIGS on it", topic=name)
+            self.check(found.error_code, connection, action, needs=needs, topic=name if is_topic else None)
             return {each.name: each.value for each in found.configs}
 
         return self.retried(ask)

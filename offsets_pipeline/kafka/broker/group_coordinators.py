@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from offsets_pipeline.kafka.broker.broker_errors import NO_ERROR, broker_error
-from offsets_pipeline.kafka.broker.cluster import Retry, answered, or_retry
+from offsets_pipeline.kafka.broker.cluster import Retry, or_retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -28,14 +28,18 @@ def ask_coordinators(
     group_ids: Iterable[str],
     ask: Callable[[Connection, list[str]], Mapping[str, tuple[int, _Answer]]],
     action: str,
-) -> dict[str, _Answer]:
-    """Ask the coordinator of each group, and again where a coordinator has moved. Raises the errors of `Cluster`.
+    needs: str = "READ on the group",
+) -> dict[str, _Answer | OffsetsError]:
+    """Ask the coordinator of each group, and again where a coordinator has moved.
+
+    An error takes the place of an answer that does not come. Raises the errors of `Cluster` if no broker answers.
 
     Args:
         cluster: the cluster.
         group_ids: groups to ask about.
         ask: asks one broker about some of its groups, and returns an error code and an answer for each.
         action: what the request is for, as "fetch the offsets", for errors.
+        needs: operations that the request needs, for errors.
     """
 
     def coordinators(rest: list[str]) -> dict[str, int | OffsetsError | Retry]:
@@ -55,9 +59,9 @@ def ask_coordinators(
         return found
 
     def error(code: int, group_id: str, connection: Connection) -> OffsetsError:
-        return broker_error(code, connection.at, f"{action} of group {group_id}", "READ on the group")
+        return broker_error(code, connection.at, f"{action} of group {group_id}", needs)
 
-    return answered(cluster.ask_each(group_ids, coordinators, ask, error, _GROUPS_OF_REQUEST))
+    return cluster.ask_each(group_ids, coordinators, ask, error, _GROUPS_OF_REQUEST)
 
 
 def coordinators_of_log(cluster: Cluster, offsets_topic: str) -> dict[int, str]:

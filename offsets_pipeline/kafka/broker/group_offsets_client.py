@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 
-from offsets_pipeline.errors import NonEmptyGroup
+from offsets_pipeline.errors import NonEmptyGroup, OffsetsError
 from offsets_pipeline.kafka.broker.broker_errors import NO_ERROR, TRY_LATER, broker_error, error_name
+from offsets_pipeline.kafka.broker.cluster import answered
 from offsets_pipeline.kafka.broker.connection import NONE, or_none
 from offsets_pipeline.kafka.broker.group_coordinators import ask_coordinators
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.connection import Connection, Message
 
@@ -58,21 +58,68 @@ def refused_offsets(
         codes = {each.error_code for topic in answer.topics for each in topic.partitions}
         return {group_id: (min(codes & TRY_LATER, default=NO_ERROR), (connection, answer))}
 
-    connection, answer = ask_coordinators(cluster, [group_id], ask, "commit offsets")[group_id]
-    refused: dict[tuple[str, int], OffsetsError] = {}
-    for topic in answer.topics:
-        for each in topic.partitions:
-            if each.error_code in _HAS_MEMBERS:
-                raise NonEmptyGroup(
-                    f"{connection.at} cannot commit offsets of group {group_id}: it has members "
-                    f"({error_name(each.error_code)}); stop them, or name another group"
-                )
-            if each.error_code != NO_ERROR:
-                action = f"commit the offset of group {group_id} for {topic.name}-{each.partition_index}"
-                needs = "READ on the group and the topic"
-                error = broker_error(each.error_code, connection.at, action, needs, topic.name)
-                refused[topic.name, each.partition_index] = error
-    return refused
+    connection, answer = answered(ask_coordinators(cluster, [group_id], ask, "commit offsets"))[group_id]
+    for code in (each.error_code for topic in answer.topics for each in topic.partitions):
+        if code in _HAS_MEMBERS:
+            raise NonEmptyGroup(
+                f"{connection.at} cannot commit offsets of group {group_id}: it has members "
+                f"({error_name(code)}); stop them, or name another group"
+            )
+    return _refused(answer, connection.at, f"commit the offset of group {group_id}", "READ on the group and the topic")
+
+
+def _refused(answer: Message, at: str, action: str, needs: str) -> dict[tuple[str, int], OffsetsError]:
+    """The errors of partitions in an answer."""
+    return {
+        (topic.name, each.partition_index): broker_error(
+            each.error_code, at, f"{action} for {topic.name}-{each.partition_index}", needs, topic.name
+        )
+        for topic in answer.topics
+        for each in topic.partitions
+        if each.error_code != NO_ERROR
+    }
+
+
+def commit_offsets_of_groups(
+    cluster: Cluster, offsets: Mapping[str, Mapping[tuple[str, int], tuple[int, str]]]
+) -> dict[tuple[str, tuple[str, int]], OffsetsError]:
+    """Commit as `commit_group_offsets`, group by group; returns the errors by group and partition, and raises none."""
+    failed: dict[tuple[str, tuple[str, int]], OffsetsError] = {}
+    for group_id, of_group in offsets.items():
+        try:
+            refused = refused_offsets(cluster, group_id, of_group)
+        except OffsetsError as error:
+            refused = dict.fromkeys(of_group, error)
+        failed |= {(group_id, place): error for place, error in refused.items()}
+    return failed
+
+
+def delete_group_offsets(
+    cluster: Cluster, group_id: str, places: Collection[tuple[str, int]]
+) -> dict[tuple[str, int], OffsetsError]:
+    """Delete offsets of a group, and return the errors of partitions, by topic and partition, whose offsets stay.
+
+    Needs DELETE on the group and READ on the topics.
+    """
+    topics: dict[str, list[Message]] = {}
+    topic_of = OffsetDeleteRequest.OffsetDeleteRequestTopic
+    for topic, index in places:
+        partition = topic_of.OffsetDeleteRequestPartition(partition_index=index)
+        topics.setdefault(topic, []).append(partition)
+    request = OffsetDeleteRequest(
+        group_id=group_id, topics=[topic_of(name=topic, partitions=of_topic) for topic, of_topic in topics.items()]
+    )
+
+    def ask(connection: Connection, _: list[str]) -> dict[str, tuple[int, tuple[str, Message]]]:
+        answer = connection.send(request)
+        return {group_id: (answer.error_code, (connection.at, answer))}
+
+    needs = "DELETE on the group and READ on the topic"
+    found = ask_coordinators(cluster, [group_id], ask, "delete offsets", needs)[group_id]
+    if isinstance(found, OffsetsError):
+        return dict.fromkeys(places, found)
+    at, answer = found
+    return _refused(answer, at, f"delete the offset of group {group_id}", needs)
 
 
 def fetch_group_offsets(
@@ -97,7 +144,7 @@ def fetch_group_offsets(
                 answers[some[0]] = answer.error_code, answer.topics
         return answers
 
-    found = ask_coordinators(cluster, group_ids, ask, "fetch the offsets")
+    found = answered(ask_coordinators(cluster, group_ids, ask, "fetch the offsets"))
     return {
         group_id: {
             (topic.name, each.partition_index): (

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 
+from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.kafka.broker.broker_errors import GROUP_ID_NOT_FOUND, NO_ERROR
+from offsets_pipeline.kafka.broker.cluster import answered
 from offsets_pipeline.kafka.broker.group_coordinators import ask_coordinators
 from offsets_pipeline.kafka.broker.messages import ConsumerGroupDescribeRequest
 from offsets_pipeline.kafka.record.wire import uuid_to_text
@@ -146,6 +148,20 @@ def describe_consumer_groups(cluster: Cluster, group_ids: Collection[str]) -> di
     return {group_id: _consumer_group(each) for group_id, each in found.items() if each is not None}
 
 
+def delete_groups(cluster: Cluster, group_ids: Collection[str]) -> dict[str, OffsetsError]:
+    """Delete groups with their offsets, and return the errors of those that are not deleted.
+
+    Needs DELETE on the groups. Raises the errors of `Cluster` if no broker answers.
+    """
+
+    def ask(connection: Connection, of_node: list[str]) -> dict[str, tuple[int, None]]:
+        answer = connection.send(DeleteGroupsRequest(groups_names=of_node))
+        return {each.group_id: (each.error_code, None) for each in answer.results}
+
+    found = ask_coordinators(cluster, group_ids, ask, "delete the records", "DELETE on the group")
+    return {group_id: each for group_id, each in found.items() if isinstance(each, OffsetsError)}
+
+
 def _described(
     cluster: Cluster, group_ids: Collection[str], request: Callable[[list[str]], Message]
 ) -> dict[str, Message | None]:
@@ -157,7 +173,7 @@ def _described(
             for each in connection.send(request(of_node)).groups
         }
 
-    return ask_coordinators(cluster, group_ids, ask, "describe the members")
+    return answered(ask_coordinators(cluster, group_ids, ask, "describe the members"))
 
 
 def _consumer_group(group: Message) -> DescribedConsumerGroup:

@@ -67,6 +67,10 @@ BATCH_HEADER = np.dtype(
         ("record_count", ">i4"),
     ]
 )
+#: Header of a message of formats 0 and 1, which ends behind these fields or behind a timestamp.
+MESSAGE_HEADER = np.dtype(
+    [("base_offset", ">i8"), ("batch_length", ">i4"), ("crc", ">u4"), ("magic", "i1"), ("attributes", "i1")]
+)
 Headers = npt.NDArray[np.void]
 
 
@@ -115,7 +119,7 @@ def batch_columns(data: memoryview, positions: list[int]) -> Iterator[tuple[pa.R
     columns cannot hold. The columns come in parts, which bounds the memory that compressed batches take.
     """
     position = np.array(positions, dtype=np.int64)
-    headers = _headers(data, position)
+    headers = headers_at(data, position)
     for part in _parts(data, position, headers):
         yield _part_columns(part)
 
@@ -167,11 +171,10 @@ def _beyond_time(batch: Int64s, offset: Int64s, timestamp: Int64s, fits: Bools) 
     return left_out
 
 
-def _headers(data: memoryview, position: Int64s) -> Headers:
+def headers_at(data: memoryview, position: Int64s, kind: np.dtype[np.void] = BATCH_HEADER) -> Headers:
+    """Return the headers of the batches at these positions, or of the messages (``kind`` MESSAGE_HEADER)."""
     # a view with a header at every byte; indexing copies only those at the positions
-    at_every_byte: Headers = np.ndarray(
-        len(data) - b.BATCH_HEADER_BYTES + 1, dtype=BATCH_HEADER, buffer=data, strides=1
-    )
+    at_every_byte: Headers = np.ndarray(len(data) - kind.itemsize + 1, dtype=kind, buffer=data, strides=1)
     return at_every_byte[position]
 
 

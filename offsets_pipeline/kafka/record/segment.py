@@ -26,7 +26,8 @@ class SegmentReader:
     - `damage`: unreadable stretches, and batches with unreadable records, by position.
     - `torn_tail`: incomplete bytes at the end, left by an unfinished write, or None.
 
-    During iteration `position` is the byte position of the batches being read, or a little before.
+    During iteration `position` is the byte position of the batches being read, or a little before, and `damage` has the
+    damage before the batches that follow.
     """
 
     def __init__(self, data: bytes | memoryview | mmap, *, source: str, max_records: int, good_at: int | None) -> None:
@@ -42,18 +43,29 @@ class SegmentReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the records in file order, in SEGMENT_SCHEMA, at most `max_records` a batch. Raises NotASegment."""
-        scanner = Scanner(self._data, self.source, self._good_at)
-        unread: list[Damage] = []
-        for run in scanner.runs(self._max_records):
-            self.position = run.start
-            for columns, left_out in self._columns(run):
-                unread += [self._damage(run, each) for each in left_out]
+        for _, parts in self.runs():
+            for columns in parts:
                 for start in range(0, len(columns), self._max_records):
                     yield columns.slice(start, self._max_records)
-        self.damage = sorted([*scanner.damage, *unread], key=lambda damage: damage.position)
+
+    def runs(self) -> Iterator[tuple[Run, Iterator[pa.RecordBatch]]]:
+        """Yield runs of batches, each with its records in SEGMENT_SCHEMA: read them first. Raises NotASegment."""
+        scanner = Scanner(self._data, self.source, self._good_at)
+        found = 0
+        for run in scanner.runs(self._max_records):
+            self.position = run.start
+            self.damage += scanner.damage[found:]
+            found = len(scanner.damage)
+            yield run, self._records(run)
+        self.damage.sort(key=lambda damage: damage.position)
         self.torn_tail = scanner.torn_tail
         self.base_offset = scanner.first_offset
         self.end_offset = None if scanner.last_offset is None else scanner.last_offset + 1
+
+    def _records(self, run: Run) -> Iterator[pa.RecordBatch]:
+        for columns, left_out in self._columns(run):
+            self.damage += [self._damage(run, each) for each in left_out]
+            yield columns
 
     def _columns(self, run: Run) -> Iterator[tuple[pa.RecordBatch, list[LeftOut]]]:
         if run.messages:

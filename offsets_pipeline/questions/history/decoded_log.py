@@ -36,7 +36,8 @@ _NAMES = {each.value: "".join(part.capitalize() for part in each.name.split("_")
 def decoded_log(rows: pa.Table) -> pa.Table:
     """Rows of LOG_RECORDS, in the same order.
 
-    ``rows`` has the columns COPIED, key and value. The outcome is committed, aborted or open.
+    ``rows`` has key, value, control_type and others of the columns COPIED; those that it lacks are null in the result.
+    The outcome is committed, aborted or open.
     """
     keys = rows["key"].combine_chunks()
     is_commit = are_commits(keys) & as_bools(rows["control_type"].is_null())
@@ -132,10 +133,7 @@ def _versions(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _table(rows: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
-    arrays = []
-    for field in _SCHEMA:
-        if field.name in COPIED:
-            arrays.append(rows[field.name].cast(field.type))
-        else:
-            arrays.append(columns.get(field.name, pa.nulls(rows.num_rows, field.type)).cast(field.type))
+    known = {**dict(zip(rows.column_names, rows.columns, strict=True)), **columns}
+    nothing = pa.nulls(rows.num_rows)
+    arrays = [known.get(field.name, nothing).cast(field.type) for field in _SCHEMA]
     return pa.Table.from_arrays(arrays, schema=_SCHEMA)

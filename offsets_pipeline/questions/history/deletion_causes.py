@@ -1,10 +1,11 @@
 """Why offsets were deleted, as far as the log shows it.
 
 A coordinator writes tombstones for four causes. A broker never notes which cause it was. The state of the group at that
-moment rules some causes out. If one cause is left, that is the cause. Otherwise the cause is unknown, and the reason
-has the evidence for each candidate. A request can delete offsets that have just expired, so it is a candidate
-beside retention. An expiry run alone writes tombstones of several groups at once and leaves some of these groups. Only
-then is retention the only candidate.
+moment rules some causes out. If one cause is left, that is the cause. A request can delete offsets that have just
+expired, so it is a candidate beside retention. Then the time decides which one is likely: an expiry run deletes offsets
+soon after they become due. That takes the broker's retention, which `follow` reads. Otherwise the cause is unknown, and
+the reason has the evidence for each candidate. An expiry run alone writes tombstones of several groups at once and
+leaves some of these groups. Only then is retention the only candidate.
 
 The coordinator of this program notes the request in the column `source` of the log; then nothing has to be ruled out.
 A snapshot store has no records of a coordinator at all: there no cause is ruled out.
@@ -12,7 +13,6 @@ A snapshot store has no records of a coordinator at all: there no cause is ruled
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.common.clock import shown_time
@@ -23,45 +23,34 @@ from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Basis, Expiry, R
 from offsets_pipeline.store.delta.properties import OWNED, SNAPSHOT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from offsets_pipeline.questions.history.deletion_evidence import GroupDeletion, LostTombstone
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.partition_state import TopicPartition
+    from offsets_pipeline.semantics.retention import Retention
 
 EXPIRED, DELETED, GROUP_REMOVED, TOPIC_GONE, UNKNOWN = "expired", "deleted", "group removed", "topic gone", "unknown"
+#: Follows the name of a cause that the records do not prove.
+LIKELY = " (likely)"
 
 _CAUSE_OF_REQUEST = {EXPIRY: EXPIRED, OFFSET_DELETE: DELETED, DELETE_GROUPS: GROUP_REMOVED}
-_NAMES = {
-    EXPIRED: "retention",
-    DELETED: "a request that deletes offsets (OffsetDelete)",
-    GROUP_REMOVED: "a request that removes the group (DeleteGroups)",
-    TOPIC_GONE: "the deletion of the topic",
-}
 _CANDIDATES = {
     EXPIRED: "expired",
     DELETED: "deleted by an operator (OffsetDelete)",
     GROUP_REMOVED: "removed with its group by an operator (DeleteGroups)",
     TOPIC_GONE: "deleted with its topic",
 }
+_NOTED = "the coordinator noted it with the tombstone"
+#: Why R18 and R20 let an offset stay.
+_NEVER_EXPIRES = {
+    Rule.SUBSCRIBED: "the group subscribes to {topic}",
+    Rule.ACTIVE_GROUP: "the group had members",
+    Rule.PENDING: "an open transaction held a commit of {topic}",
+}
 #: A coordinator looks at the clock before it writes: offsets may become due in between.
 _SLACK_MS = 1_000
 #: An expiry run may start this much later than its interval says.
 _LATE_MS = 5_000
-
-
-@dataclass(frozen=True)
-class Retention:
-    """The coordinator's `offsets.retention.minutes` and `offsets.retention.check.interval.ms`, in milliseconds.
-
-    The defaults are Kafka's. A broker's log does not contain them. If they are not known for sure (``is_known``), a
-    deletion that fits them is an expiry, and one that does not fit may still be one.
-    """
-
-    retention_ms: int = 10_080 * MS_PER_MINUTE
-    check_interval_ms: int = 600_000
-    is_known: bool = False
 
 
 class Cause(NamedTuple):
@@ -76,7 +65,7 @@ class Causes:
     """Names the causes of deletions in one log."""
 
     def __init__(self, semantics: CoordinatorSemantics, retention: Retention, *, kind: str) -> None:
-        """``kind`` is that of the store: who wrote the log (delta/properties.py)."""
+        """``kind`` is that of the store: who wrote the log (store/delta/properties.py)."""
         self._semantics = semantics
         self._retention = retention
         self._kind = kind
@@ -86,8 +75,8 @@ class Causes:
         visible = [where for where in deletion.deleted if where in deletion.offsets]
         found = {where: noted for where in visible if (noted := self._noted(deletion, where)) is not None}
         if len(found) < len(visible):
-            possible = self._possible(deletion)
-            found |= {where: self._inferred(deletion, where, possible) for where in visible if where not in found}
+            ruled_out = self._ruled_out(deletion)
+            found |= {where: self._inferred(deletion, where, ruled_out) for where in visible if where not in found}
         if deletion.hides_offsets:
             left = Cause(
                 GROUP_REMOVED, "the tombstone of the group removed it, and left the offset behind", [GROUP_REMOVED]
@@ -99,7 +88,7 @@ class Causes:
         """The cause of a deletion whose commit is no longer in the log: only the coordinator's note names one."""
         noted = self._note(lost.source)
         if noted is not None:
-            return Cause(noted, f"the coordinator noted {_NAMES[noted]}", [noted])
+            return Cause(noted, _NOTED, [noted])
         possible = [each for each in _CANDIDATES if each != TOPIC_GONE or self._kind != OWNED]
         listed = _listed([_CANDIDATES[each] for each in possible])
         return Cause(UNKNOWN, f"{listed}: the records that could tell are no longer in the log", possible)
@@ -114,33 +103,49 @@ class Causes:
             return None
         expiry = self._expiries(deletion).get(where) if cause == EXPIRED else None
         is_known = expiry is not None and expiry.at_ms is not None
-        reason = _because(expiry) if expiry is not None and is_known else f"the coordinator noted {_NAMES[cause]}"
-        return Cause(cause, reason, [cause])
+        return Cause(cause, _because(expiry) if expiry is not None and is_known else _NOTED, [cause])
 
-    def _possible(self, deletion: GroupDeletion) -> list[str]:
+    def _ruled_out(self, deletion: GroupDeletion) -> dict[str, str]:
+        """The causes that did not write the tombstones, each with the fact that rules it out."""
         if self._kind == SNAPSHOT:
-            return [EXPIRED, GROUP_REMOVED if deletion.removed_at is not None else DELETED, TOPIC_GONE]
-        conditions = (
-            (EXPIRED, self._may_expire),
-            (DELETED, self._may_be_offset_delete),
-            (GROUP_REMOVED, self._may_be_delete_groups),
-            (TOPIC_GONE, self._may_be_deleted_topic),
-        )
-        return [cause for cause, may_be in conditions if may_be(deletion)]
+            of_group = deletion.removed_at is not None
+            return {DELETED: "the group was removed"} if of_group else {GROUP_REMOVED: "the group stayed"}
+        facts = {
+            EXPIRED: self._rules_out_expiry(deletion),
+            DELETED: self._rules_out_offset_delete(deletion),
+            GROUP_REMOVED: self._rules_out_delete_groups(deletion),
+            TOPIC_GONE: self._rules_out_deleted_topic(deletion),
+        }
+        return {cause: fact for cause, fact in facts.items() if fact is not None}
 
-    def _inferred(self, deletion: GroupDeletion, where: TopicPartition, possible: list[str]) -> Cause:
+    def _inferred(self, deletion: GroupDeletion, where: TopicPartition, ruled_out: dict[str, str]) -> Cause:
+        possible = [cause for cause in _CANDIDATES if cause not in ruled_out]
         if not possible:
             return Cause(UNKNOWN, "no known cause writes these records", [])
         if self._kind == SNAPSHOT:
             listed = _listed([_CANDIDATES[each] for each in possible])
             return Cause(UNKNOWN, f"{listed}: a snapshot sees that the offset is gone, not why", possible)
-        if len(possible) > 1:
+        if len(possible) == 1:
+            (cause,) = possible
+            return Cause(cause, _together([self._evidence(cause, deletion, where), *ruled_out.values()]), possible)
+        likely = self._likely(deletion, possible)
+        if likely is None:
             listed = _listed([f"{_CANDIDATES[each]}: {self._evidence(each, deletion, where)}" for each in possible])
             return Cause(UNKNOWN, listed, possible)
-        (cause,) = possible
-        if cause == EXPIRED:
-            return Cause(cause, self._evidence(cause, deletion, where), possible)
-        return Cause(cause, f"{_NAMES[cause]} is the only cause that writes these records", possible)
+        reasons = [self._evidence(likely, deletion, where)]
+        if likely != EXPIRED:
+            reasons.append(self._misfit(deletion, self._retention.retention_ms))
+        return Cause(f"{likely}{LIKELY}", _together(reasons), possible)
+
+    def _likely(self, deletion: GroupDeletion, possible: list[str]) -> str | None:
+        """The likely one of several causes, by the time of the deletion; None if two are equally likely."""
+        if EXPIRED not in possible:
+            return None
+        if self._run(deletion) is not None:
+            return EXPIRED
+        others = [each for each in possible if each != EXPIRED]
+        is_due = self._fits(deletion, self._retention.retention_ms)
+        return others[0] if self._retention.is_known and not is_due and len(others) == 1 else None
 
     def _evidence(self, cause: str, deletion: GroupDeletion, where: TopicPartition) -> str:
         """What the log shows for a cause."""
@@ -153,46 +158,54 @@ class Causes:
         return "the group was empty" if deletion.group.is_empty else f"no member subscribes to {where.topic}"
 
     def _evidence_of_retention(self, deletion: GroupDeletion, where: TopicPartition) -> str:
-        expiry, time_ms = self._expiries(deletion)[where], deletion.time_ms or 0
-        because = _because(expiry)
-        if _is_own(expiry):
-            return because
-        minutes, retention_ms = (time_ms - (expiry.at_ms or 0)) // MS_PER_MINUTE, self._retention.retention_ms
-        if self._is_run(deletion):
-            return f"{because}, and a run by a retention of {retention_ms // MS_PER_MINUTE} min deletes just these"
-        if self._retention.is_known:
-            return (
-                f"{because}, {minutes} minutes before the deletion; with a retention of "
-                f"{retention_ms // MS_PER_MINUTE} min it was due"
-            )
-        return f"{because}, {minutes} minutes before the deletion; --retention-minutes may rule this out"
+        expiry, retention_ms, run = self._expiries(deletion)[where], self._retention.retention_ms, self._run(deletion)
+        found = [_because(expiry)]
+        if run is not None:
+            if not _is_own(expiry):
+                found.append(f"{self._named(retention_ms)} ended at {shown_time((expiry.at_ms or 0) + retention_ms)}")
+            found.append(f"{run} deletes just these offsets")
+        elif self._retention.is_known:
+            found[0] += f", but {self._misfit(deletion, retention_ms)}"
+        elif not _is_own(expiry):
+            minutes = ((deletion.time_ms or 0) - (expiry.at_ms or 0)) // MS_PER_MINUTE
+            found[0] += f", {minutes} min before the deletion (--retention-minutes may rule this out)"
+        if deletion.others:
+            found.append(f"tombstones of {len(deletion.others) + 1} groups were written at once")
+        return _together(found)
+
+    def _named(self, retention_ms: int) -> str:
+        minutes, read_at_ms = retention_ms // MS_PER_MINUTE, self._retention.read_at_ms
+        if retention_ms != self._retention.retention_ms:
+            return f"even a retention of {minutes} min"
+        if not self._retention.is_known:
+            return f"the assumed retention of {minutes} min"
+        read = "" if read_at_ms is None else f" (read from the broker at {shown_time(read_at_ms)})"
+        return f"the retention of {minutes} min{read}"
 
     # --- retention
 
-    def _may_expire(self, deletion: GroupDeletion) -> bool:
-        now_ms = deletion.time_ms
-        if now_ms is None or not deletion.deleted or not deletion.deleted.keys() <= deletion.offsets.keys():
-            return False  # R20: pending commits do not expire
+    def _rules_out_expiry(self, deletion: GroupDeletion) -> str | None:
+        if deletion.time_ms is None:
+            return "the time of the deletion is not known"
+        if not deletion.deleted.keys() <= deletion.offsets.keys():
+            return "a pending commit was deleted with it"  # R20
         expiries = self._expiries(deletion)
-        if not all(expiries[where].rule.lets_expire for where in deletion.deleted):
-            return False
-        known = self._retention.retention_ms if self._retention.is_known else None
-        if not self._fits(deletion, expiries, now_ms, known):
-            return False
+        for where in deletion.deleted:
+            if not expiries[where].rule.lets_expire:
+                return _NEVER_EXPIRES[expiries[where].rule].format(topic=where.topic)
+        read_at_ms = self._retention.read_at_ms
+        is_certain = self._retention.is_known and (read_at_ms is None or read_at_ms <= deletion.time_ms)
+        if not self._fits(deletion, self._retention.retention_ms if is_certain else None):
+            return self._misfit(deletion, self._retention.retention_ms if is_certain else MS_PER_MINUTE)
         emptied = (
             deletion.deleted.keys() >= deletion.offsets.keys() and not deletion.pending and deletion.group.is_empty
         )
         gets_tombstone = emptied and not (self._semantics.is_classic and self._has_no_generation(deletion.group))
-        return gets_tombstone == (deletion.removed_at is not None)  # R21
+        return None if gets_tombstone == (deletion.removed_at is not None) else _of_removal(deletion)  # R21
 
-    def _fits(
-        self,
-        deletion: GroupDeletion,
-        expiries: Mapping[TopicPartition, Expiry],
-        now_ms: int,
-        retention_ms: int | None,
-    ) -> bool:
+    def _fits(self, deletion: GroupDeletion, retention_ms: int | None) -> bool:
         """Whether exactly the deleted offsets are due by a retention time; None: by any one."""
+        expiries, now_ms = self._expiries(deletion), deletion.time_ms or 0
         own = [
             (where, now_ms - each.at_ms) for where, each in expiries.items() if _is_own(each) and each.at_ms is not None
         ]
@@ -215,14 +228,34 @@ class Causes:
             retention_ms if least_deleted is None else least_deleted
         )
 
-    def _is_run(self, deletion: GroupDeletion) -> bool:
-        """Whether the deleted offsets are exactly those due, and the newest one became due since the run before."""
-        expiries, now_ms, retention_ms = self._expiries(deletion), deletion.time_ms or 0, self._retention.retention_ms
-        if not self._fits(deletion, expiries, now_ms, retention_ms):
-            return False
-        known = [expiries[where] for where in deletion.deleted]
-        due = max((each.at_ms or 0) + (0 if _is_own(each) else retention_ms) for each in known)
-        return now_ms - due <= self._retention.check_interval_ms + _LATE_MS
+    def _run(self, deletion: GroupDeletion) -> str | None:
+        """The expiry run that deletes exactly these offsets, by the retention; None if no run is likely to."""
+        if not self._fits(deletion, self._retention.retention_ms):
+            return None
+        due_ms = self._due_ms(deletion, self._retention.retention_ms)
+        if (deletion.time_ms or 0) <= due_ms + self._retention.check_interval_ms + _LATE_MS:
+            return "the next expiry run"
+        # the first one after a pause of the broker, or with a shorter retention, finds several groups
+        return "a late expiry run" if self._retention.is_known and deletion.others else None
+
+    def _due_ms(self, deletion: GroupDeletion, retention_ms: int) -> int:
+        """When the last deleted offset expired; a member or an open transaction may have kept it beyond its time."""
+        expiries = self._expiries(deletion)
+        deleted = [expiries[where] for where in deletion.deleted]
+        due = ((each.at_ms or 0) + (0 if _is_own(each) else retention_ms) for each in deleted)
+        return max(*due, deletion.changed_ms or 0)
+
+    def _misfit(self, deletion: GroupDeletion, retention_ms: int) -> str:
+        """Why a retention time does not explain the deletion."""
+        due_ms, expiries = self._due_ms(deletion, retention_ms), self._expiries(deletion)
+        is_own = all(_is_own(expiries[where]) for where in deletion.deleted)
+        named = "the time that the commit named" if is_own else self._named(retention_ms)
+        if due_ms > (deletion.time_ms or 0):
+            return f"{named} did not end before {shown_time(due_ms)}"
+        if not self._fits(deletion, retention_ms):
+            return "offsets that were due as well stayed"
+        interval = self._retention.check_interval_ms // 1000
+        return f"{named} ended at {shown_time(due_ms)}, and expiry runs every {interval} s would have deleted it before"
 
     def _expiries(self, deletion: GroupDeletion) -> dict[TopicPartition, Expiry]:
         """R18 and R19 for a retention time of 0: `at_ms` is where it counts from, or the time a commit names."""
@@ -231,35 +264,44 @@ class Causes:
 
     # --- requests and topics
 
-    def _may_be_offset_delete(self, deletion: GroupDeletion) -> bool:
+    def _rules_out_offset_delete(self, deletion: GroupDeletion) -> str | None:
         group = deletion.group
-        if group.group_type == SHARE or any(map(group.is_subscribed_to, deletion.topics)):
-            return False  # R26
-        if deletion.others and not self._semantics.is_classic:
-            return False  # a request names one group; a classic coordinator writes group by group whatever the cause
+        if group.group_type == SHARE:
+            return "it was a share group"
+        for topic in sorted(deletion.topics):
+            if group.is_subscribed_to(topic):
+                return f"the group subscribes to {topic}"  # R26
+        if deletion.others and not self._semantics.is_classic:  # a classic coordinator writes group by group
+            return f"tombstones of {len(deletion.others) + 1} groups were written at once"
         if group.group_type == CLASSIC and not group.is_empty and not self._has_consumer_protocol(group):
-            return False
-        return bool(deletion.deleted) and self._removal_follows(deletion)
+            return "the group had members"
+        return None if self._removal_follows(deletion) else _of_removal(deletion)
 
-    def _may_be_delete_groups(self, deletion: GroupDeletion) -> bool:
+    def _rules_out_delete_groups(self, deletion: GroupDeletion) -> str | None:
         group = deletion.group
-        if not group.is_empty or group.group_type == SHARE:
-            return False
+        if group.group_type == SHARE:
+            return "it was a share group"
+        if not group.is_empty:
+            return "the group had members"
         if not self._semantics.is_classic and not all(deletion.others.values()):
-            return False
+            return "another group lost offsets at the same time and stayed"
         if not deletion.deleted.keys() >= self._deletable(deletion):
-            return False
+            return "the group kept other offsets"
         is_removed = deletion.removed_at is not None
-        return is_removed == self._is_emptied(deletion) if self._semantics.is_classic else is_removed
+        is_request = is_removed == self._is_emptied(deletion) if self._semantics.is_classic else is_removed
+        return None if is_request else _of_removal(deletion)
 
-    def _may_be_deleted_topic(self, deletion: GroupDeletion) -> bool:
-        topics = deletion.topics
-        held = {where for where in self._deletable(deletion) if where.topic in topics}
-        if self._kind == OWNED or not deletion.deleted or topics & deletion.topics_kept:
-            return False
-        if held - deletion.deleted.keys() or (not self._semantics.is_classic and any(deletion.others.values())):
-            return False
-        return self._removal_follows(deletion)
+    def _rules_out_deleted_topic(self, deletion: GroupDeletion) -> str | None:
+        if self._kind == OWNED:
+            return "an owned store has no topics"
+        for topic in sorted(deletion.topics & deletion.topics_kept):
+            return f"another group kept an offset of {topic}"
+        for where in self._deletable(deletion) - deletion.deleted.keys():
+            if where.topic in deletion.topics:
+                return f"the group kept an offset of {where.topic}"
+        if not self._semantics.is_classic and any(deletion.others.values()):
+            return "another group was removed at the same time"
+        return None if self._removal_follows(deletion) else _of_removal(deletion)
 
     def _removal_follows(self, deletion: GroupDeletion) -> bool:
         """Whether the group's tombstone is there or not, as after a deletion of offsets alone.
@@ -286,8 +328,17 @@ class Causes:
         return group.description.protocol_type == CONSUMER_PROTOCOL_TYPE
 
 
+def _of_removal(deletion: GroupDeletion) -> str:
+    return "the group stayed" if deletion.removed_at is None else "the group was removed"
+
+
 def _listed(texts: list[str]) -> str:
     return f"{', '.join(texts[:-1])}, or {texts[-1]}"
+
+
+def _together(facts: list[str]) -> str:
+    *others, last = dict.fromkeys(facts)
+    return f"{', '.join(others)}, and {last}" if others else last
 
 
 def _is_own(expiry: Expiry) -> bool:

@@ -39,6 +39,7 @@ class GroupDeletion:
     ``deleted`` has the record offset of each identity's tombstone, ``sources`` the column `source` of these records.
     ``removed_at`` is the record offset of the group's own tombstone, which may hide offsets that it leaves behind
     (R14). ``others`` are the other groups with tombstones in the same write, and whether one of these removes them.
+    ``changed_ms`` is when the group last changed, or a transaction with its commits ended; None: never.
     ``topics_kept`` are topics of ``deleted``; another group kept an offset of each. ``undecided`` are the topics about
     which `TopicHolders` needs more records; None until it gets the deletion.
     """
@@ -52,6 +53,7 @@ class GroupDeletion:
     pending: Collection[TopicPartition]
     deleted: dict[TopicPartition, int] = field(default_factory=dict)
     sources: dict[TopicPartition, str] = field(default_factory=dict)
+    changed_ms: int | None = None
     removed_at: int | None = None
     hides_offsets: bool = False
     others: Mapping[str, bool] = field(default_factory=dict)

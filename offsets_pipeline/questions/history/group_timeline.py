@@ -6,15 +6,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.common.clock import shown_time
-from offsets_pipeline.questions.history.deletion_causes import DELETED, EXPIRED, GROUP_REMOVED, TOPIC_GONE, UNKNOWN
+from offsets_pipeline.questions.history.deletion_causes import (
+    DELETED,
+    EXPIRED,
+    GROUP_REMOVED,
+    LIKELY,
+    TOPIC_GONE,
+    UNKNOWN,
+)
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, OFFSET_HISTORY
 from offsets_pipeline.questions.history.history_tables import histories
 from offsets_pipeline.questions.history.partition_owners import UNKNOWN as UNKNOWN_MEMBER
 from offsets_pipeline.semantics.effects import in_milliseconds
 
 if TYPE_CHECKING:
-    from offsets_pipeline.questions.history.deletion_causes import Retention
     from offsets_pipeline.questions.history.log_history import Completeness, LogHistory
+    from offsets_pipeline.semantics.retention import Retention
 
 _BY = {
     EXPIRED: "by retention",
@@ -270,9 +277,11 @@ def _is_after(deletion: _Row, commit: _Row) -> bool:
 
 
 def _deleted(deletion: _Row) -> str:
-    joined = ": " if deletion["cause"] == UNKNOWN else ", because "
-    at = shown_time(deletion["deleted_timestamp"])
-    return f"deleted at {at} {_BY[deletion['cause']]}{joined}{deletion['reason']}"
+    cause = deletion["cause"]
+    name = cause.removesuffix(LIKELY)
+    by = f"{_BY[name]}{cause.removeprefix(name)}"
+    joined = ": " if cause == UNKNOWN else ", because "
+    return f"deleted at {shown_time(deletion['deleted_timestamp'])} {by}{joined}{deletion['reason']}"
 
 
 def _cause_fields(row: _Row) -> dict[str, Any]:

@@ -124,7 +124,7 @@ DELETED_OFFSETS = Table(
         _TOPIC,
         _PARTITION,
         Column("deleted_timestamp", _TIME, "timestamp of the tombstone"),
-        Column("cause", _TEXT, "expired, deleted, group removed, topic gone or unknown", nullable=False),
+        Column("cause", _TEXT, "expired, deleted, group removed, topic gone; or (likely); or unknown", nullable=False),
         Column("reason", _TEXT, "the cause in a sentence; of unknown: the evidence for each candidate", nullable=False),
         Column("candidates", _TEXTS, "all causes that could have written these records", nullable=False),
         Column("committed_offset", _LONG, "the offset that was deleted; null: its commit is no longer in the log"),

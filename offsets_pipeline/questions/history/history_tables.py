@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.questions.history.decoded_log import decoded_log
-from offsets_pipeline.questions.history.deletion_causes import Retention
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS, LOG_RECORDS
 from offsets_pipeline.questions.history.log_history import COLUMNS, LogHistory
 from offsets_pipeline.questions.history.partition_history import HistoryOptions, PartitionHistory, Shown
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.kafka.record.records import Int64s
     from offsets_pipeline.questions.history.log_history import Completeness
+    from offsets_pipeline.semantics.retention import Retention
     from offsets_pipeline.store.store_snapshot import LogIncarnation, StoreSnapshot
 
 _OUTCOMES = {COMMITTED: "committed", ABORTED: "aborted", OPEN: "open"}
@@ -42,7 +42,8 @@ def read_views(
     Args:
         store: the store's folder, or a snapshot of it.
         views: log_records, offset_history, group_history or deleted_offsets. The last three are read in one replay.
-        retention: the coordinator's settings of retention, if they are known: they decide some causes of deletions.
+        retention: the coordinator's settings of retention, which decide some causes of deletions. None: as the store
+            notes them.
         group_ids: these groups only. Then only their log partitions are read.
         partitions: these log partitions only.
 
@@ -54,7 +55,8 @@ def read_views(
         found[LOG_RECORDS.name] += _records(history, group_ids, partitions)
     replayed_views = found.keys() - {LOG_RECORDS.name}
     if replayed_views:
-        for replayed in histories(history, retention or Retention(), group_ids, partitions=partitions):
+        known = retention or history.retention
+        for replayed in histories(history, known, group_ids, partitions=partitions):
             for name in replayed_views:
                 found[name].append(replayed[name])
     order = [(name, "ascending") for name in ("log_partition", "log_incarnation", "record_offset")]

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.common.clock import Clock, SystemClock
 from offsets_pipeline.errors import NoSuchTable
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.data_file import ALL_ROWS
 from offsets_pipeline.store.delta.properties import OWNED
@@ -64,6 +65,11 @@ class LogHistory(StoreSnapshot):
     def is_owned(self) -> bool:
         """Whether this program is the coordinator that wrote the log."""
         return self.properties.kind == OWNED
+
+    @property
+    def retention(self) -> Retention:
+        """The brokers' settings of retention as `follow` read them; Kafka's defaults if it did not."""
+        return self.properties.retention or Retention()
 
     def topic_names(self) -> dict[str, str]:
         """Names of topic ids that the sources had (R35)."""

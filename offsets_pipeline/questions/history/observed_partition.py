@@ -79,6 +79,7 @@ class ObservedPartition(PartitionState):
         self._owners = PartitionOwners(topic_names or {})
         self._origins: dict[int, _Origin] = {}
         self._last_rows: dict[str, _GroupRow] = {}
+        self._changed_ms: dict[str, int | None] = {}
         self._open: dict[str, GroupDeletion] = {}  # of the current write, by group
         self._removed: dict[
             str, GroupDeletion
@@ -171,8 +172,9 @@ class ObservedPartition(PartitionState):
         )
 
     def _end_transaction(self, producer_id: int | None, control_type: str) -> None:
-        if control_type == ABORT and producer_id is not None:
-            for offsets in self.pending.get(producer_id, {}).values():
+        for group_id, offsets in ({} if producer_id is None else self.pending.get(producer_id, {})).items():
+            self._changed_ms[group_id] = self._now_ms
+            if control_type == ABORT:
                 for offset in offsets.values():
                     self._origins.pop(offset.record_offset, None)
         self._ending = producer_id
@@ -199,6 +201,7 @@ class ObservedPartition(PartitionState):
         group = self.groups.get(group_id)
         if value is not None:
             self._follow(group_id, converts=True)
+            self._changed_ms[group_id] = self._now_ms
         elif key.record_type in GROUP_REMOVING_TYPES and group is not None:
             self._deletion(group_id, group).removed_at = self._offset
         elif group is not None:
@@ -232,6 +235,7 @@ class ObservedPartition(PartitionState):
                 Group(group.group_type, dict(group.records)),
                 dict(self.offsets.get(group_id, {})),
                 frozenset(self.pending_of(group_id)),
+                changed_ms=self._changed_ms.get(group_id),
             )
         return found
 

@@ -25,11 +25,12 @@ from offsets_pipeline.semantics.partition_state import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from offsets_pipeline.questions.history.deletion_causes import Cause, Retention
+    from offsets_pipeline.questions.history.deletion_causes import Cause
     from offsets_pipeline.questions.history.deletion_evidence import GroupDeletion
     from offsets_pipeline.questions.history.log_history import LogHistory
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.partition_state import CommittedOffset
+    from offsets_pipeline.semantics.retention import Retention
     from offsets_pipeline.store.delta.schemas import Table
 
 _EVIDENCE = ["record_offset", "record_timestamp", "key", "value", "producer_id", "control_type", "write"]

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: In place of a lag of now that is not known.
 UNKNOWN_LAG = -1
+#: Consumers at work are behind for less: no alert has a status of a group before.
+LATE_SECONDS = 60
 _ONE_RECORD = 1
 
 

@@ -20,6 +20,7 @@ from offsets_pipeline.store.log.ordered_log import OrderedLog
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from offsets_pipeline.questions.lag.commit_windows import Identity
     from offsets_pipeline.questions.lag.lag_rows import LagRow
     from offsets_pipeline.questions.lag.position_sources import PositionSource
     from offsets_pipeline.questions.query.answer_time import AnswerTime
@@ -37,6 +38,7 @@ def lag_of_groups(
     positions: PositionSource,
     window_commits: int | None = None,
     at_ms: int | None = None,
+    rates: dict[Identity, float] | None = None,
 ) -> list[LagRow]:
     """Return the lag of these groups of a store.
 
@@ -47,6 +49,7 @@ def lag_of_groups(
         positions: positions of their topics.
         window_commits: evaluates statuses from so many commits of each offset; None: rows have no status.
         at_ms: the time of a question about the past.
+        rates: as of `lag_rows`.
     """
 
     def commits(group_ids: Collection[str], until_ms: int | None) -> WindowColumns:
@@ -54,7 +57,7 @@ def lag_of_groups(
         log = CommitsOfGroups(reader, group_ids, cut_ms)
         return log.recent() if window_commits is None else log.last(window_commits)
 
-    return lag_rows(groups, positions, time.data_ms, commits, with_status=window_commits is not None)
+    return lag_rows(groups, positions, time.data_ms, commits, with_status=window_commits is not None, rates=rates)
 
 
 class CommitsOfGroups:

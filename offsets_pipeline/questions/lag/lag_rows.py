@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from offsets_pipeline.kafka.record.records import Int64s
+    from offsets_pipeline.questions.lag.commit_windows import Identity
     from offsets_pipeline.questions.lag.position_sources import PositionSource
     from offsets_pipeline.questions.query.describe import GroupAnswer
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     #: Reads the last commits of groups up to a time in ms, or up to the end of the log (None).
     LastCommits = Callable[[Collection[str], int | None], WindowColumns]
 
+_MS_OF_SECOND = 1_000
 _NO_OFFSET = -1
 _NO_COMMIT = "the group has no committed offset"
 _ABOVE_END = "the committed offset is above the log end"
@@ -100,6 +102,7 @@ def lag_rows(
     last_commits: LastCommits,
     *,
     with_status: bool = True,
+    rates: dict[Identity, float] | None = None,
 ) -> list[LagRow]:
     """Return the lag of these groups, by group, topic and partition. Share groups have none.
 
@@ -109,6 +112,8 @@ def lag_rows(
         data_ms: data time by log partition (R36); the time of the question where none is given.
         last_commits: reads the log; called for groups that lag, and for those that committed after the newest sample.
         with_status: whether rows have a status.
+        rates: gets the records a second by which the lag of a row has grown since the first commit of its window; no
+            entry for a row without lag, without status, or if the log end at that commit is not known.
     """
     entries = _Entries(groups, data_ms, positions)
     offset, bounds = entries.offset, positions.bounds(entries.places)
@@ -133,7 +138,7 @@ def lag_rows(
     if with_status:
         others = {entries.groups[row] for row in behind.tolist()} - {each[0] for each in windows.identities}
         windows = WindowColumns.together([windows, _read(last_commits, others, entries.cut_ms)])
-        statuses = _statuses(entries, lag, behind, positions, windows)
+        statuses = _statuses(entries, lag, behind, positions, windows, rates)
     is_above = has_both & (offset > end)
     # most rows have no reason
     reasons: list[str | None] = [each.reason for each in time_lags]
@@ -276,9 +281,14 @@ def _read(last_commits: LastCommits, groups: Collection[str], until_ms: int | No
 
 
 def _statuses(
-    entries: _Entries, lag: Int64s, behind: Int64s, positions: PositionSource, windows: WindowColumns
+    entries: _Entries,
+    lag: Int64s,
+    behind: Int64s,
+    positions: PositionSource,
+    windows: WindowColumns,
+    rates: dict[Identity, float] | None,
 ) -> list[str | None]:
-    """Status of each row, by the windows of those that lag."""
+    """Status of each row, by the windows of those that lag. ``rates`` as of `lag_rows`."""
     unknown = PartitionStatus.UNKNOWN.value
     statuses: list[str | None] = [PartitionStatus.OK.value if each == 0 else unknown for each in lag.tolist()]
     rows = behind.tolist()
@@ -298,6 +308,11 @@ def _statuses(
     )
     for row, status in zip(rows, of_behind, strict=True):
         statuses[row] = status
+    if rates is not None:
+        for row, start, size in zip(rows, first.tolist(), sizes.tolist(), strict=False):
+            seconds = (entries.status_ms[row] - committed_ms[start]) / _MS_OF_SECOND if size else 0
+            if seconds > 0 and not np.isnan(lags[start]):
+                rates[entries.identity(row)] = float((lag[row] - lags[start]) / seconds)
     return statuses
 
 

@@ -16,6 +16,7 @@ from offsets_pipeline.connect.connector_offsets import (
     sink_group,
     source_answer,
 )
+from offsets_pipeline.connect.target_states import require_stopped
 from offsets_pipeline.errors import NoSuchConnector, StoreMismatch
 from offsets_pipeline.fold.state.merge_on_read import CONNECT
 from offsets_pipeline.fold.state.published_rows import connect_rows
@@ -81,32 +82,46 @@ def describe_connector(reader: StateReader, connector: str, configs: StateReader
     config = None if configs is None else _config(configs, connector)
     if reader.properties.topic_kind is not TopicKind.CONSUMER_OFFSETS:
         return _described_source(reader, connector, config)
-    if configs is not None and config is None:
-        raise NoSuchConnector(f"Connector {connector} not found: {configs.location} has no configuration of it")
-    if config is not None and config.group_id is None:
-        raise StoreMismatch(
-            f"{connector} is a source connector, and {reader.location} has offsets of sink connectors alone; "
-            "name the store of offset.storage.topic"
-        )
-    group_id = (config and config.group_id) or sink_group(connector, {})
+    group_id = sink_group(connector, {}) if configs is None else _group_of(connector, config, configs)
     groups = describe_groups(reader, [group_id])
     offsets = groups[group_id].offsets if group_id in groups else []
     return sink_answer({(each.topic, each.partition): each.offset for each in offsets})
 
 
+def stopped_sink_group(connector: str, configs: StateReader) -> str:
+    """The group of a sink connector whose offsets are to change, by the store of `config.storage.topic`.
+
+    Raises NoSuchConnector, StoreMismatch for a source connector, BadConnectRequest if the connector is not STOPPED.
+    """
+    config = _config(configs, connector)
+    group_id = _group_of(connector, config, configs)
+    require_stopped(connector, None if config is None else config.target_state)
+    return group_id
+
+
+def _group_of(connector: str, config: ConnectorInfo | None, configs: StateReader) -> str:
+    if config is None:
+        raise NoSuchConnector(f"Connector {connector} not found: {configs.location} has no configuration of it")
+    if config.group_id is None:
+        raise StoreMismatch(
+            f"{connector} is a source connector: its offsets are in offset.storage.topic, not in a consumer group"
+        )
+    return config.group_id
+
+
 def _described_source(reader: StateReader, connector: str, config: ConnectorInfo | None) -> dict[str, list[Any]]:
     found = _offsets(reader, connector)
-    if connector in found:
-        return source_answer(found[connector])
-    if config is not None and config.group_id is not None:
+    if connector not in found and config is not None and config.group_id is not None:
         raise StoreMismatch(
             f"{connector} is a sink connector: its offsets are those of the group {config.group_id}; "
             "name the store of __consumer_offsets"
         )
     is_owned = reader.properties.topic_kind is TopicKind.CONNECT
-    if config is None and not (is_owned and _has_record(reader, connector)):
-        raise NoSuchConnector(f"Connector {connector} not found: {reader.location} has no offsets of it")
-    return source_answer([])  # it never wrote an offset
+    if not (_is_in_owned(reader, connector) if is_owned else connector in found or config is not None):
+        raise NoSuchConnector(
+            f"Connector {connector} not found: {reader.location} has no offsets of it, or it was deleted"
+        )
+    return source_answer(found.get(connector, []))
 
 
 def _config(reader: StateReader, connector: str) -> ConnectorInfo | None:
@@ -115,9 +130,11 @@ def _config(reader: StateReader, connector: str) -> ConnectorInfo | None:
     return next((each for each in list_connectors([reader]) if each.name == connector), None)
 
 
-def _has_record(reader: StateReader, connector: str) -> bool:
-    """Whether a store has a record of a connector, of any type."""
-    return len(reader.current.newest(CONNECT, ("raw_key",), {"connector": names_in_order([connector])})) > 0
+def _is_in_owned(reader: StateReader, connector: str) -> bool:
+    """Whether an owned store has a record of a connector, of any type, and the connector was not deleted."""
+    only = {"connector": names_in_order([connector])}
+    rows = reader.current.newest(CONNECT, ("record_type", "value"), only).to_pylist()
+    return bool(rows) and {"record_type": str(_TYPE.CONNECTOR_CONFIG), "value": None} not in rows
 
 
 def _offsets(reader: StateReader, connector: str) -> dict[str, list[ConnectorOffset]]:

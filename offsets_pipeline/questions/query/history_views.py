@@ -16,7 +16,6 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.questions.history.decoded_log import COPIED, decoded_log
-from offsets_pipeline.questions.history.deletion_causes import Retention
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS, LOG_RECORDS
 from offsets_pipeline.questions.history.history_tables import partitions_of
 from offsets_pipeline.questions.history.log_history import COLUMNS, LogHistory
@@ -44,7 +43,7 @@ def history_views(store: Store, filters: Mapping[str, Filters] = MappingProxyTyp
     Raises DamagedTable, UnsupportedTable.
     """
     history = LogHistory(store.folder())
-    options = HistoryOptions.of(history, Retention())
+    options = HistoryOptions.of(history, history.retention)
     views = {}
     for name, view in HISTORY_VIEWS.items():
         schema = from_arrow_schema(view.arrow_schema())

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _TIMES = ("complete_since", "read_at", "open_since")
 _OF_TRANSACTION = ("open_producer_id", "open_transactional_id")
-#: The fields about a followed topic.
-OF_TOPIC = ("log_incarnation", "stable", "topic_end", *_TIMES, *_OF_TRANSACTION)
+#: What an operator asks first: how far the log and the fold are, and which transaction is open.
+FIRST_COLUMNS = ("log_partition", "start", "end", "topic_end", "folded_to", "records", "open_since", "read_at")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from offsets_pipeline.semantics.group_description import GroupRecordRow, live_re
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.partitioning import is_misplaced
 from offsets_pipeline.semantics.retention import RetentionInputs, Rule
+from offsets_pipeline.semantics.retention import forecast as forecast_of
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
@@ -100,6 +101,17 @@ class Times(NamedTuple):
 
     commit_timestamp_ms: int
     expire_timestamp_ms: int | None
+
+
+def next_expiries(reader: StateReader, retention_ms: int) -> dict[str, Expiry]:
+    """Return the first expiry of each group with offsets that expire if the log gets no more records (R18-R20)."""
+    found = {}
+    for held in retention_inputs(reader):
+        expiries = forecast_of(held, retention_ms, reader.current.semantics).expiries
+        due = [(each.at_ms, each) for each in expiries if each.at_ms is not None and each.rule.lets_expire]
+        if due:
+            found[held.group_id] = min(due)[1]
+    return found
 
 
 def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:

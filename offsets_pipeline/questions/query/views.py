@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.common.sql_dialects import SPARK
 from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
-from offsets_pipeline.errors import CatalogMissing, NoSuchStore, QueryFailed
+from offsets_pipeline.errors import NoSuchStore, QueryFailed
 from offsets_pipeline.fold.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS
 from offsets_pipeline.fold.state.view_queries import CONDITIONS, VIEWS, tables_without_view
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
@@ -28,13 +28,14 @@ from offsets_pipeline.store.delta.properties import OWNED, beside, require_diffe
 from offsets_pipeline.store.delta.protocol import delta_type
 from offsets_pipeline.store.delta.reader import quoted
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LATER_TABLES, TABLES, TOPIC_OFFSETS
+from offsets_pipeline.store.session import require_lasting_catalog
 from offsets_pipeline.store.store import Store, session_of, sql_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from offsets_pipeline.store.delta.schemas import Table
     from offsets_pipeline.store.store import SparkSource
@@ -119,11 +120,7 @@ def create_views(spark: SparkSource, *stores: str, schema: str) -> list[str]:
         raise NoSuchStore(f"{schema!r} is not a valid name of a schema: use letters, digits, _ and dots")
     opened = open_stores(spark, stores)
     session = session_of(spark)
-    if not _outlives_session(session, schema):
-        raise CatalogMissing(
-            "cannot create views: this session's catalog ends with the session; configure a persistent one, such as "
-            "spark.sql.catalogImplementation=hive in SPARK_CONF_DIR or for spark-submit"
-        )
+    require_lasting_catalog(session, schema, "create views")
     queries = _queries(opened)
     try:
         session.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
@@ -132,12 +129,6 @@ def create_views(spark: SparkSource, *stores: str, schema: str) -> list[str]:
     except PySparkException as exception:
         raise _failed(exception) from None
     return list(queries)
-
-
-def _outlives_session(spark: SparkSession, schema: str) -> bool:
-    """Return whether the catalog is kept outside of Spark's memory."""
-    of_spark = "." not in schema or schema.startswith("spark_catalog.")
-    return not of_spark or spark.conf.get("spark.sql.catalogImplementation") != "in-memory"
 
 
 def open_stores(spark: SparkSource, locations: Sequence[str]) -> list[Store]:

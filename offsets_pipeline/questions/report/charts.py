@@ -211,21 +211,6 @@ def shown_number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def shown_duration(duration_ms: float) -> str:
-    """Format a duration by its two largest units: 3 d 4 h, 5 min 3 s, 0.2 s."""
-    if duration_ms < _MINUTE:
-        return f"{duration_ms / _SECOND:.3g} s"
-    for unit_ms, unit, part_ms, part in (
-        (_DAY, "d", _HOUR, "h"),
-        (_HOUR, "h", _MINUTE, "min"),
-        (_MINUTE, "min", _SECOND, "s"),
-    ):
-        if duration_ms >= unit_ms:
-            whole, rest = divmod(int(duration_ms), unit_ms)
-            return f"{whole} {unit}" + (f" {rest // part_ms} {part}" if rest >= part_ms else "")
-    raise AssertionError
-
-
 def text_width(text: str, size: float) -> float:
     """Return an upper estimate of the width of a text in a sans-serif font of this size, in pixels."""
     return sum(size if unicodedata.east_asian_width(each) in "WF" else 0.62 * size for each in text)

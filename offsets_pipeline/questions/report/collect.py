@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import MS_OF_HOUR, parse_time_ms
 from offsets_pipeline.questions.history.log_history import LogHistory
-from offsets_pipeline.questions.lag.commit_windows import WindowColumns
 from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
-from offsets_pipeline.questions.lag.lag_rows import group_lags, lag_rows
+from offsets_pipeline.questions.lag.lag_rows import group_lags
 from offsets_pipeline.questions.query.answer_time import answer_time, log_answer_time
 from offsets_pipeline.questions.query.as_of import groups_of, state_as_of
 from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.group_listing import matching
 from offsets_pipeline.questions.query.retention_forecast import retention_inputs, retention_inputs_as_of
-from offsets_pipeline.questions.report.commit_history import commit_rates, lag_over_time, read_commits, rewinds
+from offsets_pipeline.questions.report.commit_history import (
+    charted_span,
+    commit_rates,
+    lag_over_time,
+    read_commits,
+    rewinds,
+)
 from offsets_pipeline.questions.report.model import (
     Expiring,
     ExpiringGroup,
+    GroupPart,
     GroupRow,
-    GroupsByLag,
     Point,
     Report,
+    ReportedGroups,
     StaleGroup,
     StaleGroups,
     TimeSeries,
@@ -30,19 +37,20 @@ from offsets_pipeline.questions.report.model import (
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Rule, forecast
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from offsets_pipeline.questions.lag.lag_rows import LagRow
     from offsets_pipeline.questions.lag.position_sources import PositionSource
     from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
-    from offsets_pipeline.questions.report.commit_history import Windows
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.retention import Expiry, RetentionInputs
     from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
 _COLUMNS = 24  # of the chart of expiries
+_ROWS_OF_PART = 10
+_WORST = ("ERR", "WARN")
 _NO_POSITIONS = "The lag is not known: no positions of the topics are."
 
 
@@ -50,9 +58,10 @@ _NO_POSITIONS = "The lag is not known: no positions of the topics are."
 class ReportOptions:
     """What the report covers.
 
-    ``rows`` limits each table. The charts cover ``hours`` before now. A group is stale after ``stale_hours`` without a
-    commit. Offsets that expire within ``expiry_hours`` are shown, by a retention of ``retention_minutes``. The status
-    of a partition is evaluated from its last ``window_commits`` commits.
+    ``rows`` limits each table but that of groups, and the number of groups with a part. The charts cover at most
+    ``hours``. A group is stale after ``stale_hours`` without a commit. Offsets that expire within ``expiry_hours`` are
+    shown, by a retention of ``retention_minutes``. The status of a partition is evaluated from its last
+    ``window_commits`` commits. ``groups`` are names and patterns of groups that come before the others.
     """
 
     rows: int
@@ -61,6 +70,7 @@ class ReportOptions:
     expiry_hours: int
     retention_minutes: int
     window_commits: int = 10
+    groups: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -105,18 +115,37 @@ def collect_report(
 ) -> Report:
     """Return the report of a store of `__consumer_offsets`, as of the data time of its state (R36).
 
-    ``store`` is the store's path as the user wrote it. The charts are of the groups in the first table. ``warnings``
-    are shown on the page. Raises as `StateReader`.
+    ``store`` is the store's path as the user wrote it. The charts are of the groups that have a part. ``warnings`` are
+    shown on the page. Raises as `StateReader`.
     """
     groups = state.groups
     now_ms = positions.at_ms if state.time.as_of is None else min(parse_time_ms(state.time.as_of), positions.at_ms)
-    all_rows = lag_of_groups(reader, groups, state.time, positions, at_ms=state.until_ms)
-    lags = dict.fromkeys(groups) | {each.group: each.lag for each in group_lags(groups, all_rows)}
+    rows = group_rows(
+        groups, lag_of_groups(reader, groups, state.time, positions, options.window_commits, state.until_ms)
+    )
     last_commits = {name: at_ms for name, group in groups.items() if (at_ms := group.last_commit_ms) is not None}
-    by_lag = sorted(groups, key=lambda name: (-(lags[name] or 0), -last_commits.get(name, 0), name))
-    shown = by_lag[: options.rows]
-    windows, makers = read_commits(reader.location, shown, state.until_ms)
-    span_ms = (now_ms - options.hours * MS_OF_HOUR, now_ms)
+    chosen = set(matching(groups, options.groups))
+    rows.sort(key=lambda row: row.group not in chosen)
+    shown = [row.group for row in rows[: options.rows]]
+    history = read_commits(reader.location, shown, state.until_ms)
+    span_ms = charted_span(history.windows, now_ms, options.hours * MS_OF_HOUR)
+    with_offsets = (name for name in shown if groups[name].offsets)
+    lags = lag_over_time(history.windows, positions, with_offsets, span_ms)
+    rates = commit_rates(history.windows, span_ms)
+    gone_back = rewinds(history.windows, span_ms, history.makers)
+    expiring = expiring_offsets(state.retention_inputs, reader.coordinator_semantics, positions.at_ms, options)
+
+    def part(group: str) -> GroupPart:
+        return GroupPart(
+            group,
+            groups[group].members,
+            next((line for line in lags.series if line.name == group), None),
+            next((line for line in rates.series if line.name == group), None),
+            [each for each in gone_back.rows if each.group == group][:_ROWS_OF_PART],
+            [each for each in history.deletions if each.group == group][:_ROWS_OF_PART],
+            [each for each in expiring.rows if each.group == group],
+        )
+
     return Report(
         store=store,
         kind=reader.properties.kind,
@@ -125,49 +154,33 @@ def collect_report(
         last_commit_ms=max(last_commits.values(), default=None),
         from_ms=span_ms[0],
         until_ms=span_ms[1],
+        as_of_ms=now_ms,
         states=dict(Counter(group.state for group in groups.values()).most_common()),
         offsets=sum(len(group.offsets) for group in groups.values()),
         warnings=list(warnings),
-        groups=GroupsByLag(
+        groups=ReportedGroups(
             total=len(groups),
-            missing=None if any(lag is not None for lag in lags.values()) else _NO_POSITIONS,
-            rows=group_rows({name: groups[name] for name in shown}, state, windows, positions, options),
+            missing=None if any(row.lag is not None for row in rows) else _NO_POSITIONS,
+            rows=rows,
+            parts=list(map(part, shown)),
         ),
-        lag_over_time=lag_over_time(windows, positions, (name for name in shown if groups[name].offsets), span_ms),
-        commit_rates=commit_rates(windows, span_ms),
-        rewinds=rewinds(windows, span_ms, options.rows, makers),
+        lag_over_time=lags,
+        commit_rates=rates,
+        rewinds=replace(gone_back, rows=gone_back.rows[: options.rows]),
         stale=stale_groups(groups, last_commits, now_ms, options),
-        expiring=expiring_offsets(state.retention_inputs, reader.coordinator_semantics, positions.at_ms, options),
+        expiring=replace(expiring, rows=expiring.rows[: options.rows]),
     )
 
 
-def group_rows(
-    groups: Mapping[str, GroupAnswer],
-    state: ReportedState,
-    windows: Windows,
-    positions: PositionSource,
-    options: ReportOptions,
-) -> list[GroupRow]:
-    """Return a row for each of these groups, in their order. ``windows`` are their commits."""
-
-    def commits(group_ids: Collection[str], until_ms: int | None) -> WindowColumns:
-        until = {
-            identity: [each for each in found if until_ms is None or each.committed_ms <= until_ms]
-            for identity, found in windows.items()
-            if identity[0] in group_ids
-        }
-        return WindowColumns.of(
-            {identity: found[-options.window_commits :] for identity, found in until.items() if found}
-        )
-
-    rows = lag_rows(groups, positions, state.time.data_ms, commits)
+def group_rows(groups: Mapping[str, GroupAnswer], rows: Sequence[LagRow]) -> list[GroupRow]:
+    """Return a row for each group, the worst first. ``rows`` have the lag of the groups."""
     lags = {each.group: each for each in group_lags(groups, rows)}
     committed = {(name, each.topic, each.partition) for name, group in groups.items() for each in group.offsets}
     unknown: dict[str, list[LagRow]] = defaultdict(list)
     for row in rows:
         if row.lag is None and (row.group, row.topic, row.partition) in committed:
             unknown[row.group].append(row)
-    return [
+    found = [
         GroupRow(
             group=name,
             state=group.state,
@@ -184,6 +197,12 @@ def group_rows(
         )
         for name, group in groups.items()
     ]
+    return sorted(found, key=_urgency)
+
+
+def _urgency(row: GroupRow) -> tuple[object, ...]:
+    rank = _WORST.index(row.status) if row.status in _WORST else len(_WORST)
+    return rank, -(row.lag_seconds or 0), -(row.lag or 0), -(row.last_commit_ms or 0), row.group
 
 
 def stale_groups(
@@ -222,7 +241,7 @@ def expiring_offsets(
     return Expiring(
         total=len(found),
         within_ms=within_ms,
-        rows=found[: options.rows],
+        rows=found,
         by_time=_by_time(times, now_ms, within_ms),
     )
 

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from itertools import accumulate, pairwise
 from math import floor, isnan
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.questions.history.history_schemas import OFFSET_HISTORY
+from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, OFFSET_HISTORY
 from offsets_pipeline.questions.history.history_tables import read_views
 from offsets_pipeline.questions.history.partition_owners import UNKNOWN
 from offsets_pipeline.questions.lag.commit_windows import WindowCommit
 from offsets_pipeline.questions.lag.position_sources import Places
-from offsets_pipeline.questions.report.charts import MAX_SERIES
-from offsets_pipeline.questions.report.model import CommitRates, LagOverTime, Point, Rewind, Rewinds, TimeSeries
+from offsets_pipeline.questions.report.model import (
+    CommitRates,
+    Deletion,
+    LagOverTime,
+    Point,
+    Rewind,
+    Rewinds,
+    TimeSeries,
+)
+from offsets_pipeline.semantics.effects import in_milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from offsets_pipeline.questions.lag.commit_windows import Identity
-    from offsets_pipeline.questions.lag.position_sources import PositionSource
+    from offsets_pipeline.questions.lag.position_sources import Place, PositionSource
 
     Windows = Mapping[Identity, Sequence[WindowCommit]]
     #: The member that made a commit.
@@ -41,12 +49,18 @@ _MS_PER_MINUTE = 60_000
 _HALF = 0.5
 
 
-def read_commits(location: str, groups: Collection[str], until_ms: int | None = None) -> tuple[Windows, Makers]:
-    """Return the newest visible commits of these groups, and the members that made their rewinds, where known.
+class CommitHistory(NamedTuple):
+    """The newest visible commits, the members that made rewinds, where known, and the deletions, the latest first."""
 
-    ``until_ms``: up to this time. Raises as `LogHistory`.
-    """
-    rows = read_views(location, [OFFSET_HISTORY.name], group_ids=groups)[OFFSET_HISTORY.name]
+    windows: Windows
+    makers: Makers
+    deletions: list[Deletion]
+
+
+def read_commits(location: str, groups: Collection[str], until_ms: int | None = None) -> CommitHistory:
+    """Return the history of these groups, up to a time (``until_ms``). Raises as `LogHistory`."""
+    found = read_views(location, [OFFSET_HISTORY.name, DELETED_OFFSETS.name], group_ids=groups)
+    rows = found[OFFSET_HISTORY.name]
     rows = rows.filter(pc.invert(pc.or_(rows["superseded"], rows["misplaced"])))
     committed_ms = pc.divide(rows["commit_timestamp"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), _US_PER_MS)
     if until_ms is not None:
@@ -61,11 +75,32 @@ def read_commits(location: str, groups: Collection[str], until_ms: int | None = 
         windows.setdefault(identity, deque(maxlen=MAX_COMMITS)).append(commit)
         if is_rewind and member != UNKNOWN:
             makers[identity, commit] = member
-    return {identity: list(commits) for identity, commits in windows.items()}, makers
+    held = {identity: list(commits) for identity, commits in windows.items()}
+    return CommitHistory(held, makers, list(_deletions(found[DELETED_OFFSETS.name], until_ms)))
+
+
+def _deletions(rows: pa.Table, until_ms: int | None) -> Iterator[Deletion]:
+    names = ("deleted_timestamp", "group_id", "topic", "partition", "committed_offset", "cause", "reason")
+    latest = rows.sort_by([("deleted_timestamp", "descending"), ("record_offset", "descending")])
+    for row in in_milliseconds(latest.filter(pc.invert(latest["misplaced"])).select(names)).to_pylist():
+        if until_ms is None or (row["deleted_timestamp"] or 0) <= until_ms:
+            yield Deletion(*row.values())
+
+
+def charted_span(windows: Windows, until_ms: int, longest_ms: int) -> tuple[int, int]:
+    """Return the span of charts: it ends at the data time, or at the last commit if no later time has one near.
+
+    It begins before the first commit that is at most ``longest_ms`` before its end.
+    """
+    times = [each.committed_ms for commits in windows.values() for each in commits if each.committed_ms <= until_ms]
+    last_ms = max(times, default=until_ms)
+    end_ms = until_ms if last_ms > until_ms - longest_ms else last_ms
+    first_ms = min((at_ms for at_ms in times if at_ms > end_ms - longest_ms), default=end_ms - longest_ms)
+    return max(end_ms - longest_ms, (first_ms - 1) // _MS_PER_MINUTE * _MS_PER_MINUTE), end_ms
 
 
 def commit_rates(windows: Windows, span_ms: tuple[int, int]) -> CommitRates:
-    """Return committed offsets a minute over a span, of the groups that commit most in it."""
+    """Return committed offsets a minute over a span; the groups that commit most in it come first."""
     from_ms, until_ms = span_ms
     width_ms = max(_MS_PER_MINUTE, -(-(until_ms - from_ms) // _COLUMNS))
     columns = max(1, -(-(until_ms - from_ms) // width_ms))
@@ -84,12 +119,12 @@ def commit_rates(windows: Windows, span_ms: tuple[int, int]) -> CommitRates:
                 for column in range(columns)
             ],
         )
-        for group in most[:MAX_SERIES]
+        for group in most
     ]
     return CommitRates(len(most), None if series else "No group committed in this time.", series)
 
 
-def rewinds(windows: Windows, span_ms: tuple[int, int], rows: int, makers: Makers = _NO_MAKERS) -> Rewinds:
+def rewinds(windows: Windows, span_ms: tuple[int, int], makers: Makers = _NO_MAKERS) -> Rewinds:
     """Return the commits of a span that are lower than the commit before, the latest first."""
     found = [
         Rewind(after.committed_ms, *identity, before.offset, after.offset, makers.get((identity, after)))
@@ -98,7 +133,7 @@ def rewinds(windows: Windows, span_ms: tuple[int, int], rows: int, makers: Maker
         if after.offset < before.offset and span_ms[0] <= after.committed_ms <= span_ms[1]
     ]
     found.sort(key=lambda each: (-each.at_ms, each.group, each.topic, each.partition))
-    return Rewinds(len(found), None if found else "No group went back in this time.", found[:rows])
+    return Rewinds(len(found), None if found else "No group went back in this time.", found)
 
 
 def lag_over_time(
@@ -109,10 +144,13 @@ def lag_over_time(
     The lag of a group at a time sums the lag of its partitions with a commit before. It is not known if the log end of
     one of them at that time is not.
     """
-    chosen = list(groups)[:MAX_SERIES]
+    of_groups: dict[str, list[tuple[Place, Sequence[WindowCommit]]]] = defaultdict(list)
+    for (group, topic, partition), commits in windows.items():
+        of_groups[group].append(((topic, partition), commits))
+    chosen = list(groups)
     from_ms, until_ms = span_ms
     times = [from_ms + (until_ms - from_ms) * number // _POINTS for number in range(_POINTS + 1)]
-    places = sorted({(topic, partition) for group, topic, partition in windows if group in chosen})
+    places = sorted({place for group in chosen for place, _ in of_groups[group]})
     place_of = np.repeat(np.arange(len(places)), len(times))
     found = positions.ends_at(Places(places, place_of, np.tile(np.array(times, dtype=np.int64), len(places))))
     ends = {place: row.tolist() for place, row in zip(places, found.reshape(len(places), len(times)), strict=True)}
@@ -120,16 +158,14 @@ def lag_over_time(
     for group in chosen:
         lags: list[float | None] = [0.0] * len(times)
         committed = [False] * len(times)
-        for (of, topic, partition), commits in windows.items():
-            if of != group:
-                continue
+        for place, commits in of_groups[group]:
             commit_times = list(accumulate((commit.committed_ms for commit in commits), max))
             for number, at in enumerate(times):
                 before = bisect_right(commit_times, at)
                 if not before:
                     continue
                 committed[number] = True
-                end, lag = ends[topic, partition][number], lags[number]
+                end, lag = ends[place][number], lags[number]
                 known = not isnan(end) and lag is not None
                 lags[number] = lag + max(0, floor(end + _HALF) - commits[before - 1].offset) if known else None
         points = [

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
+from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.common.foreign_errors import in_one_line
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.questions.report.page import fragment, page, policy
@@ -43,6 +44,8 @@ _HEADERS = {
 class LiveReport:
     """Serves the page at `/`, its contents at `/fragment`, and the data at `/report.json`. ``app`` is ASGI.
 
+    `/health` answers 200 if the store can be read, else 503, as the other paths do.
+
     ``collect`` reads the store, at most once in ``every_ms``, however many readers there are, and for at most a fifth
     of the time.
     """
@@ -58,6 +61,7 @@ class LiveReport:
                 Route("/", self._page),
                 Route("/fragment", self._fragment),
                 Route("/report.json", self._data),
+                Route("/health", self._health),
             ],
             exception_handlers={HTTPException: _http_error, OffsetsError: _unreadable, Exception: _unreadable}
             | dict.fromkeys(UNREADABLE, _unreadable),
@@ -74,6 +78,10 @@ class LiveReport:
         body = json.dumps(asdict(await run_in_threadpool(self._current)))
         return Response(body, headers=_HEADERS, media_type="application/json")
 
+    async def _health(self, _: Request) -> Response:
+        report = await run_in_threadpool(self._current)
+        return Response(f"the report is as of {shown_time(report.as_of_ms)}\n", 200, _HEADERS, "text/plain")
+
     def _current(self) -> Report:
         with self._lock:
             begun = time.monotonic()
@@ -86,7 +94,7 @@ class LiveReport:
 
 async def _http_error(_: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return Response(f"{status}: only /, /fragment and /report.json are here\n", status, _HEADERS, "text/plain")
+    return Response(f"{status}: only /, /fragment, /report.json and /health are here\n", status, _HEADERS, "text/plain")
 
 
 async def _unreadable(_: Request, error: Exception) -> Response:

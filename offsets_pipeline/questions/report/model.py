@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from offsets_pipeline.questions.query.describe import MemberAnswer
 
 
 class Point(NamedTuple):
@@ -57,6 +60,19 @@ class Rewind:
 
 
 @dataclass(frozen=True)
+class Deletion:
+    """A deletion of an offset, with its cause as `why` finds it. ``offset`` is None if its commit is lost."""
+
+    at_ms: int | None
+    group: str
+    topic: str
+    partition: int
+    offset: int | None
+    cause: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class StaleGroup:
     """A group that has offsets and has not committed for long."""
 
@@ -77,7 +93,20 @@ class ExpiringGroup:
     last_ms: int
     rule: str
     reason: str
-    held: bool = False
+    held: bool
+
+
+@dataclass(frozen=True)
+class GroupPart:
+    """What is known of one group; of rewinds and deletions the latest. ``lag`` and ``commits`` are lines of charts."""
+
+    group: str
+    members: list[MemberAnswer]
+    lag: TimeSeries | None
+    commits: TimeSeries | None
+    rewinds: list[Rewind]
+    deletions: list[Deletion]
+    expiring: list[ExpiringGroup]
 
 
 @dataclass(frozen=True)
@@ -90,22 +119,24 @@ class ReportSection:
 
 
 @dataclass(frozen=True)
-class GroupsByLag(ReportSection):
-    """Groups by lag, then by the time of their last commit."""
+class ReportedGroups(ReportSection):
+    """All groups, the worst first: by status, lag in seconds, lag, and time of the last commit."""
 
     rows: list[GroupRow] = field(default_factory=list)
+    parts: list[GroupPart] = field(default_factory=list)
+    """More of the first ones."""
 
 
 @dataclass(frozen=True)
 class LagOverTime(ReportSection):
-    """Lag of the groups with the largest lag."""
+    """Lag of the groups that have a part, the worst first."""
 
     series: list[TimeSeries] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class CommitRates(ReportSection):
-    """Committed offsets a minute, of the groups that commit most."""
+    """Committed offsets a minute, of the groups that have a part, those that commit most first."""
 
     series: list[TimeSeries] = field(default_factory=list)
 
@@ -138,7 +169,7 @@ class Expiring(ReportSection):
 class Report:
     """All that the page shows. The charts span ``from_ms`` to ``until_ms``.
 
-    ``until_ms`` is the data time. ``made_ms`` is when the report was made, or the past time that was asked for.
+    ``as_of_ms`` is the data time. ``made_ms`` is when the report was made, or the past time that was asked for.
     """
 
     store: str
@@ -147,13 +178,14 @@ class Report:
     last_commit_ms: int | None
     from_ms: int
     until_ms: int
+    as_of_ms: int
     sampled_ms: int | None = None
     """Positions of topics are known up to this time."""
     states: dict[str, int] = field(default_factory=dict)
     """Number of groups by state."""
     offsets: int = 0
     warnings: list[str] = field(default_factory=list)
-    groups: GroupsByLag = field(default_factory=GroupsByLag)
+    groups: ReportedGroups = field(default_factory=ReportedGroups)
     lag_over_time: LagOverTime = field(default_factory=LagOverTime)
     commit_rates: CommitRates = field(default_factory=CommitRates)
     rewinds: Rewinds = field(default_factory=Rewinds)

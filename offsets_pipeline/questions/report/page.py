@@ -7,7 +7,7 @@ import hashlib
 from html import escape
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.clock import shown_duration, shown_time
 from offsets_pipeline.common.printable import printable
 from offsets_pipeline.questions.report.charts import (
     MAX_SERIES,
@@ -16,25 +16,34 @@ from offsets_pipeline.questions.report.charts import (
     bar_chart,
     column_chart,
     line_chart,
-    shown_duration,
     shown_number,
 )
 from offsets_pipeline.questions.report.model import Point
-from offsets_pipeline.questions.report.style import SCRIPT, STYLE
+from offsets_pipeline.questions.report.style import FIND, REFRESH, STYLE
+from offsets_pipeline.semantics.retention import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from offsets_pipeline.questions.report.model import CommitRates, GroupRow, LagOverTime, Report, TimeSeries
+    from offsets_pipeline.questions.report.model import (
+        CommitRates,
+        ExpiringGroup,
+        GroupPart,
+        GroupRow,
+        LagOverTime,
+        Report,
+        ReportedGroups,
+        Rewind,
+        TimeSeries,
+    )
 
 _MS_PER_SECOND = 1000
 _BARS = 15
 
 
 def page(report: Report, live_every_ms: int | None = None) -> str:
-    """Return the whole page. With ``live_every_ms`` it has a script that asks for `fragment` at this interval."""
+    """Return the whole page. With ``live_every_ms`` its script asks for `fragment` at this interval."""
     title = f"Offsets of {printable(report.store)}"
-    script = "" if live_every_ms is None else f"<script>{SCRIPT}</script>"
     every = "" if live_every_ms is None else f' data-every="{live_every_ms}"'
     return (
         f'<!DOCTYPE html>\n<html lang="en"{every}>\n<head>\n<meta charset="utf-8">\n'
@@ -42,25 +51,29 @@ def page(report: Report, live_every_ms: int | None = None) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
         f'<title>{escape(title)}</title>\n<link rel="icon" href="data:,">\n<style>{STYLE}</style>\n</head>\n<body>\n'
         f'<a class="skip" href="#content">Skip to the report</a>\n<header>\n<h1>{escape(title)}</h1>\n'
+        '<p hidden><label>Find groups <input type="search" id="find"></label></p>\n'
         f"{'' if live_every_ms is None else _live(live_every_ms)}</header>\n"
         f'<main id="content">\n{fragment(report)}</main>\n'
         "<footer>Made by offsets-pipeline. All times are in UTC.</footer>\n"
-        f"{script}</body>\n</html>\n"
+        f"<script>{_script(is_live=live_every_ms is not None)}</script></body>\n</html>\n"
     )
 
 
 def policy(*, is_live: bool) -> str:
-    """Return the page's Content-Security-Policy: nothing but its own style, and its own script if it is live."""
+    """Return the page's Content-Security-Policy: nothing but its own style and script."""
     rules = [
         "default-src 'none'",
         f"style-src {_hash(STYLE)}",
+        f"script-src {_hash(_script(is_live=is_live))}",
         "img-src data:",
         "base-uri 'none'",
         "form-action 'none'",
     ]
-    if is_live:
-        rules += [f"script-src {_hash(SCRIPT)}", "connect-src 'self'"]
-    return "; ".join(rules)
+    return "; ".join([*rules, "connect-src 'self'"] if is_live else rules)
+
+
+def _script(*, is_live: bool) -> str:
+    return FIND + REFRESH if is_live else FIND
 
 
 def _hash(text: str) -> str:
@@ -78,6 +91,7 @@ def fragment(report: Report) -> str:
             _rewinds(report),
             _stale(report),
             _expiring(report),
+            _parts(report),
         )
     )
 
@@ -102,18 +116,19 @@ def _summary(report: Report) -> str:
     cells = "".join(
         f"<div><dt>{name}</dt><dd>{value if '<time' in value else escape(value)}</dd></div>" for name, value in tiles
     )
-    made = f" Made at {_time(report.made_ms)}." if report.made_ms != report.until_ms else ""
+    made = f" Made at {_time(report.made_ms)}." if report.made_ms != report.as_of_ms else ""
     sampled = f" Positions of topics are known up to {_time(report.sampled_ms)}." if report.sampled_ms else ""
     notes = "".join(f'<p class="note">{_name(each[:1].upper() + each[1:])}</p>\n' for each in report.warnings)
     return (
-        f'<p class="soft">A store of kind {escape(report.kind)}, as of {_time(report.until_ms)}.{made}{sampled}</p>\n'
+        f'<p class="soft">A store of kind {escape(report.kind)}, as of {_time(report.as_of_ms)}.{made}{sampled}</p>\n'
         f'{notes}<dl class="tiles">{cells}</dl>\n'
     )
 
 
 def _groups(report: Report) -> str:
     found = report.groups
-    bars = [Bar(row.group, row.lag, _lag_of(row)) for row in found.rows[:_BARS] if row.lag is not None and row.lag > 0]
+    behind = sorted((row for row in found.rows if row.lag), key=lambda row: -(row.lag or 0))
+    bars = [Bar(row.group, row.lag or 0, _lag_of(row)) for row in behind[:_BARS]]
     if bars:
         chart = _figure(
             bar_chart(
@@ -126,26 +141,38 @@ def _groups(report: Report) -> str:
         )
     else:
         chart = f"<p>{escape(found.missing or 'No group is behind.')}</p>\n"
+    shown = len(found.parts)
+    first = _group_table("Groups, the worst first", found.rows[:shown], found)
+    more = _group_table("More groups", found.rows[shown:], found)
+    summary = f"<summary>{len(found.rows) - shown:,} more groups</summary>"
+    hidden = f'<details id="more">{summary}{more}</details>\n' if more else ""
+    return _section("groups", "Groups", chart + first + hidden)
+
+
+def _group_table(caption: str, shown: Sequence[GroupRow], found: ReportedGroups) -> str:
     is_partial = any(row.lag_unknown for row in found.rows)
+    has_part = {part.group for part in found.parts}
     rows = [
         [
-            _group(row.group),
-            escape(row.state),
+            f'<a href="#{_id("group", row.group)}">{_group(row.group)}</a>'
+            if row.group in has_part
+            else _group(row.group),
             f'<span class="{escape(row.status)}">{escape(row.status)}</span>' if row.status else "-",
-            f"{row.members:,}",
-            f"{row.offsets:,}",
             "-" if row.lag is None else f"{row.lag:,}",
             "-" if row.lag_seconds is None else shown_duration(row.lag_seconds * _MS_PER_SECOND),
             "-" if row.last_commit_ms is None else _time(row.last_commit_ms),
+            escape(row.state),
+            f"{row.members:,}",
+            f"{row.offsets:,}",
             *([_unknown(row)] if is_partial else []),
         ]
-        for row in found.rows
+        for row in shown
     ]
     columns = [
-        *("name:Group", "State", "Status", "n:Members", "n:Offsets", "n:Lag", "n:Lag in time", "t:Last commit"),
+        *("name:Group", "Status", "n:Lag", "n:Lag in time", "t:Last commit", "State", "n:Members", "n:Offsets"),
         *(["name:Lag not known"] if is_partial else []),
     ]
-    return _section("groups", "Groups by lag", chart + _table("Groups by lag", columns, rows, found.total))
+    return _table(caption, columns, rows, found.total)
 
 
 def _unknown(row: GroupRow) -> str:
@@ -166,7 +193,7 @@ def _lag_over_time(report: Report) -> str:
         for each in report.rewinds.rows
         if each.group in highest and (value := _value_at(highest[each.group], each.at_ms)) is not None
     ]
-    caption = f"Lag of the groups with the largest lag, in offsets.{' A triangle marks a rewind.' if marks else ''}"
+    caption = f"Lag of the worst groups, in offsets.{' A triangle marks a rewind.' if marks else ''}"
     return _lines("lag", "lag-lines", "Lag over time", caption, found, report, _styles(found.series), marks)
 
 
@@ -197,13 +224,16 @@ def _lines(
         return _section(name, title, f"<p>{escape(found.missing or '')}</p>\n")
     span_ms = (report.from_ms, report.until_ms)
     chart = line_chart(chart_name, title, _described(series), series, span_ms, styles, marks)
-    return _section(name, title, _figure(chart, caption, series, styles) + _data(name, series))
+    return _section(name, title, _figure(chart, caption, series, styles, shows_newest=True) + _data(name, series))
 
 
 def _rewinds(report: Report) -> str:
     found = report.rewinds
-    if not found.rows:
-        return _section("rewinds", "Rewinds", f"<p>{escape(found.missing or '')}</p>\n")
+    content = _rewind_table(found.rows, found.total) if found.rows else f"<p>{escape(found.missing or '')}</p>\n"
+    return _section("rewinds", "Rewinds", content)
+
+
+def _rewind_table(found: Sequence[Rewind], total: int) -> str:
     rows = [
         [
             _time(row.at_ms),
@@ -214,10 +244,10 @@ def _rewinds(report: Report) -> str:
             f"{row.from_offset - row.to_offset:,}",
             _name(row.by or "unknown"),
         ]
-        for row in found.rows
+        for row in found
     ]
     columns = ["t:Time", "name:Group", "name:Partition", "n:From", "n:To", "n:Back by", "name:By"]
-    return _section("rewinds", "Rewinds", _table("Rewinds, the latest first", columns, rows, found.total))
+    return _table("Rewinds, the latest first", columns, rows, total)
 
 
 def _stale(report: Report) -> str:
@@ -254,6 +284,13 @@ def _expiring(report: Report) -> str:
         found.by_time,
         (report.made_ms, report.made_ms + found.within_ms),
     )
+    caption = f"Offsets that expire within {within} if their groups commit no more, the soonest first"
+    figure = _figure(chart, "Offsets by the time of their expiry; the first column has those that are due.")
+    table = _expiry_table(caption, found.rows, report, found.total)
+    return _section("expiring", "What expires soon", f'{figure}{table}<p class="soft">{RULES}</p>\n')
+
+
+def _expiry_table(caption: str, found: Sequence[ExpiringGroup], report: Report, total: int) -> str:
     rows = [
         [
             _group(row.group),
@@ -262,16 +299,66 @@ def _expiring(report: Report) -> str:
             _time(row.last_ms),
             _name(f"{row.rule}: {row.reason}"),
         ]
-        for row in found.rows
+        for row in found
     ]
     columns = ["name:Group", "n:Offsets", "t:First expires", "t:Last expires", "name:Why"]
-    caption = f"Offsets that expire within {within} if their groups commit no more, the soonest first"
-    figure = _figure(chart, "Offsets by the time of their expiry; the first column has those that are due.")
-    return _section("expiring", "What expires soon", figure + _table(caption, columns, rows, found.total))
+    return _table(caption, columns, rows, total)
+
+
+def _parts(report: Report) -> str:
+    """A part for each of the first groups, closed until a reader opens it or follows a link to it."""
+    parts = "".join(_part(part, report) for part in report.groups.parts)
+    return _section("parts", "Group by group", parts) if parts else ""
+
+
+def _part(part: GroupPart, report: Report) -> str:
+    def chart(name: str, title: str, line: TimeSeries | None) -> str:
+        if line is None:
+            return ""
+        span_ms = report.from_ms, report.until_ms
+        drawn = line_chart(_id(name, part.group), title, _described([line]), [line], span_ms, [0])
+        return _figure(drawn, title, shows_newest=True)
+
+    members = [
+        [_name(each.member_id), _name(each.client_id), _name(each.host), _name(", ".join(each.assignment))]
+        for each in part.members
+    ]
+    deletions = [
+        [
+            "-" if each.at_ms is None else _time(each.at_ms),
+            _name(f"{each.topic}-{each.partition}"),
+            "-" if each.offset is None else f"{each.offset:,}",
+            _name(f"{each.cause}: {each.reason}"),
+        ]
+        for each in part.deletions
+    ]
+    of_members = ["name:Member", "name:Client", "name:Host", "name:Partitions"]
+    of_deletions = ["t:Time", "name:Partition", "n:Offset", "name:Cause"]
+    content = {
+        "known lag": chart("lag", "Lag, in offsets", part.lag),
+        "commits": chart("rate", "Offsets committed a minute", part.commits),
+        "members": _table("Members", of_members, members, 0),
+        "rewinds": _rewind_table(part.rewinds, 0),
+        "deleted offsets": _table("Deleted offsets, the latest first", of_deletions, deletions, 0),
+        "offsets that expire soon": _expiry_table("Offsets that expire soon", part.expiring, report, 0),
+    }
+    none = ", no ".join(what for what, shown in content.items() if not shown)
+    nothing = f'<p class="soft">No {none}.</p>' if none else ""
+    return (
+        f'<details class="part" id="{_id("part", part.group)}"><summary>{_group(part.group)}</summary>'
+        f'<div id="{_id("group", part.group)}">{"".join(content.values())}'
+        f"{nothing}</div></details>\n"
+    )
+
+
+def _id(kind: str, group: str) -> str:
+    """An id of the page: the same for a group in each update, whatever its name is."""
+    return f"{kind}-{hashlib.sha256(group.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def _section(name: str, title: str, content: str) -> str:
-    return f'<section aria-labelledby="{name}-heading">\n<h2 id="{name}-heading">{title}</h2>\n{content}</section>\n'
+    heading = f'<h2 id="{name}-heading">{title}</h2>'
+    return f'<section id="{name}" aria-labelledby="{name}-heading">\n{heading}\n{content}</section>\n'
 
 
 def _styles(series: Sequence[TimeSeries], other: Sequence[TimeSeries] = ()) -> list[int]:
@@ -282,7 +369,15 @@ def _styles(series: Sequence[TimeSeries], other: Sequence[TimeSeries] = ()) -> l
     return [kept[name] if name in kept else next(free) for name in names]
 
 
-def _figure(chart: str, caption: str, series: Sequence[TimeSeries] = (), styles: Sequence[int] = ()) -> str:
+def _figure(
+    chart: str,
+    caption: str,
+    series: Sequence[TimeSeries] = (),
+    styles: Sequence[int] = (),
+    *,
+    shows_newest: bool = False,
+) -> str:
+    """Return a chart with its legend. A narrow screen shows its left end, or its right end (``shows_newest``)."""
     legend = "".join(
         f'<li class="s{style}"><svg viewBox="0 0 34 10" aria-hidden="true"><path d="M0 5H34" class="line"/></svg>'
         f"{_group(line.name)}</li>"
@@ -290,7 +385,8 @@ def _figure(chart: str, caption: str, series: Sequence[TimeSeries] = (), styles:
     )
     listed = f'<ul class="legend">{legend}</ul>' if legend else ""
     return (
-        f'<figure>{listed}<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">{chart}</div>'
+        f'<figure>{listed}<div class="scroll{" newest" if shows_newest else ""}" tabindex="0" role="region" '
+        f'aria-label="{escape(caption)}">{chart}</div>'
         f"<figcaption>{escape(caption)}</figcaption></figure>\n"
     )
 
@@ -318,9 +414,14 @@ def _data(name: str, series: Sequence[TimeSeries]) -> str:
 
 
 def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], total: int) -> str:
-    """Return a table of cells in HTML. A column is its heading, with the class of its cells before a colon."""
+    """Return a table of cells in HTML, or nothing for no rows.
+
+    A column is its heading, with the class of its cells before a colon.
+    """
     classes = [name.partition(":")[0] if ":" in name else "" for name in columns]
     rows = list(rows)
+    if not rows:
+        return ""
     head = "".join(
         f'<th scope="col"{_class(kind)}>{name.rpartition(":")[2]}</th>'
         for name, kind in zip(columns, classes, strict=True)

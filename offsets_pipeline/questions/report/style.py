@@ -28,6 +28,7 @@ dl.tiles dt{color:var(--soft);font-size:.85rem}
 dl.tiles dd{margin:0;font-size:1.35rem;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
 .note{border-left:4px solid var(--warn);background:var(--box);padding:8px 12px;margin:10px 0}
 .scroll{overflow-x:auto;margin:8px 0}
+.newest{direction:rtl}.newest>*{direction:ltr}
 figure{margin:10px 0}
 figure svg{display:block;width:100%;min-width:640px;height:auto}
 figure svg text{font-size:12px;fill:var(--text)}
@@ -53,13 +54,29 @@ td.n,th.n{text-align:right;white-space:nowrap}
 td.t,th.t{white-space:nowrap}
 td.name,th.name{overflow-wrap:anywhere;min-width:16ch}
 .OK{color:var(--ok)}.WARN{color:var(--warn);font-weight:600}.ERR{color:var(--err);font-weight:600}
-summary{cursor:pointer;color:var(--link)}
+summary{cursor:pointer;color:var(--link);overflow-wrap:anywhere}
+.part{border-bottom:1px solid var(--rule);padding:4px 0}
+input[type=search]{font:inherit;max-width:100%;padding:4px 8px}
 footer{margin-top:40px;padding-bottom:24px;font-size:.85rem}
 @media print{.skip,form{display:none}}
 """
 
+#: Shows the groups whose names contain what the reader types. Without the script a browser finds them in the page.
+FIND = """
+const find=document.getElementById("find");
+find.closest("p").hidden=false;
+function filter(){
+  const wanted=find.value.toLowerCase();
+  for(const each of document.querySelectorAll("#groups tbody tr,.part"))
+    each.hidden=!each.querySelector("td,summary").textContent.toLowerCase().includes(wanted);
+  const more=document.getElementById("more");
+  if(more&&wanted)more.open=true;
+}
+find.addEventListener("input",filter);
+"""
+
 #: Replaces the contents of the page at an interval, unless the reader turned that off.
-SCRIPT = """
+REFRESH = """
 const box=document.getElementById("live"),said=document.getElementById("said"),main=document.querySelector("main");
 const every=Number(document.documentElement.dataset.every);
 let waiting=false;
@@ -73,6 +90,7 @@ async function refresh(){
     const open=[...main.querySelectorAll("details[open]")].map(each=>each.id);
     main.innerHTML=text;
     open.forEach(id=>document.getElementById(id)?.setAttribute("open",""));
+    filter();
     said.textContent="";
   }catch(error){
     said.textContent="The page is not up to date: "+error.message;

@@ -5,14 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.requests import refuse_share_group
+from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets
+from offsets_pipeline.kafka.broker.groups_client import list_groups
 from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.repair.offset_reset.plan import GroupOffsets
+from offsets_pipeline.semantics.answering import DEAD
+from offsets_pipeline.semantics.group_description import EMPTY
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
+    from offsets_pipeline.kafka.broker.cluster import Cluster
+    from offsets_pipeline.kafka.broker.groups_client import GroupListing
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
 
@@ -33,6 +39,27 @@ def owned_group_offsets(coordinator: Coordinator, group_ids: Sequence[str] | Non
         offsets = {where: each.offset for where, each in held.items() if each.offset is not None}
         found[group_id] = GroupOffsets(None if group is None else group.state, offsets)
     return found
+
+
+def cluster_group_offsets(cluster: Cluster, group_ids: Collection[str] | None) -> dict[str, GroupOffsets]:
+    """Return state and offsets of these or (None) all consumer groups in a cluster. Raises the errors of `Cluster`."""
+    listed = list_groups(cluster)
+    if group_ids is None:
+        group_ids = [each.group_id for each in listed.values() if each.protocol_type in PROTOCOL_TYPES]
+    return {
+        group_id: GroupOffsets(
+            _state_of(listed.get(group_id)), {TopicPartition(*place): offset for place, (offset, _, _) in held.items()}
+        )
+        for group_id, held in fetch_group_offsets(cluster, group_ids).items()
+    }
+
+
+def _state_of(group: GroupListing | None) -> str | None:
+    """The state, None for a group that does not exist.
+
+    Brokers before 2.6 list no state: they refuse a change to a group with members all the same.
+    """
+    return None if group is None or group.state == DEAD else group.state or EMPTY
 
 
 def mirrored_group_offsets(reader: StateReader, group_ids: Sequence[str] | None) -> dict[str, GroupOffsets]:

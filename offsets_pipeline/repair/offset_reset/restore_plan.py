@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     #: Returns the offset in the live cluster at which the records begin that follow a committed offset of the store.
     Finder = Callable[[TopicPartition, int], "FoundOffset"]
 
-_GONE = "Dead"
-
 
 class FoundBy(Enum):
     """The way in which an offset was found."""
@@ -98,7 +96,7 @@ def plan_restore(
     plan = RestorePlan()
     for group_id, offsets in sorted(past.items()):
         standing = standings[group_id]
-        if standing.state not in {None, EMPTY, _GONE}:
+        if standing.state not in {None, EMPTY}:
             plan.active[group_id] = str(standing.state)
             continue
         later = len(standing.offsets.keys() - offsets.keys())

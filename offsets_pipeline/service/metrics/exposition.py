@@ -1,32 +1,28 @@
-"""Exposes metrics to Prometheus over HTTP and in a file. Imported only by a process that may do so."""
+"""Exposes metrics to Prometheus in a file and over HTTP. Imported only by a process that may do so."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest, write_to_textfile
+from prometheus_client.exposition import write_to_textfile
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import CollectorRegistry
 
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.common.periodic import Periodic
-from offsets_pipeline.errors import MetricsUnavailable, ServiceUnavailable
+from offsets_pipeline.errors import MetricsUnavailable
 from offsets_pipeline.service.metrics.metric_families import FAMILIES
-from offsets_pipeline.service.rest.guard import send_response
-from offsets_pipeline.service.rest.limits import Limits
-from offsets_pipeline.service.rest.server import Access, RestServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from prometheus_client.metrics_core import Metric
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from offsets_pipeline.service.metrics.metric_families import Values, ValueSource
+    from offsets_pipeline.service.rest.server import RestServer
 
 _CLASSES: Mapping[str, Callable[..., Any]] = {
     "counter": CounterMetricFamily,
@@ -35,10 +31,6 @@ _CLASSES: Mapping[str, Callable[..., Any]] = {
 }
 _COUNT_SECONDS = 30.0  # between two counts of the state tables
 _WRITE_SECONDS = 2.0
-_TEXT = {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
-_MAX_REQUEST_BYTES = 4_096  # requests have no body
-#: Fewer connections than of a service: the process has other work.
-_LIMITS = Limits(connections=100)
 
 
 class _Collector:
@@ -99,32 +91,10 @@ def write_metrics(registry: CollectorRegistry, path: Path) -> None:
         raise MetricsUnavailable(f"cannot write metrics to {path}: {error.strerror}") from error
 
 
-def serve_metrics(registry: CollectorRegistry, host: str, port: int, limits: Limits = _LIMITS) -> RestServer:
-    """Serve metrics at /metrics until `RestServer.stop`. Port 0 takes a free port.
+def _served(registry: CollectorRegistry, host: str, port: int) -> RestServer:
+    from offsets_pipeline.service.metrics.metrics_server import serve_metrics  # noqa: PLC0415 - needs the extra `serve`
 
-    Requests need no authentication. On a loopback address their header Host must name it, as for all services.
-
-    Raises MetricsUnavailable if the address cannot be bound.
-    """
-    try:
-        server = RestServer(host, port, Access(is_public=True), lambda _: _app(registry), _MAX_REQUEST_BYTES, limits)
-    except ServiceUnavailable as error:
-        raise MetricsUnavailable(f"cannot serve metrics at {host}:{port}: {error}") from error
-    server.start()
-    return server
-
-
-def _app(registry: CollectorRegistry) -> ASGIApp:
-    async def answer(scope: Scope, _: Receive, send: Send) -> None:
-        if scope["path"] not in ("/", "/metrics"):
-            await send_response(send, 404, b"404: only /metrics is here\n", _TEXT)
-        elif scope["method"] not in ("GET", "HEAD"):
-            await send_response(send, 405, b"405: only GET is allowed\n", _TEXT | {"Allow": "GET, HEAD"})
-        else:
-            # in a thread: a coordinator counts under its lock
-            await send_response(send, 200, await asyncio.to_thread(generate_latest, registry), _TEXT)
-
-    return answer
+    return serve_metrics(registry, host, port)
 
 
 class Exposition:
@@ -143,7 +113,7 @@ class Exposition:
         self._registry = registry_of(*sources)
         if file is not None:
             write_metrics(self._registry, file)
-        self._server = None if address is None else serve_metrics(self._registry, *address)
+        self._server = None if address is None else _served(self._registry, *address)
 
     def start(self, *counted: ValueSource) -> None:
         """Read the sources ``counted`` every half minute and rewrite the file every two seconds, each in a thread.

@@ -88,6 +88,17 @@ FAMILIES: Mapping[str, MetricFamily] = {
     "offsets_group_last_commit_timestamp_seconds": _gauge(
         "Time of a group's last commit in a topic, in seconds since 1970.", *_TOPIC
     ),
+    "offsets_group_partitions": _gauge(
+        "Partitions of a group by status: STOP, REWIND, STALL or WARN; of groups that are behind for over a minute.",
+        *_GROUP,
+        "status",
+    ),
+    "offsets_group_next_expiry_timestamp_seconds": _gauge(
+        "Time of the first expiry of a group's offsets if it commits no more, in seconds since 1970.", *_GROUP
+    ),
+    "offsets_group_epoch": _gauge(
+        "Generation of a classic group, epoch of any other group: it grows with each rebalance.", *_GROUP
+    ),
     "offsets_data_timestamp_seconds": _gauge(
         "Data time of the groups: the log holds all records up to then. In seconds since 1970."
     ),

@@ -16,6 +16,7 @@ from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import DamagedTable, NoSuchTable, OffsetsError, StorageFailed, UnsupportedTable
 from offsets_pipeline.store.delta.filesystems import children, open_path
 from offsets_pipeline.store.delta.protocol import DELTA_LOG, commit_path, parsed
+from offsets_pipeline.store.delta.s3_errors import known_cause
 from offsets_pipeline.store.delta.schemas import STATE
 from offsets_pipeline.store.delta.storage import storage_of
 
@@ -46,7 +47,8 @@ def reading(folder: str, files: Iterable[DataFile] | None = None) -> Iterator[No
 
 def explained(folder: str, error: Exception, files: Iterable[DataFile] | None = None) -> OffsetsError:
     """Return the error of this package for an error of reading a table; see `reading`."""
-    damaged = damage_of(folder, files)
+    said = known_cause(folder, error)
+    damaged = damage_of(folder, files) if said is None else None
     if damaged is not None:
         return damaged
     if isinstance(error, TableNotFoundError) or (isinstance(error, FileNotFoundError) and files is None):
@@ -55,7 +57,8 @@ def explained(folder: str, error: Exception, files: Iterable[DataFile] | None = 
         return NoSuchTable(f"no Delta table at {folder}; {reload if table in STATE else 'check the path'}")
     if isinstance(error, DeltaError):
         return UnsupportedTable(f"cannot read the table {folder} without Spark: {first_line(error)}")
-    return StorageFailed(f"cannot read the table {folder}: {first_line(error)}; check its storage and your permissions")
+    said = said or f"{first_line(error)}; check its storage and your permissions"
+    return StorageFailed(f"cannot read the table {folder}: {said}")
 
 
 def damage_of(folder: str, files: Iterable[DataFile] | None = None) -> DamagedTable | None:

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
+import pyarrow as pa
 from pyarrow import fs
 
-from offsets_pipeline.store.delta.s3_access import S3_SCHEMES, is_s3
+from offsets_pipeline.store.delta.s3_access import DEFAULT_REGION, S3_SCHEMES, chosen_region, is_s3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Those that a URI may have beside letters and digits, also "%", for what is quoted already.
+_URI_CHARACTERS = "%/:?#[]@!$&'()*+,;=~"
 
 
 def open_path(path: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a path or URI, and the path in it."""
+    """The file system of a path or URI, and the path in it. A URI may have spaces."""
     if "://" in path:
-        # a small file is then written with one request in place of three
-        options = "?allow_delayed_open=true" if is_s3(path) and "?" not in path else ""
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(path + options)
+        # a small file is then written with one request in place of three; without a region Arrow asks Amazon for it
+        region = chosen_region() or DEFAULT_REGION
+        options = f"?allow_delayed_open=true&region={region}" if is_s3(path) and "?" not in path else ""
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(quote(path, safe=_URI_CHARACTERS) + options)
         return found
     return fs.LocalFileSystem(), path
+
+
+@contextmanager
+def opened(path: str) -> Iterator[memoryview]:
+    """The bytes of a file; memory-maps a local file."""
+    files, inner = open_path(path)
+    with files.open_input_file(inner) as remote:
+        if not isinstance(files, fs.LocalFileSystem) or not remote.size():
+            yield memoryview(remote.read())
+            return
+    with pa.memory_map(inner) as mapped:
+        yield memoryview(mapped.read_buffer())
 
 
 def is_local(path: str) -> bool:
@@ -28,9 +50,11 @@ def is_local(path: str) -> bool:
 def children(path: str) -> set[str]:
     """Return the names in a folder; an empty set if it does not exist. Raises NotADirectoryError for a file."""
     system, folder = open_path(path)
-    if system.get_file_info(folder).type == fs.FileType.File:
+    # first the list: S3 says the cause of an error there, and not for a single file
+    found = {each.base_name for each in system.get_file_info(fs.FileSelector(folder, allow_not_found=True))}
+    if not found and system.get_file_info(folder).type == fs.FileType.File:
         raise NotADirectoryError(f"{path} is a file")
-    return {each.base_name for each in system.get_file_info(fs.FileSelector(folder, allow_not_found=True))}
+    return found
 
 
 def absolute_path(path: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.common.topic_names import validated_topic
 from offsets_pipeline.errors import InvalidTopic, NotAStore, StoreMismatch
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ CREATION = f"{_PROPERTY}creation"
 IN_SCHEMA = f"{_PROPERTY}in.schema"
 #: Log table property with the name of the store's cluster.
 CLUSTER_NAME = f"{_PROPERTY}cluster.name"
+_RETENTION = [f"{_PROPERTY}broker.{name}" for name in ("retention.ms", "retention.check.interval.ms", "read.at.ms")]
 
 
 def beside(location: str) -> list[str]:
@@ -78,7 +80,8 @@ class StoreProperties:
 
     ``offsets_partitions`` is the number of log partitions, R1's n. ``cluster_id``, ``topic_id`` and ``topic_name``
     name the topic of a mirrored log; None if the source did not give them. ``topic_kind`` is the kind of that topic.
-    ``cluster_name`` is a name that an operator gave the cluster; it may change.
+    ``cluster_name`` is a name that an operator gave the cluster. ``retention`` is what `follow` read from the brokers,
+    None if they refused it. Both may change.
     """
 
     kind: str
@@ -89,6 +92,7 @@ class StoreProperties:
     coordinator_semantics: CoordinatorSemantics = MODERN
     topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS
     cluster_name: str | None = field(default=None, compare=False)
+    retention: Retention | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Raise InvalidTopic for a name that no topic has: exports name folders after it."""
@@ -97,6 +101,8 @@ class StoreProperties:
 
     def as_table_properties(self) -> dict[str, str]:
         """Return the properties in the form in which the log table keeps them."""
+        known = self.retention
+        values = () if known is None else (known.retention_ms, known.check_interval_ms, known.read_at_ms)
         return {
             _FORMAT: str(FORMAT_VERSION),
             f"{_PROPERTY}kind": self.kind,
@@ -107,6 +113,7 @@ class StoreProperties:
             f"{_PROPERTY}coordinator.semantics": self.coordinator_semantics.value,
             f"{_PROPERTY}topic.kind": self.topic_kind.value,
             CLUSTER_NAME: self.cluster_name or _UNKNOWN,
+            **{name: str(value) for name, value in zip(_RETENTION, values, strict=False)},
         }
 
     @classmethod
@@ -134,6 +141,7 @@ class StoreProperties:
                 coordinator_semantics=CoordinatorSemantics(properties[f"{_PROPERTY}coordinator.semantics"]),
                 topic_kind=TopicKind(properties[f"{_PROPERTY}topic.kind"]),
                 cluster_name=properties[CLUSTER_NAME] or None,
+                retention=_retention(properties),
             )
         except InvalidTopic as error:
             raise NotAStore(
@@ -151,6 +159,13 @@ class StoreProperties:
                 f"{location} holds a topic of the kind {self.topic_kind}, but this command needs "
                 f"{' or '.join(kinds)}; name another store"
             )
+
+
+def _retention(properties: Mapping[str, str]) -> Retention | None:
+    if _RETENTION[0] not in properties:
+        return None  # a store that `follow` did not write, or that an earlier version wrote
+    retention_ms, check_interval_ms, read_at_ms = (int(properties[name]) for name in _RETENTION)
+    return Retention(retention_ms, check_interval_ms, is_known=True, read_at_ms=read_at_ms)
 
 
 def require_different_clusters(clusters: Mapping[str, str]) -> None:

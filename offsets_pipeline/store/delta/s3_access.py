@@ -7,13 +7,28 @@ from __future__ import annotations
 
 import configparser
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import ConfigError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offsets_pipeline.common.config.sections import S3Settings
+
 #: URI schemes of S3: Amazon's, and those of Hadoop's clients.
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+
+#: Region of a bucket if neither a variable nor the profile names one.
+DEFAULT_REGION = "us-east-1"
+
+NO_CREDENTIALS = (
+    "there are no credentials for S3; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile or a role "
+    "(docs/storage.md)"
+)
 
 _KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 #: Variables of credentials that the libraries fetch themselves: of a role, or of a container.
@@ -32,15 +47,36 @@ _PROVIDERS = (
 )
 
 
+def chosen_region() -> str | None:
+    """Return the region that the variables or the profile name. Raises ConfigError: the profile cannot be read."""
+    return _region(os.environ) or _profile_of_config().get("region")
+
+
 def is_s3(location: str) -> bool:
     """Return whether a path or URI is on S3."""
     scheme, separator, _ = location.partition("://")
     return bool(separator) and scheme in S3_SCHEMES
 
 
+def use_settings(settings: S3Settings) -> None:
+    """Set the variables of the settings for this process and its children; a variable that is set has precedence."""
+    variables = settings.variables()
+    if _region(os.environ):
+        variables.pop("AWS_REGION", None)
+    for name, value in variables.items():
+        if not os.environ.get(name):
+            os.environ[name] = value
+
+
 def task_environment() -> dict[str, str]:
-    """Return the variables that Python tasks of Spark need to open files on S3."""
-    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    """Return the variables that Python tasks of Spark need to open files on S3, on machines without the user's profile.
+
+    A profile without keys adds nothing: the store may be elsewhere.
+    """
+    of_profile = {}
+    with suppress(ConfigError):
+        of_profile = {name.upper(): value for name, value in object_store_options().items()}
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")} | of_profile
 
 
 def connection_options() -> dict[str, str]:
@@ -59,10 +95,11 @@ def object_store_options() -> dict[str, str]:
 
     Neither reads profiles.
 
-    Raises ConfigError: the user's profiles cannot be read, or the one that AWS_PROFILE names has no keys.
+    Raises ConfigError: the user's profiles cannot be read, the one that AWS_PROFILE names has no keys, or there are no
+    credentials.
     """
     options = {}
-    if not _region() and (region := _profile_of_config().get("region")):
+    if not _region(os.environ) and (region := _profile_of_config().get("region")):
         options["aws_region"] = region
     if any(os.environ.get(name) for name in (_KEYS[0].upper(), *_FETCHED)):
         return options
@@ -72,30 +109,38 @@ def object_store_options() -> dict[str, str]:
             f"cannot use the profile {name} of AWS_PROFILE: it has no aws_access_key_id; set the variables that "
             f"`aws configure export-credentials --profile {name} --format env` prints"
         )
+    if _KEYS[0] not in profile and os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+        raise ConfigError(NO_CREDENTIALS)  # these libraries would ask the instance all the same, for a minute
     return options | {name: profile[name] for name in _KEYS if name in profile}
 
 
 def hadoop_options() -> dict[str, str]:
-    """Return the options for Hadoop's client S3A, which opens `s3://` and `s3a://` in the JVM.
+    """Return the options for Hadoop's client S3A, which opens `s3://` and `s3a://` in the JVM of any machine.
 
-    It reads a profile itself, in the JVM that needs it.
+    They have no secrets: the command line of a JVM shows them.
     """
+    variables = task_environment()
     options = {
         "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
         "fs.s3a.aws.credentials.provider": ",".join(_PROVIDERS),
     }
-    options |= {key: os.environ[name.upper()] for name, key in _HADOOP_KEYS.items() if os.environ.get(name.upper())}
-    region = _region()
-    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
-        virtual = os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() == "true"
+    region = _region(variables)
+    if endpoint := variables.get("AWS_ENDPOINT_URL"):
+        virtual = variables.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() == "true"
         options |= {"fs.s3a.endpoint": endpoint, "fs.s3a.path.style.access": str(not virtual).lower()}
-        region = region or "us-east-1"  # as the other libraries
+        region = region or DEFAULT_REGION  # as the other libraries
     return options | ({"fs.s3a.endpoint.region": region} if region else {})
 
 
-def _region() -> str | None:
-    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+def hadoop_keys() -> dict[str, str]:
+    """Return the key for S3A, once the JVM runs: other machines have neither the variables nor the user's profile."""
+    variables = task_environment()
+    return {key: variables[name.upper()] for name, key in _HADOOP_KEYS.items() if variables.get(name.upper())}
+
+
+def _region(variables: Mapping[str, str]) -> str | None:
+    return variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION")
 
 
 def _profile_of_config() -> dict[str, str]:

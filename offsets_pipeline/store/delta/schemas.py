@@ -18,7 +18,7 @@ leases             which process works on the store; made with the first lease
 The published tables have one row a key, and any reader of Delta tables may read them (docs/adr/0037):
 `current_offsets`, `consumer_groups`, `group_members` and `unstable_offsets`; in a store with a topic of Kafka Connect
 `connector_offsets` and `connectors`. `published_as_of` says how far each reaches. The tables of facts are merged with
-them on read (state/merge_on_read.py): query them through the views.
+them on read (fold/state/merge_on_read.py): query them through the views.
 """
 
 from __future__ import annotations

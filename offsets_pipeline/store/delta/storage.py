@@ -15,7 +15,7 @@ import uuid
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
@@ -42,15 +42,16 @@ _TURN, _NEXT_TURN = ".turn", ".next-turn"  # lock files in `_delta_log`
 _TURN_SECONDS = 0.2
 _POLL_SECONDS = 0.0003
 _WAITING = "_delta_log/.waiting"  # the signal file of writers on an object store
-#: Requests, one after the other, of a writer that lost: it reads what it lost to, looks again, writes and commits.
-_ROUND_REQUESTS = 6
-_LONGEST_PAUSE_SECONDS = 2.0  # less than half of a commit's timeout
+#: Requests, one after the other, of a writer's round: a look, the data file, the commit. A loser reads what it lost to
+#: before; one more for those that take longer.
+_LOSERS_REQUESTS, _WINNERS_REQUESTS = 5, 3
+_LONGEST_PAUSE_SECONDS = 2.5  # half of a commit's timeout
 
 _LOCAL = frozenset({"", "file"})
-_CONDITIONAL_PUT = S3_SCHEMES | {"gs", "az", "azure", "adl", "abfs", "abfss"}
+_CONDITIONAL_PUT = S3_SCHEMES | {"gs", "abfs", "abfss"}
 _ATOMIC_RENAME = frozenset({"hdfs", "viewfs"})
-#: How obstore gives the HTTP status of an answer. A status of 4xx refuses a request, except 408 and 429 (try again).
-_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d\b")
+#: How obstore says that a request is refused: by a status of 4xx, except 408 and 429 (try again), or sent elsewhere.
+_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d\b|redirect without LOCATION")
 
 
 class NoAnswer(OSError):
@@ -68,13 +69,13 @@ class Storage(ABC):
         """Return whether `read` of this file still returns these contents."""
         return self.read(name) == contents
 
-    def read_next(self, name: str, known: str, contents: bytes | None) -> tuple[bytes | None, bool]:
-        """`read` a file; returns also whether the known file `is_unchanged`, if the first exists: after that was read.
+    def begin(self, request: Callable[..., T], *arguments: Any) -> Callable[[], T]:  # noqa: ANN401 - of the request
+        """Send a request; calling the result waits for its answer. Here the request is sent then."""
+        return partial(request, *arguments)
 
-        So a commit that is read follows the one that is known.
-        """
-        found = self.read(name)
-        return found, self.is_unchanged(known, contents)
+    def aside(self, request: Callable[..., object], *arguments: Any) -> None:  # noqa: ANN401 - those of the request
+        """Send a request whose end nobody waits for, if the storage takes long; it raises nothing."""
+        request(*arguments)
 
     @abstractmethod
     def create(self, name: str, contents: bytes, *, durable: bool) -> bool:
@@ -94,13 +95,29 @@ class Storage(ABC):
     def remove(self, name: str) -> None:
         """Remove a file that no commit names; succeeds if there is none."""
 
-    def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:  # noqa: ARG002 - of some storages
-        """Wait for this writer's turn to commit: 0.2 s at most, 2 s on an object store.
+    def turn(self, meanwhile: Callable[[], None], winners: Winners) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Wait for this writer's turn to commit: 0.2 s at most, 2.5 s on an object store.
 
-        It saves lost races; correctness does not need it. A wait on this machine calls ``meanwhile`` repeatedly.
-        A block that raises WriteConflict has lost a race.
+        It saves lost races; correctness does not need it. A wait calls ``meanwhile`` repeatedly, which reads the new
+        commits and notes their ``winners``. A block that raises WriteConflict has lost a race.
         """
         return nullcontext()
+
+
+class Winners:
+    """The other writers that committed between the last two commits of a writer, and since its last one."""
+
+    def __init__(self, writer: str) -> None:
+        self._writer = writer
+        self.before: set[str] = set()
+        self.since: set[str] = set()
+
+    def note(self, writer: str) -> None:
+        """Note the next commit of the table, in order."""
+        if writer == self._writer:
+            self.before, self.since = self.since, set()
+        else:
+            self.since.add(writer)
 
 
 def storage_of(folder: str) -> Storage:
@@ -191,7 +208,7 @@ class LocalStorage(Storage):
         Path(f"{self._folder}/{name}").unlink(missing_ok=True)
 
     @contextmanager
-    def turn(self, meanwhile: Callable[[], None]) -> Iterator[None]:
+    def turn(self, meanwhile: Callable[[], None], winners: Winners) -> Iterator[None]:  # noqa: ARG002 - locks order
         """See Storage. A stopped process that holds the turn delays the others by 0.2 s at most."""
         until = time.monotonic() + _TURN_SECONDS
         commits = Path(self._folder) / "_delta_log"
@@ -208,15 +225,15 @@ class LocalStorage(Storage):
 class ObjectStorage(Storage):
     """An object store. `create` is one conditional put (`If-None-Match: *`), which fails if the object exists.
 
-    A writer that wins can win again before one that lost has read what it lost to. So one that loses twice leaves a new
-    text in a signal file. A winner that finds one there, or lost before it won, lets others go first (docs/adr/0041).
+    A writer that wins can win again before one that lost has read what it lost to. So a winner lets those writers go
+    first that won between its last two commits, and one that loses twice makes itself known by a new text in a signal
+    file (docs/adr/0041).
     """
 
     def __init__(self, folder: str) -> None:
         self._store = _object_store(folder)
         self._once = _object_store(folder, max_retries=0)
-        self._is_alone = True  # `read_next` found no other commit the last time
-        self._losses, self._won_after_losses, self._request_seconds = 0, False, 0.0
+        self._losses, self._request_seconds = 0, 0.0
         self._won_at: float | None = None  # the last turn
         self._signal: Future[bytes | None] | None = None
         self._seen_signal: bytes | None = None
@@ -233,13 +250,13 @@ class ObjectStorage(Storage):
         except self._errors.BaseError as error:
             raise OSError(first_line(error)) from error
 
-    def read_next(self, name: str, known: str, contents: bytes | None) -> tuple[bytes | None, bool]:
-        """See Storage. Both files at once if the next one may well not exist: then the order does not matter."""
-        check = beside(self.is_unchanged, known, contents) if self._is_alone else None
-        found = self.read(name)
-        self._is_alone = found is None
-        is_unchanged = check is not None and check.result()
-        return found, is_unchanged if check is not None and found is None else self.is_unchanged(known, contents)
+    def begin(self, request: Callable[..., T], *arguments: Any) -> Callable[[], T]:  # noqa: ANN401 - of the request
+        """See Storage. The request is under way beside others."""
+        return beside(request, *arguments).result
+
+    def aside(self, request: Callable[..., object], *arguments: Any) -> None:  # noqa: ANN401 - those of the request
+        """See Storage."""
+        beside(request, *arguments)
 
     def create(self, name: str, contents: bytes, *, durable: bool) -> bool:  # noqa: ARG002 - always durable
         """See Storage."""
@@ -255,11 +272,14 @@ class ObjectStorage(Storage):
         return True
 
     @contextmanager
-    def turn(self, meanwhile: Callable[[], None]) -> Iterator[None]:  # noqa: ARG002 - it costs requests
-        """See Storage. A winner waits as long as a round of a writer that lost takes."""
-        if self._won_at is not None and (self._won_after_losses or self._is_signaled()):
-            pause = min(_ROUND_REQUESTS * self._request_seconds, _LONGEST_PAUSE_SECONDS)
-            time.sleep(max(0.0, self._won_at + pause - time.monotonic()))
+    def turn(self, meanwhile: Callable[[], None], winners: Winners) -> Iterator[None]:
+        """See Storage. A winner waits until as many others have won, or for as long as their rounds take."""
+        if self._won_at is not None:
+            others = len(winners.before) or int(self._is_signaled())
+            pause = min(others * _LOSERS_REQUESTS * self._request_seconds, _LONGEST_PAUSE_SECONDS)
+            while (left := self._won_at + pause - time.monotonic()) > 0 and len(winners.since) < others:
+                time.sleep(min(left, _WINNERS_REQUESTS * self._request_seconds))
+                meanwhile()
         self._won_at = None
         self._signal = None if self._losses else beside(self.read, _WAITING)
         try:
@@ -269,7 +289,7 @@ class ObjectStorage(Storage):
             if self._losses > 1:
                 beside(self._store.put, _WAITING, str(uuid.uuid4()).encode())
             raise
-        self._won_at, self._won_after_losses, self._losses = time.monotonic(), self._losses > 0, 0
+        self._won_at, self._losses = time.monotonic(), 0
 
     def _is_signaled(self) -> bool:
         """Return whether a writer has lost twice since this one looked at the signal file last."""
@@ -362,13 +382,10 @@ def _created(
 def _object_store(folder: str, max_retries: int | None = None) -> ObjectStore:
     """Return the client of a folder; ``max_retries`` of a request, None: obstore's default.
 
-    Raises ConfigError if an environment variable of the storage is wrong, UnsafeStorage without obstore.
+    Raises ConfigError if an environment variable of the storage is wrong, ModuleNotFoundError without the extra `s3`.
     """
-    try:
-        from obstore.exceptions import BaseError  # noqa: PLC0415 - 20 ms, for object stores alone
-        from obstore.store import LocalStore, S3Store, from_url  # noqa: PLC0415
-    except ImportError as error:
-        raise UnsafeStorage(f"cannot write to {folder}: the package obstore is missing; install it") from error
+    from obstore.exceptions import BaseError  # noqa: PLC0415 - 20 ms, for object stores alone
+    from obstore.store import LocalStore, S3Store, from_url  # noqa: PLC0415
 
     if "://" not in folder:
         return LocalStore(folder)

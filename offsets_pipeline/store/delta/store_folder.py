@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import (
     InvalidPartitionCount,
     NoSuchStore,
@@ -19,7 +18,9 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.store.delta.filesystems import children
 from offsets_pipeline.store.delta.properties import CLUSTER_NAME, CREATION, StoreProperties
 from offsets_pipeline.store.delta.retry import with_retries
+from offsets_pipeline.store.delta.s3_errors import cause
 from offsets_pipeline.store.delta.schemas import LOG, TABLE_BY_NAME, tables_of
+from offsets_pipeline.store.delta.storage import storage_of
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def create_tables(folder: str, properties: StoreProperties) -> bool:
     """
     if properties.offsets_partitions < 1:
         raise InvalidPartitionCount(f"a log has at least 1 partition, not {properties.offsets_partitions}")
+    storage_of(folder)  # before Arrow, which does not name the schemes that are supported
     found = _children(folder)
     mark = uuid.uuid4().hex
     *others, log = (TableFolder(f"{folder}/{table.name}", table) for table in tables_of(properties.topic_kind))
@@ -125,6 +127,5 @@ def _children(folder: str) -> set[str]:
     except NotADirectoryError:
         raise NotAStore(f"cannot create a store in {folder}: it is a file; name a new or empty folder") from None
     except OSError as error:
-        raise StorageFailed(
-            f"cannot list {folder}: {first_line(error)}; check the path and your permissions"
-        ) from error
+        said = cause(folder, error, "check the path and your permissions")
+        raise StorageFailed(f"cannot list {folder}: {said}") from error

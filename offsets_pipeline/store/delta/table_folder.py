@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import chain, islice
@@ -45,6 +46,7 @@ from offsets_pipeline.store.delta.protocol import (
 )
 from offsets_pipeline.store.delta.put_if_absent import answered, put_if_absent
 from offsets_pipeline.store.delta.reader import open_table
+from offsets_pipeline.store.delta.s3_errors import cause, known_cause
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.delta.snapshot import Commit, KnownVersion, Snapshot, conformed
 from offsets_pipeline.store.delta.storage import NoAnswer, ObjectStorage, Storage, storage_of
@@ -63,6 +65,8 @@ _APPEND_ONLY, _CHECKPOINT_INTERVAL = "delta.appendOnly", "delta.checkpointInterv
 CHECKPOINT_INTERVAL = 100
 #: Commits from which on it is quicker to read the table anew than to read on commit by commit.
 MOST_COMMITS = 1_000
+#: Commits to read at once from an object store, when they were one after the other so far.
+_MOST_AHEAD = 8
 #: Largest file of an object store to read as a whole.
 _ONE_REQUEST_BYTES = 256 * 1024
 _NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -79,6 +83,7 @@ class TableFolder:
         self.folder = folder.rstrip("/")
         self.table = table
         self._newest: Snapshot | None = None  # the last snapshot; `snapshot` reads on from there
+        self._lost_to: KnownVersion | None = None  # the commit that the last append lost to, for `commits_after`
 
     def __reduce__(self) -> tuple[type[TableFolder], tuple[str, Table]]:
         return TableFolder, (self.folder, self.table)
@@ -208,23 +213,37 @@ class TableFolder:
         return (fs.LocalFileSystem(use_mmap=True) if isinstance(system, fs.LocalFileSystem) else system), path
 
     def commits_after(self, known: KnownVersion) -> Iterator[Commit]:
-        """Yield the commits after a version.
+        """Yield the commits after a version. One is certain to follow the one before when the next is asked for.
 
         Raises StoreReplaced if it is not a version of the table in this folder any more, WriteConflict if commits after
         it are no longer kept. Raises DamagedTable, StorageFailed.
         """
         _, version, last = known
-        while True:
+        lost_to, self._lost_to = self._lost_to, None
+        ahead: deque[Callable[[], bytes | None]] = deque()
+        if lost_to is not None and lost_to.number == version + 1:
+            text = lost_to.text
+        else:
             with reading(self.folder):
-                text, is_same = self.storage.read_next(commit_path(version + 1), commit_path(version), last)
-            if not is_same or (last is None and text is None):
-                self._refuse_other(KnownVersion(known.table_id, version, last))
-            if text is None:
-                return
+                check, text = self._begin_check(version, last), self.commit_file(version + 1)
+                if text is None and (last is None or not check()):
+                    self._refuse_other(known)
+        most_ahead = 1
+        while text is not None:
             with reading(self.folder):
+                check = self._begin_check(version, last)  # again: it was still there when the commit was read
+                while len(ahead) < most_ahead:
+                    ahead.append(self.storage.begin(self.commit_file, version + 2 + len(ahead)))
                 commit = Commit(text, parsed(text))
             yield commit
-            version, last = version + 1, text
+            with reading(self.folder):
+                if not check():
+                    self._refuse_other(KnownVersion(known.table_id, version, last))
+                version, last, text = version + 1, text, ahead.popleft()()
+            most_ahead = min(2 * most_ahead, _MOST_AHEAD)
+
+    def _begin_check(self, version: int, text: bytes | None) -> Callable[[], bool]:
+        return self.storage.begin(self.storage.is_unchanged, commit_path(version), text)
 
     def snapshot_after(self, known: KnownVersion) -> Snapshot:
         """Read the newest version anew. Raises as `snapshot`, and StoreReplaced as `commits_after`."""
@@ -369,7 +388,7 @@ class TableFolder:
         except CommitUnknown:
             raise
         except (OSError, OffsetsError) as error:
-            self.remove_uncommitted(() if keep else add)
+            self.storage.aside(self.remove_uncommitted, () if keep else add)
             if isinstance(error, OSError):
                 raise self._not_written(error) from error
             raise
@@ -405,32 +424,34 @@ class TableFolder:
 
     def append_next(
         self,
-        file: DataFile,
+        rows: pa.Table,
         known: KnownVersion,
         advance: Mapping[str, int],
         behind: Callable[[Commit], Mapping[str, int] | None],
         *,
+        writer: str,
+        compression: str,
         durable: bool,
     ) -> list[Commit]:
-        """Commit one file as the version after this one. Returns the commits after this one, the last one its own.
+        """Commit few rows as the version after this one. Returns the commits after this one, the last one its own.
 
-        If another writer has the version, ``behind`` gets its commit, and returns what to advance when the file is
-        committed behind it; None if the file must not be. For a writer that follows the table commit by commit, and
-        refuses tables that it cannot write itself.
+        If another writer has the version, ``behind`` gets its commit, and returns what to advance when the rows are
+        committed behind it; None if they must not be. ``writer`` is the commit's user metadata. For a writer that
+        follows the table commit by commit, and refuses tables that it cannot write itself.
 
         Raises WriteConflict if another writer has the version or the commit of ``known`` changed, StorageFailed. Then
         nothing is committed, and the file is removed. Raises CommitUnknown as `create_version`.
         """
         commits: list[Commit] = []
         version, previous = known.number + 1, known.text
+        # one request: commits are removed oldest first, so the next one is kept if this one is
+        check = None if previous is None else self._begin_check(known.number, previous)
+        file = self.write_file(rows, compression=compression, few_rows=True)
         with self._committing([file], durable=durable):
-            if known.text is None:
-                is_next = next(self.commits_after(known), None) is None
-            else:  # one request: commits are removed oldest first, so the next one is kept if this one is
-                is_next = self.storage.is_unchanged(commit_path(known.number), known.text)
+            is_next = next(self.commits_after(known), None) is None if check is None else check()
             further: Mapping[str, int] | None = advance if is_next else None
             while further is not None:
-                actions = write_actions([file], [], further, is_change=True, operation="WRITE")
+                actions = write_actions([file], [], further, is_change=True, operation="WRITE", user_metadata=writer)
                 text = encoded(actions)
                 owner = self._owner_of(version, text, previous, durable=durable)
                 commits.append(Commit(owner, actions if owner == text else parsed(owner)))
@@ -441,6 +462,8 @@ class TableFolder:
                 if further is not None and not self.storage.is_unchanged(commit_path(version - 1), previous):
                     further = None
                 version, previous = version + 1, owner
+            if commits:
+                self._lost_to = KnownVersion(known.table_id, known.number + 1, commits[0].text)
             raise WriteConflict(f"another writer committed version {known.number + 1} of {self.folder}")
 
     def refuse_unwritable(self, seen: Snapshot) -> None:
@@ -506,16 +529,15 @@ class TableFolder:
         )
 
     def _unknown(self, version: int, error: OSError) -> CommitUnknown:
+        said = known_cause(self.folder, error) or f"the storage failed ({first_line(error)})"
         return CommitUnknown(
-            f"version {version} of {self.folder} may have been committed: the storage failed ({first_line(error)}); "
-            "check the table before you write again"
+            f"version {version} of {self.folder} may have been committed: {said}; check the table before you write "
+            "again"
         )
 
     def _not_written(self, error: OSError) -> StorageFailed:
-        return StorageFailed(
-            f"cannot write to {self.folder}: {first_line(error)}; nothing was committed; check its free space and your "
-            "permissions, then try again"
-        )
+        remedy = "nothing was committed; check its free space and your permissions, then try again"
+        return StorageFailed(f"cannot write to {self.folder}: {cause(self.folder, error, remedy)}")
 
     # --- upkeep
 

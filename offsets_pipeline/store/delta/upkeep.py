@@ -11,11 +11,11 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
-from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.store.delta.damage import LAST_CHECKPOINT, explained
 from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.protocol import DELTA_LOG, commit_path
+from offsets_pipeline.store.delta.s3_errors import cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -60,10 +60,8 @@ def compact(
         try:
             added = (rewrite or partial(_as_one, folder))(together)
         except OSError as error:
-            raise StorageFailed(
-                f"cannot compact {folder.folder}: {first_line(error)}; nothing was committed; check its free space and "
-                "your permissions, then try again"
-            ) from error
+            remedy = "nothing was committed; check its free space and your permissions, then try again"
+            raise StorageFailed(f"cannot compact {folder.folder}: {cause(folder.folder, error, remedy)}") from error
         try:
             folder.commit(added, together, seen=seen, is_change=False, operation="OPTIMIZE")
         except WriteConflict:
@@ -162,9 +160,8 @@ def vacuum(
         except FileNotFoundError:
             continue  # another vacuum came first
         except OSError as error:
-            raise StorageFailed(
-                f"cannot remove {name} of {folder.folder}: {first_line(error)}; check your permissions, then try again"
-            ) from error
+            said = cause(folder.folder, error, "check your permissions, then try again")
+            raise StorageFailed(f"cannot remove {name} of {folder.folder}: {said}") from error
         removed += 1
     return Vacuumed(removed, len(stored) - removed)
 

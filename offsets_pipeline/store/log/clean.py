@@ -43,7 +43,7 @@ from offsets_pipeline.store.log.file_writer import LogFilePlace
 from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import shared_out
 from offsets_pipeline.store.log.metadata import LogMetadata
-from offsets_pipeline.store.log.task_results import task_results
+from offsets_pipeline.store.log.task_results import parallelism, results_in_tasks, task_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -124,7 +124,7 @@ class _Cleaning:
         self._table = store.table(LOG.name)
         self._seen = self._table.snapshot()
         self._files = self._files_to_clean()
-        self._tasks = _TASKS_PER_CORE * store.spark.sparkContext.defaultParallelism
+        self._tasks = _TASKS_PER_CORE * parallelism(store.spark)
         self._bounds = CleaningLimits(
             self._range(folded_to, before_ms, log_incarnation),
             (now_ms - settings.log.delete_retention_ms) * 1000,
@@ -197,9 +197,11 @@ class _Cleaning:
         # R23: the head younger than `min.compaction.lag.ms`
         log, young_from_us = self._table, before_ms * 1000
         files = [file for file in self._files if folded.may_hold(file)]
-        numbers, _ = self._shared_out(files)
+        shares = shared_out(files, self._tasks)
         ends = dict(folded.ends)
-        for found in task_results(numbers, lambda batches: [heads(log, folded, _of(files, batches), young_from_us)]):
+        for found in results_in_tasks(
+            self._store.spark, shares, lambda share: heads(log, folded, share, young_from_us)
+        ):
             ends |= {partition: min(head, ends[partition]) for partition, head in found.items()}
         return _up_to(ends, log_incarnation)
 
@@ -247,11 +249,6 @@ def _up_to(ends: Mapping[int, int], log_incarnation: int) -> LogRange:
     """The records before these ends, by log partition."""
     wanted = {partition: end for partition, end in ends.items() if end > 0}
     return LogRange(dict.fromkeys(wanted, 0), wanted, log_incarnation)
-
-
-def _of(files: Sequence[DataFile], batches: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
-    """The files whose numbers are in the column `file`."""
-    return (files[number] for batch in batches for number in batch["file"].to_pylist())
 
 
 def _in_order(file: DataFile) -> tuple[int, str]:

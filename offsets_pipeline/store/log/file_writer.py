@@ -59,7 +59,7 @@ class LogFileWriter:
     large log partition gets its own row groups.
 
     Enforces the table's constraints: Arrow refuses a null in a required column, and this class refuses a negative log
-    partition or record offset. Control types come from `record/columns.py`.
+    partition or record offset. Control types come from `kafka/record/columns.py`.
     """
 
     def __init__(self, place: LogFilePlace) -> None:
@@ -88,7 +88,10 @@ class LogFileWriter:
 
     def discard(self) -> None:
         """Remove all files, after a failure. A file that cannot be removed is left to a vacuum."""
-        names = [each.name for each in self._written] + ([] if self._file is None else [self._file.name])
+        names = [each.name for each in self._written]
+        if self._file is not None:
+            self._file.abandon()
+            names.append(self._file.name)
         for name in names:
             with suppress(OSError):
                 self._system.delete_file(f"{self._folder}/{name}")
@@ -151,6 +154,12 @@ class _OpenFile:
             {name: choose(each[name] for each in self._bounds) for name in _BOUNDED} for choose in (min, max)
         )
         return DataFile(self.name, size, self._rows, lowest, highest)
+
+    def abandon(self) -> None:
+        """End the file. An object store has it only then: later, a removal would come before it."""
+        for part in (self._parquet, self._sink):
+            with suppress(OSError, pa.ArrowException):
+                part.close()
 
 
 def log_partitions_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:

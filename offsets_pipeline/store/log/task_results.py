@@ -1,18 +1,48 @@
-"""Objects on the way from Spark tasks to the driver, such as the files that tasks have written."""
+"""Work in Spark tasks: its items on the way to the tasks, and their results on the way back, such as written files.
+
+It needs no more than DataFrames, so it runs on a Spark Connect server, too.
+"""
 
 from __future__ import annotations
 
 import pickle
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
+from pyspark.sql import functions as F
+
+from offsets_pipeline.store.session import on_connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+_MORE_THAN_CORES = 100_000
+
+
+def parallelism(spark: SparkSession) -> int:
+    """The number of tasks that Spark runs at once."""
+    return _partitions_of_a_range(spark) if on_connect(spark) else spark.sparkContext.defaultParallelism
+
+
+@cache
+def _partitions_of_a_range(spark: SparkSession) -> int:
+    return spark.range(_MORE_THAN_CORES).select(F.spark_partition_id()).distinct().count()
+
+
+def numbers(spark: SparkSession, items: Sequence[object]) -> DataFrame:
+    """A row with the number of each item, in a task of its own; `items_of` gives a task its item."""
+    return spark.range(0, len(items), 1, max(1, len(items)))
+
+
+def items_of(items: Sequence[Item], batches: Iterable[pa.RecordBatch]) -> Iterator[Item]:
+    """The items with these numbers."""
+    return (items[number] for batch in batches for number in batch["id"].to_pylist())
 
 
 def task_results(rows: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Iterable[Result]]) -> list[Result]:
@@ -24,3 +54,8 @@ def task_results(rows: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Ite
 
     found = rows.mapInArrow(run, "result binary").collect()
     return [pickle.loads(row["result"]) for row in found]  # noqa: S301 - the program's own
+
+
+def results_in_tasks(spark: SparkSession, items: Sequence[Item], work: Callable[[Item], Result]) -> list[Result]:
+    """The result of each item, in order; each item is a task."""
+    return task_results(numbers(spark, items), lambda batches: map(work, items_of(items, batches)))

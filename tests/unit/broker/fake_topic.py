@@ -128,6 +128,7 @@ class FakeTopic:
         self.topics: dict[str, UUID] = {}  # other topics
         self.topic_id: UUID | None = None
         self.configs: dict[str, str | None] = {}
+        self.broker_configs: dict[int, dict[str, str | None]] = {}
         self.transactions: dict[str, tuple[int, int]] = {}  # by transactional id: producer id, start
         self.refused: dict[int, int] = {}  # by API key: an error code
         self._changed = threading.Condition()
@@ -287,17 +288,24 @@ class FakeTopic:
         ]
         return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=[of_topic(topic=TOPIC, partitions=partitions)])
 
-    def _configs(self, request: Any, _: int) -> Any:  # noqa: ANN401
+    def _configs(self, request: Any, node_id: int) -> Any:  # noqa: ANN401
+        (asked,) = request.resources
+        is_topic = (asked.resource_type, asked.resource_name) == (2, TOPIC)
+        assert is_topic or (asked.resource_type, asked.resource_name) == (4, str(node_id)), "of another broker"
         of_resource = DescribeConfigsResponse.DescribeConfigsResult
         configs = [
             of_resource.DescribeConfigsResourceResult(
                 name=name, value=value, read_only=False, config_source=1, is_sensitive=False, synonyms=[]
             )
-            for name, value in self.configs.items()
+            for name, value in (self.configs if is_topic else self.broker_configs.get(node_id, {})).items()
         ]
         error = self.refused.get(request.API_KEY, 0)
         result = of_resource(
-            error_code=error, error_message=None, resource_type=2, resource_name=TOPIC, configs=[] if error else configs
+            error_code=error,
+            error_message=None,
+            resource_type=asked.resource_type,
+            resource_name=asked.resource_name,
+            configs=[] if error else configs,
         )
         return DescribeConfigsResponse(throttle_time_ms=0, results=[result])
 

@@ -6,13 +6,18 @@ import importlib
 import pickle
 import re
 import ssl
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsets_pipeline.errors import ClientMissing, ConfigError, NoSuchPath
+from offsets_pipeline.kafka.broker import oauth_token
 from offsets_pipeline.kafka.broker.client_settings import _GENERAL, _OF_SASL, _OF_TLS, FetchLimits, client_settings
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.kafka.broker.key_stores import KeyMaterial, read_key_store
+from offsets_pipeline.kafka.broker.oauth_token import ClientCredentials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -173,6 +178,35 @@ def test_a_key_store_that_is_missing_or_none_is_named(tmp_path: Path) -> None:
             settings(tls)
     with pytest.raises(ConfigError, match="'BKS': it takes PEM, PKCS12, JKS"):
         settings(tls | {"ssl.truststore.type": "BKS"})
+
+
+def test_a_token_is_used_for_four_fifths_of_its_lifetime(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = ClientCredentials("https://token", "me", "open-sesame", None, {})
+    granted = iter([("first", 100.0), ("second", 0.0), ("third", 100.0)])
+    monkeypatch.setattr(provider, "_fetch", lambda: next(granted))
+    found = []
+    for now in (50.0, 129.9, 130.0, 130.0, 209.9):
+        monkeypatch.setattr(oauth_token, "time", SimpleNamespace(monotonic=partial(float, now)))
+        found.append(provider.token())
+    assert found == ["first", "first", "second", "third", "third"]  # a lifetime of 0 is for one use
+
+
+def test_a_pem_file_has_certificates_and_a_key_in_any_order(tmp_path: Path) -> None:
+    first, key, second, other_key = (
+        f"-----BEGIN {kind}-----\n{text}\n-----END {kind}-----"
+        for kind, text in (
+            ("CERTIFICATE", "Zmlyc3Q="),
+            ("ENCRYPTED PRIVATE KEY", "a2V5"),
+            ("CERTIFICATE", "c2Vjb25k"),
+            ("PRIVATE KEY", "b3RoZXI="),
+        )
+    )
+    store = tmp_path / "keys.pem"
+    given = {"ssl.keystore.location": str(store), "ssl.keystore.type": "PEM"}
+    store.write_text(f"of our broker\n{first}\n{key}\n{second}\n{other_key}", encoding="ascii")
+    assert read_key_store("ssl.keystore", given, with_key=True) == KeyMaterial(f"{first}\n{second}", key)
+    store.write_text(second, encoding="ascii")
+    assert read_key_store("ssl.keystore", given, with_key=True) == KeyMaterial(second, None)
 
 
 def test_options_reach_a_task_of_spark_with_their_secrets() -> None:

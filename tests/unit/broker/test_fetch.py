@@ -16,7 +16,15 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, Met
 
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic, NotAuthorized
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.kafka.broker.fetch import Fetched, Fetcher, FetchPosition, Problem, whole_batches
+from offsets_pipeline.kafka.broker.fetch import (
+    BatchBytes,
+    Fetched,
+    Fetcher,
+    FetchPosition,
+    Problem,
+    last_good,
+    whole_batches,
+)
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.log_offsets import log_bounds
 from offsets_pipeline.kafka.record.batch import checked_stretch
@@ -102,6 +110,22 @@ def test_each_batch_is_checked_once_by_its_checksum(
     reader = read_segment(found.records, source="fetched", good_at=found.good_at)
     assert sum(each.num_rows for each in reader.batches())
     assert [(each.position, each.length) for each in reader.damage] == [(0, starts[1])]
+
+
+def test_last_good_batch_is_the_last_one_with_its_checksum(captures: Path) -> None:
+    segment = bytearray(segment_of(captures, "4.2.0-classic"))
+    batches = whole_batches(bytes(segment))
+    assert last_good(bytes(segment), batches) == (batches[-1], read_end(segment))
+    segment[batches[-1].end - 1] ^= 1
+    before = read_end(segment[: batches[-1].start])
+    assert last_good(bytes(segment), batches) == (batches[-2], before)
+    assert last_good(bytes(segment), batches[-1:]) == last_good(b"", []) == (BatchBytes(0, 0), 0)
+
+
+def read_end(segment: bytes | bytearray) -> int:
+    """The record offset after a segment: the base offset of its last batch, and that of the last record in it."""
+    last = segment[[0, *batch_ends(bytes(segment))][-2] :]
+    return int.from_bytes(last[:8], "big") + int.from_bytes(last[23:27], "big") + 1
 
 
 def batch_ends(segment: bytes) -> list[int]:

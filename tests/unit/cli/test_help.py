@@ -63,6 +63,13 @@ def test_each_option_has_a_help(command: Command) -> None:
 
 
 @by_command
+def test_brokers_have_the_same_options_on_every_command(command: Command) -> None:
+    names = {name for parameter in command.params for name in parameter.opts}
+    of_brokers = {"--bootstrap-server", "--option", "--command-config"}
+    assert names & of_brokers in (set(), of_brokers)
+
+
+@by_command
 def test_examples_are_command_lines_of_the_command(command: Command) -> None:
     assert command.examples
     for example in command.examples:

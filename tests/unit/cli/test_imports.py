@@ -1,52 +1,47 @@
-"""Commands without Spark do not import it, and commands import their modules only when they run."""
+"""A command imports an extra only if it needs it, and its modules only when it runs."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
-from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsets_pipeline.cli.program import offsets
 from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.extras import EXTRAS
+from tests.import_graph import chain_to, imported
 from tests.logs import LogPartition
 from tests.unit.lag.stores import TimedRow
 from tests.unit.lag.stores import folded_store as folded_store_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from offsets_pipeline.cli.command import Command
 
 PACKAGE = "offsets_pipeline"
-SPARK = {"pyspark", "delta", "py4j"}
-#: All other commands import no Spark, directly or by another module.
-WITH_SPARK = {
-    *("ingest-segments", "ingest-topic", "follow", "fold", "reload", "verify"),
-    *("create-views", "maintain", "clean-log"),
+#: The commands that import a package of an extra, directly or by another module; all other commands import none.
+#: docs/install.md has the same.
+WITH_EXTRA = {
+    "spark": {
+        *("ingest-segments", "ingest-topic", "follow", "fold", "reload", "verify"),
+        *("create-views", "maintain", "clean-log"),
+    },
+    "s3": set(),  # imported when a storage is opened
+    "serve": {"serve", "connect serve"},
+    "zookeeper": {"import-zookeeper"},
 }
 #: The part of `sql` that runs with --spark.
 IN_SPARK = "_run_in_spark"
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    """The modules that a module imports when it is imported: not in functions, nor for types alone."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            yield from (name for each in node.orelse for name in imported(each))
-        elif isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.module is not None
-            yield node.module
-            yield from (f"{node.module}.{each.name}" for each in node.names)
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from imported(node)
+def packages_of(extra: str) -> set[str]:
+    return {package for package, (of, _) in EXTRAS.items() if of == extra}
 
 
 def imported_by_command(command: Command) -> set[str]:
@@ -61,37 +56,28 @@ def imported_by_command(command: Command) -> set[str]:
     return names
 
 
-@cache
-def imported_by_file(file: Path) -> frozenset[str]:
-    return frozenset(imported(ast.parse(file.read_text(encoding="utf-8"))))
-
-
-def spark_by_way_of(root: Path, modules: set[str]) -> list[str]:
-    """The chain of imports from these modules to Spark; empty if there is none."""
-    chains, seen = [[module] for module in sorted(modules)], set(modules)
-    while chains:
-        chain = chains.pop(0)
-        if chain[-1].split(".")[0] in SPARK:
-            return chain
-        path = root.joinpath(*chain[-1].split("."))
-        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        if file.exists():
-            names = imported_by_file(file) - seen
-            seen |= names
-            chains += [[*chain, name] for name in sorted(names)]
-    return []
-
-
 @pytest.mark.parametrize("name", offsets.leaves())
-def test_command_without_spark_imports_none(root: Path, name: str) -> None:
+@pytest.mark.parametrize("extra", WITH_EXTRA)
+def test_command_without_an_extra_imports_none_of_it(root: Path, name: str, extra: str) -> None:
     modules = imported_by_command(offsets.leaves()[name])
     assert len(modules) > 1  # that of its section, and those of its work
-    chain = spark_by_way_of(root, modules)
-    assert bool(chain) is (name in WITH_SPARK), chain
+    chain = chain_to(packages_of(extra), root, modules)
+    assert bool(chain) is (name in WITH_EXTRA[extra]), chain
 
 
-def test_help_imports_no_spark_by_way_of_any_module(root: Path) -> None:
-    assert spark_by_way_of(root, {f"{PACKAGE}.cli.program"}) == []
+def test_the_documents_name_the_commands_of_each_extra(root: Path) -> None:
+    table = (root / "docs" / "install.md").read_text(encoding="utf-8")
+    named = {
+        row[1]: set(re.findall(r"`([^`]+)`", row[2]))
+        for row in re.finditer(r"^\| `(\w+)` .*\| (.*) \|$", table, re.MULTILINE)
+    }
+    commands = offsets.leaves().keys()
+    assert {extra: named[extra] & commands for extra in WITH_EXTRA} == WITH_EXTRA
+
+
+def test_help_imports_no_extra_by_way_of_any_module(root: Path) -> None:
+    everything = {package for extra in WITH_EXTRA for package in packages_of(extra)}
+    assert chain_to(everything, root, {f"{PACKAGE}.cli.program"}) == []
 
 
 @pytest.mark.parametrize(

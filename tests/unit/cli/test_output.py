@@ -14,6 +14,7 @@ import pytest
 
 from offsets_pipeline.cli import output
 from offsets_pipeline.cli.output import write_json, write_rows
+from offsets_pipeline.common.clock import SystemClock, parse_time_ms, shown_time
 
 HOSTILE = "a\x1b[2J\x00\x9b\u202eb\u2066\u200f\u061c\u2028\ufeff\r\n\tü"
 
@@ -82,7 +83,7 @@ def test_long_cell_does_not_pad_every_row_of_a_table(capsys: pytest.CaptureFixtu
     write_rows(["group", "offset"], [[long, 1], ["h", 2]], "table")
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) == 100 + 2 + len("OFFSET")
-    assert lines[1].split() == ["g" * 99 + "…", "1"]
+    assert lines[1].split() == ["g" * 50 + "…" + "g" * 49, "1"]
     for format_ in ("csv", "json"):
         write_rows(["group", "offset"], [[long, 1]], format_)
         assert long in capsys.readouterr().out
@@ -104,15 +105,74 @@ def test_a_table_fits_the_terminal_and_cuts_no_number(terminal: pytest.CaptureFi
     assert max(map(len, (header, *lines))) == 60
     assert header.split() == ["GROUP", "TOPIC", "OFFSET"]
     group, topic, offset = lines[0].split()
-    assert (group[-1], topic[-1], offset) == ("…", "…", "12345678901")
+    assert (group.strip("g"), topic.strip("t"), offset) == ("…", "…", "12345678901")
 
 
-def test_columns_do_not_vanish_on_a_narrow_terminal(
+def test_a_narrow_table_has_the_first_columns_and_names_the_others(
     terminal: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "10")
-    write_rows(["group", "topic", "offset"], [["a long group", "a long topic", 1]], "table")
-    assert click.unstyle(terminal.readouterr().out).splitlines()[1] == "a long …  a long …       1"
+    monkeypatch.setenv("COLUMNS", "22")
+    columns = ["group", "topic", "offset", "reason"]
+    write_rows(columns, [["group-of-billing", "t", 12_345_678, "none"]], "table", first=["group", "offset"])
+    assert click.unstyle(terminal.readouterr().out).splitlines() == [
+        *("GROUP           OFFSET", "group-…lling  12345678"),
+        *("no room for TOPIC,", "REASON; --format csv", "has all columns"),
+    ]
+
+
+def test_columns_without_values_are_left_out_of_a_table_but_not_of_a_query(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = ["group", "lag", "host"]
+    rows: list[list[str | None]] = [["g", None, ""], ["h", None, None]]
+    write_rows(columns, rows, "table")
+    assert capsys.readouterr().out == "GROUP\ng\nh\n"
+    write_rows(columns, rows, "table", all_columns=True)
+    assert capsys.readouterr().out.splitlines() == ["GROUP  LAG  HOST", "g        -  -", "h        -  -"]
+    write_rows(columns, [], "table")
+    assert capsys.readouterr().out == "GROUP  LAG  HOST\n"
+    write_rows(columns, [[None, None, ""]], "table")
+    assert capsys.readouterr().out.splitlines() == ["GROUP  LAG  HOST", "    -    -  -"]
+    write_rows(columns, rows, "csv")
+    assert capsys.readouterr().out == "group,lag,host\ng,,\nh,,\n"
+
+
+def test_times_of_a_table_are_ages_unless_absolute(capsys: pytest.CaptureFixture[str]) -> None:
+    now_ms = SystemClock().now_ms()
+    times = [shown_time(now_ms + by_ms) for by_ms in (-12_100, -3_660_100, 3 * 86_400_000 + 4 * 3_600_000 + 59_000)]
+    rows: list[list[str | None]] = [["g", times[0]], ["h", times[1]], ["i", times[2]], ["j", None]]
+    for format_ in ("table", "json", "csv"):
+        write_rows(["group", "last_commit"], rows, format_)
+    out = capsys.readouterr().out
+    ages = ["g      12 s ago", "h      1 h 1 min ago", "i      in 3 d 4 h", "j      -"]
+    assert out.splitlines()[:5] == ["GROUP  LAST-COMMIT", *ages]
+    assert all(out.count(time) == 2 for time in times)
+    write_rows(["group", "last_commit"], rows, "table", absolute=True)
+    write_rows(["group", "last_commit"], rows, "table", all_columns=True)
+    assert [capsys.readouterr().out.count(time) for time in times[:1]] == [2]
+    write_rows(["group"], [[times[0]], ["a group"]], "table")  # a group that is called like a time
+    assert times[0] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("apart_ms", "shown"), [(999, "5 d 1 h ago"), (1_000, "2026-11-")])
+def test_times_of_long_ago_stay_where_all_have_one_age(
+    apart_ms: int, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_ago_ms = parse_time_ms("2026-11-20T19:00:00.000Z")
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: long_ago_ms + (5 * 24 + 1) * 3_600_000 + 60_000)
+    write_rows(["group", "time"], [["g", shown_time(long_ago_ms)], ["h", shown_time(long_ago_ms + apart_ms)]], "table")
+    assert capsys.readouterr().out.count(shown) == 2
+
+
+def test_texts_that_repeat_in_a_wide_table_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    reasons = ["no position of the partition is known", "the group has no committed offset"]
+    rows = [[f"group-{number:030}", "a text of all the rows", reasons[number % 2], 7] for number in range(6)]
+    columns = ["group", "method", "reason", "offset"]
+    write_rows(columns, [*rows, ["group", "a text of all the rows", "once, and as long as the others", 7]], "table")
+    *table, first, second, of_all = capsys.readouterr().out.splitlines()
+    assert [first, second, of_all] == [f"[1] {reasons[0]}", f"[2] {reasons[1]}", "METHOD: a text of all the rows"]
+    assert table[0].split() == ["GROUP", "REASON", "OFFSET"]
+    assert [line.split()[1] for line in table[1:]] == ["[1]", "[2]", "[1]", "[2]", "[1]", "[2]", "once,"]
+    write_rows(columns[1:], [row[1:] for row in rows], "table")  # it fits
+    assert capsys.readouterr().out.count(reasons[0]) == 3
 
 
 @pytest.mark.parametrize("no_color", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 
@@ -12,7 +13,8 @@ from offsets_pipeline.cli.command import Options
 from offsets_pipeline.cli.options import every_option
 from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.cli.values import AS_SET
-from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock, parse_time_ms
+from offsets_pipeline.common.warnings import _LogLines, set_line_times, warn
 from offsets_pipeline.errors import CannotClean, CommitUnknown, WriteConflict
 from tests.unit.test_periodic import BEGIN_MS, HOUR_MS, Waits
 
@@ -95,7 +97,9 @@ def test_error_that_passes_is_warned_of_and_the_next_run_tries_again(
 
     assert list(repeated(run, HOUR_MS, clock, stopped)) == [1, 5, 6]
     assert began == [count * HOUR_MS for count in range(6)]
-    assert capsys.readouterr().err == (
+    times, lines = zip(*(line.split(" ", 1) for line in capsys.readouterr().err.splitlines()), strict=True)
+    assert all(parse_time_ms(time) for time in times)
+    assert "".join(f"{line}\n" for line in lines) == (
         "offsets: warning: another writer came first; the next run tries again\n"
         "offsets: warning: OSError: disk full; the next run tries again\n"
         "offsets: warning: version 7 may have been committed; the next run tries again\n"
@@ -118,3 +122,18 @@ def test_error_that_does_not_pass_ends_the_runs(error: Exception) -> None:
     with pytest.raises(type(error), match=str(error)):
         list(repeated(run, HOUR_MS, clock, stopped))
     assert len(runs) == 2
+
+
+def test_lines_of_a_process_that_runs_until_a_signal_have_times(capsys: pytest.CaptureFixture[str]) -> None:
+    record = logging.LogRecord("a", logging.WARNING, "a.py", 1, "cannot %s", ("answer",), None)
+    set_line_times(are_on=True)
+    warn("first")
+    _LogLines().emit(record)
+    set_line_times(are_on=False)
+    warn("last")
+    *timed, last = capsys.readouterr().err.splitlines()
+    assert [line.partition(" ")[2] for line in timed] == [
+        *("offsets: warning: first", "offsets: warning: cannot answer")
+    ]
+    assert all(parse_time_ms(line.partition(" ")[0]) for line in timed)
+    assert last == "offsets: warning: last"

@@ -136,6 +136,8 @@ SAID = {
             ("groups|--store|{store}|--state", "--state", "Busy", "'Busy' is not one of 'stable', 'empty', 'dead', "),
             ("groups|--store|{store}|--type", "--type", "Old", "'Old' is not one of 'classic', 'consumer', 'share', "),
             ("top|--store|{store}|--idle", "--idle", "week", "'week' is not a duration: write seconds, or ISO 8601 "),
+            ("top|--store|{store}|--rounds", "--rounds", "0", "0 is not in the range x>=1."),
+            ("top|--store|{store}|--limit", "--limit", "0", "0 is not in the range x>=1."),
             ("history|--store|{store}|--group|g|--partition", "--partition", "-1", "-1 is not in the range 0<=x<="),
             (
                 "why|--store|{store}|--group|g|--topic|t|--partition",

@@ -63,5 +63,6 @@ def test_the_state_of_a_connector_without_a_worker_is_its_target_state() -> None
     assert states(TopicKind.CONNECT, offset) == {"a": "RUNNING"}
     assert states(TopicKind.CONNECT, offset, target("STARTED")) == {"a": "RUNNING"}
     assert states(TopicKind.CONNECT, offset, target("STOPPED")) == {"a": "STOPPED"}
+    assert states(TopicKind.CONNECT, offset, record("connector-config", "a", None, 3)) == {}
     # with workers only their status tells
     assert states(TopicKind.CONNECT_OFFSETS, offset, target("STOPPED")) == {"a": None}

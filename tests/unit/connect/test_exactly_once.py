@@ -27,7 +27,8 @@ from offsets_pipeline.errors import (
     UnsupportedTable,
 )
 from offsets_pipeline.store.delta import put_if_absent
-from offsets_pipeline.store.delta.storage import LocalStorage, NoAnswer
+from offsets_pipeline.store.delta.storage import NoAnswer, Storage, storage_of
+from tests.places import copied, remove_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,17 +42,17 @@ APPLICATION = "lab-files-0"
 
 
 @pytest.fixture
-def backing(tmp_path: Path) -> Iterator[OffsetBackingStore]:
+def backing(place: Path) -> Iterator[OffsetBackingStore]:
     """An empty owned store, started."""
-    ConnectLog.create(tmp_path / "owned", "lab", 3)
-    with OffsetBackingStore(tmp_path / "owned") as started:
+    ConnectLog.create(place / "owned", "lab", 3)
+    with OffsetBackingStore(place / "owned") as started:
         yield started
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Path:
+def target(place: Path) -> Path:
     """The folder of the target table."""
-    return tmp_path / "target"
+    return place / "target"
 
 
 def task_of(backing: OffsetBackingStore, target: Path, number: int = 0) -> ExactlyOnceTask:
@@ -148,16 +149,16 @@ def test_rows_that_do_not_fit_are_refused_and_their_offsets_stay_queued(
 
 
 def test_a_target_of_another_form_is_refused_before_anything_is_written(
-    backing: OffsetBackingStore, tmp_path: Path
+    backing: OffsetBackingStore, place: Path
 ) -> None:
-    write_deltalake(tmp_path / "other", pa.table({"line": ["a"], "n": [1]}))
+    write_deltalake(place / "other", pa.table({"line": ["a"], "n": [1]}))
     with pytest.raises(UnsupportedTable, match="a schema without the column price"):
-        task_of(backing, tmp_path / "other").start()
-    write_deltalake(tmp_path / "parts", rows("a"), partition_by=["line"])
+        task_of(backing, place / "other").start()
+    write_deltalake(place / "parts", rows("a"), partition_by=["line"])
     with pytest.raises(UnsupportedTable, match="partition columns"):
-        task_of(backing, tmp_path / "parts").start()
+        task_of(backing, place / "parts").start()
     with pytest.raises(InvalidRequest, match="which Delta lacks"):
-        TargetTable(tmp_path / "new", pa.schema([("at", pa.time32("s"))]))
+        TargetTable(place / "new", pa.schema([("at", pa.time32("s"))]))
 
 
 def test_an_existing_table_with_more_columns_is_written_beside_other_writers(
@@ -199,9 +200,9 @@ def test_a_second_instance_fences_the_first_whose_next_commit_writes_nothing(
     assert in_store(backing) == [2, None]
 
 
-def test_an_instance_in_another_process_is_fenced_while_it_commits(tmp_path: Path, target: Path) -> None:
-    ConnectLog.create(tmp_path / "owned", "lab", 3)
-    with OffsetBackingStore(tmp_path / "owned") as one, OffsetBackingStore(tmp_path / "owned") as other:
+def test_an_instance_in_another_process_is_fenced_while_it_commits(place: Path, target: Path) -> None:
+    ConnectLog.create(place / "owned", "lab", 3)
+    with OffsetBackingStore(place / "owned") as one, OffsetBackingStore(place / "owned") as other:
         first, second = task_of(one, target), task_of(other, target)
         first.start()
         write_file = first._target._folder.write_file
@@ -292,12 +293,12 @@ def test_an_offset_that_the_store_had_already_is_not_written_again(backing: Offs
         assert in_store(backing) == [6, 9]
 
 
-def test_the_table_wins_over_a_store_that_was_lost(backing: OffsetBackingStore, target: Path, tmp_path: Path) -> None:
+def test_the_table_wins_over_a_store_that_was_lost(backing: OffsetBackingStore, target: Path, place: Path) -> None:
     with task_of(backing, target) as task:
         assert written(task, 1, "one", partition=B)
         assert written(task, 2, "two")
-    ConnectLog.create(tmp_path / "new", "lab", 5)
-    with OffsetBackingStore(tmp_path / "new") as new:
+    ConnectLog.create(place / "new", "lab", 5)
+    with OffsetBackingStore(place / "new") as new:
         with task_of(new, target) as again:
             assert in_store(new) == [2, 1]
             assert again.epoch == 1
@@ -353,12 +354,12 @@ def test_an_older_copy_of_the_table_is_refused(backing: OffsetBackingStore, targ
 
 
 def test_a_task_goes_on_in_another_table_after_the_stores_offsets(
-    backing: OffsetBackingStore, target: Path, tmp_path: Path
+    backing: OffsetBackingStore, target: Path, place: Path
 ) -> None:
     with task_of(backing, target) as task:
         assert written(task, 1, "one")
         assert written(task, 2, "two")
-    with task_of(backing, tmp_path / "other") as moved:
+    with task_of(backing, place / "other") as moved:
         assert in_store(backing) == [2, None]
         assert written(moved, 3, "three")
         assert moved.flush == 2
@@ -472,7 +473,7 @@ def test_a_target_that_is_away_keeps_the_offsets_queued(
             def failing(*_: Any, **__: Any) -> bool:  # noqa: ANN401
                 raise OSError("storage is away")
 
-            away.setattr(LocalStorage, "create", failing)
+            away.setattr(type(storage_of(str(target))), "create", failing)
             with pytest.raises(StorageFailed, match="nothing was committed"):
                 written(task, 1, "one")
         assert task.commit(rows("one"))
@@ -486,19 +487,20 @@ def test_after_a_commit_without_an_answer_the_task_has_to_start_again(
 ) -> None:
     task = task_of(backing, target)
     task.start()
-    create = LocalStorage.create
+    kind = type(storage_of(str(target)))
+    create = kind.create
     with monkeypatch.context() as away:
 
-        def answerless(storage: LocalStorage, name: str, contents: bytes, *, durable: bool) -> bool:
+        def answerless(storage: Storage, name: str, contents: bytes, *, durable: bool) -> bool:
             if is_there:
                 create(storage, name, contents, durable=durable)
-            away.setattr(LocalStorage, "read", failing)
+            away.setattr(kind, "read", failing)
             raise NoAnswer("no answer")
 
         def failing(*_: Any) -> list[Commit]:  # noqa: ANN401
             raise OSError("away")
 
-        away.setattr(LocalStorage, "create", answerless)
+        away.setattr(kind, "create", answerless)
         away.setattr(put_if_absent, "_RETRY_SECONDS", 0.0)
         with pytest.raises(CommitUnknown):
             written(task, 1, "one")
@@ -515,7 +517,8 @@ def test_after_a_commit_without_an_answer_the_task_has_to_start_again(
 def test_a_table_that_was_created_again_is_not_written(backing: OffsetBackingStore, target: Path) -> None:
     task = task_of(backing, target)
     task.start()
-    target.rename(target.with_name("moved"))
+    copied(target, target.with_name("moved"))
+    remove_place(target)
     TargetTable(target, SCHEMA).epoch("x")
     with pytest.raises(StoreReplaced, match="start the task again"):
         written(task, 1, "one")

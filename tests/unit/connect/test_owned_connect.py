@@ -49,10 +49,10 @@ NOT_STOPPED = (
 
 
 @pytest.fixture
-def location(tmp_path: Path) -> Path:
+def location(place: Path) -> Path:
     """An empty owned store."""
-    ConnectLog.create(tmp_path / "owned", "lab", 3)
-    return tmp_path / "owned"
+    ConnectLog.create(place / "owned", "lab", 3)
+    return place / "owned"
 
 
 @pytest.fixture
@@ -156,12 +156,12 @@ def test_a_store_that_is_not_started_says_so(location: Path) -> None:
     backing.stop()
 
 
-def test_stores_of_groups_and_of_connect_refuse_each_other(location: Path, tmp_path: Path) -> None:
+def test_stores_of_groups_and_of_connect_refuse_each_other(location: Path, place: Path) -> None:
     with pytest.raises(StoreMismatch, match="holds a topic of the kind connect, but this command needs consumer-off"):
         Coordinator.open(location)
-    OwnedStore.create(tmp_path / "groups", 3)
+    OwnedStore.create(place / "groups", 3)
     with pytest.raises(StoreMismatch, match="holds a topic of the kind consumer-offsets, but this command needs conn"):
-        OffsetBackingStore(tmp_path / "groups").start()
+        OffsetBackingStore(place / "groups").start()
 
 
 # --- writer, R31
@@ -501,6 +501,44 @@ def test_a_deletion_is_one_of_every_raw_key_of_an_identity(backing: OffsetBackin
     assert backing.get(keys) == dict.fromkeys(keys)
 
 
+def test_a_deleted_connector_takes_no_flush_and_resumes_at_its_offsets(location: Path) -> None:
+    with OffsetBackingStore(location) as task, ConnectLog.open(location) as operator:
+        management = OffsetManagement(operator)
+        flushed(task, "files", (A, {"p": 1}))
+        management.set_target_state("files", STOPPED)
+        management.delete("files")
+        assert management.target_states() == {}
+        writer = OffsetStorageWriter(task, "files")
+        writer.offset(A, {"p": 2})
+        assert writer.begin_flush()
+        with pytest.raises(ConnectorStopped, match="connector files was deleted; configure it again"):
+            writer.do_flush().result(10)
+        requests: list[Callable[[], object]] = [
+            lambda: management.delete("files"),
+            lambda: management.offsets("files"),
+            lambda: management.reset("files"),
+            lambda: management.alter("files", [{"partition": A, "offset": None}], creates=True),
+            lambda: management.set_target_state("files", RUNNING),
+        ]
+        for request in requests:
+            with pytest.raises(NoSuchConnector):
+                request()
+        assert management.put_config("files", {"connector.class": "x.FileStreamSource"})[0]
+        assert management.target_states() == {"files": RUNNING}
+        assert management.offsets("files")["offsets"] == [{"partition": A, "offset": {"p": 1}}]
+        assert OffsetCommitter(writer).commit()
+        assert OffsetStorageReader(task, "files").offset(A) == {"p": 2}
+
+
+def test_a_deletion_writes_the_tombstones_of_a_worker(backing: OffsetBackingStore) -> None:
+    management = OffsetManagement(backing.log)
+    management.put_config("files", {"connector.class": "x.FileStreamSource"}, STOPPED)
+    management.alter("files", [{"partition": A, "offset": {"p": 1}}])
+    management.delete("files")
+    values = {key.encode(): record.value for key, record in backing.log.records("files")}
+    assert values == {b"connector-files": None, b"target-state-files": None, offset_key("files", A): '{"p":1}'}
+
+
 def test_a_stop_of_another_process_counts_before_the_next_flush(location: Path) -> None:
     with OffsetBackingStore(location) as task, ConnectLog.open(location) as operator:
         flushed(task, "files", (A, {"p": 1}))
@@ -527,14 +565,14 @@ def test_a_client_reads_and_commits_offsets_of_its_cluster_only(backing: OffsetB
 
 
 def test_connectors_of_two_clusters_are_listed_together(
-    backing: OffsetBackingStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    backing: OffsetBackingStore, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flushed(backing, "files", (A, {"position": 1}))
-    ConnectLog.create(tmp_path / "other", "lab", 1)
-    with OffsetBackingStore(tmp_path / "other") as other:
+    ConnectLog.create(place / "other", "lab", 1)
+    with OffsetBackingStore(place / "other") as other:
         flushed(other, "files", (A, {"position": 2}), (B, {"position": 3}))
     capsys.readouterr()
-    both = ["connect", "list", "--store", str(tmp_path / "owned"), "--store", str(tmp_path / "other")]
+    both = ["connect", "list", "--store", str(place / "owned"), "--store", str(place / "other")]
     assert main([*both, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     listed = [(each["name"], each["offsets"], each["cluster"]) for each in document["connectors"]]
@@ -584,6 +622,8 @@ def test_commands_stop_alter_reset_and_resume(
         0,
         "The offsets for this connector have been altered successfully\n",
     )
+    right_settings = tmp_path / "right.json"
+    right_settings.write_text('{"connector.class": "FileStreamSource"}')
     wrong_settings = tmp_path / "settings.json"
     wrong_settings.write_text('{"connector.class": "FileStreamSource", "tasks.max": "x", "api.key": "in-clear"}')
     status, said = run("config", "--settings", str(wrong_settings))
@@ -595,6 +635,10 @@ def test_commands_stop_alter_reset_and_resume(
         assert len(OffsetManagement(log).offsets("files")["offsets"]) == 2
     assert run("reset") == (0, "The offsets for this connector have been reset successfully\n")
     assert run("pause")[0] == run("resume")[0] == 0
+    assert run("delete") == (0, f"connector files is deleted from {location}; its offsets stay\n")
+    assert run("delete") == (1, "offsets: error: Connector files not found\n")
+    assert run("describe")[1].startswith("offsets: error: Connector files not found: ")
+    assert run("config", "--settings", str(right_settings)) == (0, f"connector files is created in {location}\n")
     with ConnectLog.open(location) as log:
         assert OffsetManagement(log).target_states() == {"files": RUNNING}
         assert OffsetManagement(log).offsets("files") == {"offsets": []}

@@ -10,6 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offsets_pipeline.connect.connector_offsets import answering_offsets, source_answer
+from offsets_pipeline.fold.state.changes import ReplayedPartition
+from offsets_pipeline.fold.state.independent import specified_topic
+from offsets_pipeline.fold.state.merge_on_read import CONNECT
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_replay import compact_topic, replay_topic
@@ -188,3 +191,20 @@ def test_dictionary_encoded_keys_are_compacted_as_others() -> None:
     table = input_rows([ConnectRow(0, at, at, KEY_A, b'{"p":1}') for at in range(3)])
     encoded = table.set_column(2, "key", table["key"].cast(pa.binary()).dictionary_encode())
     assert compact_topic(encoded, KIND, {}) == compact_topic(table, KIND, {})
+
+
+def test_specified_topic_has_the_records_that_count_and_those_that_wait_for_a_marker() -> None:
+    rows = [
+        ConnectRow(0, 0, 1000, KEY_A, b'{"p":1}', None, None),
+        ConnectRow(0, 1, 2000, KEY_A, b'{"p":2}', 7, None),
+        ConnectRow(1, 4, 3000, KEY_B, b'{"p":3}', 8, None),
+        ConnectRow(1, 5, 4000, b"", b"", 8, COMMIT),
+    ]
+    partitions, tables = specified_topic([input_rows(rows[2:]), input_rows(rows[1::-1])], KIND)
+    waiting = [{"producer_id": 7, "key": KEY_A, "record_offset": 1}]
+    assert partitions == {0: ReplayedPartition(2, 2, pending=waiting), 1: ReplayedPartition(6, 2)}
+    found = [
+        (each["log_partition"], each["raw_key"].encode(), each["connector"], each["value"], each["record_offset"])
+        for each in tables[CONNECT.name].to_pylist()
+    ]
+    assert sorted(found) == [(0, KEY_A, "c", '{"p":1}', 0), (1, KEY_B, "c", '{"p":3}', 4)]

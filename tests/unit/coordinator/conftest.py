@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsets_pipeline.coordinator.owned_store import OwnedStore
+from tests.places import copied
 from tests.unit.coordinator.stores import opened
 
 if TYPE_CHECKING:
@@ -31,10 +31,9 @@ def _created(folder: Path) -> Path:
 
 
 @pytest.fixture
-def store(empty_owned_store: Path, tmp_path: Path) -> Path:
+def store(empty_owned_store: Path, place: Path) -> Path:
     """An empty owned store of three log partitions."""
-    shutil.copytree(empty_owned_store, tmp_path / "a store")
-    return tmp_path / "a store"
+    return copied(empty_owned_store, place / "a store")
 
 
 @pytest.fixture

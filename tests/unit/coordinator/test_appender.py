@@ -76,6 +76,21 @@ def test_requests_that_wait_share_an_append(coordinator: Coordinator, monkeypatc
     assert coordinator.gauges().commits == 51
 
 
+def test_a_condition_sees_the_commits_that_came_before(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator.commit_offsets("g", {("t", 1): 7})  # requests of a group that exists may share an append
+    gate = Gate(coordinator, monkeypatch)
+    coordinator.commit_offsets_async("first", {("t", 0): 1})
+    assert gate.reached.wait(10)
+    coordinator.commit_offsets_async("g", {("t", 0): 5})
+    done = coordinator.commit_offsets_if("g", {("t", at): 1 for at in range(3)}, lambda _, held: held is None)
+    gate.opened.set()
+    assert done.result(10) == {("t", 2)}
+    found = coordinator.fetch_offsets("g")
+    assert {partition: each.offset for (_, partition), each in found.items()} == {0: 5, 1: 7, 2: 1}
+
+
 def test_nothing_shows_before_it_is_in_the_log(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(coordinator, monkeypatch)
     done = coordinator.commit_offsets_async("g", {("t", 0): 1})

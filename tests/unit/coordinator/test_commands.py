@@ -23,8 +23,8 @@ def committed(store: Path) -> dict[tuple[str, str, int], tuple[int, int | None, 
     }
 
 
-def test_a_store_is_created_where_a_commit_finds_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = str(tmp_path / "new")
+def test_a_store_is_created_where_a_commit_finds_none(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = str(place / "new")
     commit = ["commit", "--store", store, "--group", "g", "t:0=1"]
     assert main(commit) == 1
     assert capsys.readouterr().err == (
@@ -36,26 +36,29 @@ def test_a_store_is_created_where_a_commit_finds_none(tmp_path: Path, capsys: py
         f"owned store {store} created for groups, with 3 log partitions",
         f"1 offsets of group g committed in {store}",
     ]
-    assert committed(tmp_path / "new") == {("g", "t", 0): (1, None, "", None)}
+    assert committed(place / "new") == {("g", "t", 0): (1, None, "", None)}
     for count, said in ((3, "an owned store of 3 log partitions already; use it as it is"), (4, "a store with other")):
         assert main(["create", "--store", store, "--offsets-partitions", str(count)]) == 1
         error = capsys.readouterr().err
         assert error.startswith(f"offsets: error: cannot create a store in {store}: it has {said}")
         assert error.endswith("name another folder\n")
         assert error.count("\n") == 1
-    assert committed(tmp_path / "new") == {("g", "t", 0): (1, None, "", None)}
+    assert committed(place / "new") == {("g", "t", 0): (1, None, "", None)}
 
 
-def test_a_store_is_created_for_connectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store, settings = str(tmp_path / "new"), tmp_path / "files.json"
+def test_a_store_is_created_for_connectors(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, settings = str(place / "new"), tmp_path / "files.json"
     settings.write_text('{"connector.class": "FileStreamSource"}', encoding="utf-8")
     assert main(["create", "--store", store, "--connect-cluster-id", "lab"]) == 0
     assert main(["connect", "config", "--store", store, "--connector", "files", "--settings", str(settings)]) == 0
+    few = ["--store", f"{store} too", "--offsets-partitions", "3"]
+    assert main(["create", *few, "--connect-cluster-id", "lab"]) == 0
     assert main(["create", "--store", store, "--connect-cluster-id", "lab"]) == 1
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         f"owned store {store} created for connectors of cluster lab, with 25 log partitions",
         f"connector files is created in {store}",
+        f"owned store {store} too created for connectors of cluster lab, with 3 log partitions",
     ]
     assert err == (
         f"offsets: error: cannot create a store in {store}: it has an owned store of 25 log partitions already; "

@@ -64,6 +64,11 @@ def test_a_commit_is_in_the_log_and_answers(coordinator: Coordinator, store: Pat
     assert committed(store) == {("g", "t", 0): 5, ("g", "u", 1): 0}
 
 
+def test_the_last_partition_that_a_record_can_name_takes_a_commit(coordinator: Coordinator, store: Path) -> None:
+    coordinator.commit_offsets("g", {at("t", 2**31 - 1): OffsetAndMetadata(5)})
+    assert committed(store) == {("g", "t", 2**31 - 1): 5}
+
+
 @pytest.mark.parametrize("version", range(5))
 def test_values_have_the_version_of_the_settings(store: Path, version: int) -> None:  # R7
     with opened(store, offset_commit_value_version=version) as coordinator:

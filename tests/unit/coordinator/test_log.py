@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import uuid
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -22,12 +23,14 @@ from offsets_pipeline.errors import (
     NotAStore,
     NotCoordinator,
     StoreMismatch,
+    StoreReplaced,
     WriteConflict,
 )
 from offsets_pipeline.store.delta import storage, table_folder
 from offsets_pipeline.store.delta.data_file import APPLICATION
+from offsets_pipeline.store.delta.protocol import commit_path
 from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS, TABLES
-from offsets_pipeline.store.delta.storage import LocalStorage, NoAnswer, ObjectStorage
+from offsets_pipeline.store.delta.storage import LocalStorage, NoAnswer, ObjectStorage, Winners
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import NOW_MS, append, log_of, opened
 from tests.waiting import wait_until
@@ -102,6 +105,7 @@ def commit_of(store: Path, version: int) -> list[str]:
     return (store / "log" / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
 
 
+@pytest.mark.on_s3
 def test_of_two_writers_of_one_version_one_is_refused(store: Path) -> None:
     first, second = log_at(store), log_at(store)
     written(first, 0, 1)
@@ -208,6 +212,7 @@ def test_delta_s_log_is_summed_up_from_time_to_time(store: Path) -> None:
         assert coordinator.fetch_offsets("g")[at()].offset == CHECKPOINT_COMMITS
 
 
+@pytest.mark.local_only("of a folder alone are there two storages")
 @pytest.mark.parametrize("kind", [LocalStorage, ObjectStorage])
 def test_storages_do_the_same(store: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[str], object]) -> None:
     monkeypatch.setattr(table_folder, "storage_of", kind)
@@ -217,7 +222,7 @@ def test_storages_do_the_same(store: Path, monkeypatch: pytest.MonkeyPatch, kind
     late = second.prepare(records(1), NOW_MS)
     with pytest.raises(WriteConflict):
         second.write(late, durable=True)
-    assert len(list((store / "log").glob("*.parquet"))) == 1
+    wait_until("the unused file is gone", lambda: len(list((store / "log").glob("*.parquet"))) == 1)
     assert sum(rows.num_rows for rows in second.catch_up()) == 2
     written(second, 1)
     assert sum(rows.num_rows for rows in first.catch_up()) == 1
@@ -225,32 +230,121 @@ def test_storages_do_the_same(store: Path, monkeypatch: pytest.MonkeyPatch, kind
     assert DeltaTable(store / "log").transaction_version(APPLICATION) == 1
 
 
-def test_winner_lets_writers_go_first_that_lost_twice(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    seconds = itertools.count(0.0, 0.05)  # each request takes that long
-    monkeypatch.setattr(storage, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=pauses.append))
-    winner, loser = ObjectStorage(f"{store}/log"), ObjectStorage(f"{store}/log")
-    signal = store / "log" / "_delta_log" / ".waiting"
+class Turns:
+    """A writer on an object store whose requests take 0.1 s, by a clock that only these and its waits move on."""
 
-    def wins(writer: ObjectStorage) -> int:
-        """The writer has a turn, and wins it; returns how often it has paused before."""
-        pauses.clear()
-        with writer.turn(lambda: None):
-            writer.create(f"_delta_log/{uuid.uuid4()}.json", b"", durable=True)
-        assert all(0 < each <= 2 for each in pauses)
-        return len(pauses)
+    def __init__(self, table: Path, monkeypatch: pytest.MonkeyPatch, winners: Winners) -> None:
+        self.storage, self.winners = ObjectStorage(str(table)), winners
+        self.now = self.tick = 0.0
+        monkeypatch.setattr(storage, "time", SimpleNamespace(monotonic=self.time, sleep=self.sleep))
 
-    def loses(writer: ObjectStorage) -> None:
-        with pytest.raises(WriteConflict), writer.turn(lambda: None):
+    def time(self) -> float:
+        self.now += self.tick
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+
+    def wins(self, *meanwhile: str) -> float:
+        """Has a turn, and wins it. In each look of its wait one of these has won. Returns the wait's seconds."""
+        begun, others = self.now, iter(meanwhile)
+
+        def look() -> None:
+            for each in itertools.islice(others, 1):
+                self.winners.note(each)
+
+        with self.storage.turn(look, self.winners):
+            waited = self.now - begun
+            self.tick = 0.1
+            self.storage.create(f"_delta_log/{uuid.uuid4()}.json", b"", durable=True)
+            self.tick = 0.0
+        self.winners.note("own")
+        return round(waited, 3)
+
+    def loses(self) -> None:
+        with pytest.raises(WriteConflict), self.storage.turn(lambda: None, self.winners):
             raise WriteConflict("another writer came first")
 
-    assert [wins(winner) for _ in range(3)] == [0, 0, 0]
-    loses(loser)
-    assert [wins(winner) for _ in range(2)] == [0, 0]  # it may win by chance the next time
-    loses(loser)
+
+def test_winner_waits_for_as_many_as_won_between_its_last_commits(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    winners = Winners("own")
+    writer = Turns(store / "log", monkeypatch, winners)
+    assert [writer.wins(), writer.wins()] == [0, 0]
+    for each in ("a", "b", "a"):
+        winners.note(each)
+    assert writer.wins() == 0  # the two won before this turn
+    assert writer.wins("a", "b") == 0.6  # looks after the time of a round; goes on when two have won
+    assert writer.wins("b", "b", "b") == 1.0  # five requests for each of the two: one is idle
+    assert writer.wins() == 0.5
+    assert writer.wins() == 0
+    for number in range(30):
+        winners.note(str(number))
+    writer.wins()
+    assert writer.wins() == 2.5
+
+
+def test_winner_lets_one_go_first_that_lost_twice(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loser = Turns(store / "log", monkeypatch, Winners("loser"))
+    winner = Turns(store / "log", monkeypatch, Winners("own"))
+    signal = store / "log" / "_delta_log" / ".waiting"
+    assert [winner.wins(), winner.wins()] == [0, 0]
+    loser.loses()
+    assert [winner.wins(), winner.wins()] == [0, 0]  # it may win by chance the next time
+    loser.loses()
     wait_until("a signal", signal.exists)
-    assert [wins(winner) for _ in range(4)] == [0, 1, 0, 0]  # it looked before the first turn
-    assert [wins(loser) for _ in range(3)] == [0, 1, 1]  # it knows that others write, and then reads its own signal
+    assert [winner.wins() for _ in range(4)] == [0, 0.5, 0, 0]  # it looked before the first turn
+
+
+def test_a_loser_reads_what_it_lost_to_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_folder, "storage_of", ObjectStorage)
+    winner, loser = log_at(store), log_at(store)
+    late = loser.prepare(records(1), NOW_MS)
+    written(winner, 0, 1)
+    reads: list[str] = []
+    read = ObjectStorage.read
+
+    def noted(self: ObjectStorage, name: str) -> bytes | None:
+        reads.append(name)
+        return read(self, name)
+
+    monkeypatch.setattr(ObjectStorage, "read", noted)
+    with pytest.raises(WriteConflict):
+        loser.write(late, durable=True)
+    assert sum(rows.num_rows for rows in loser.catch_up()) == 2
+    assert reads.count(commit_path(1)) == 1
+
+
+@pytest.mark.local_only("each kind of storage, in a folder")
+@pytest.mark.parametrize("kind", [LocalStorage, ObjectStorage])
+def test_many_commits_of_others_are_read_in_order(
+    store: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[str], object]
+) -> None:
+    monkeypatch.setattr(table_folder, "storage_of", kind)
+    writer, reader = log_at(store), log_at(store)
+    for _ in range(20):
+        written(writer, 1)
+    offsets = [rows["record_offset"].to_pylist() for rows in reader.catch_up()]
+    assert offsets == [[each] for each in range(20)]
+
+
+@pytest.mark.local_only("storage of objects, in a folder that is deleted")
+def test_a_table_that_is_replaced_while_it_is_read_is_noticed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_folder, "storage_of", ObjectStorage)
+    writer, reader = log_at(store), log_at(store)
+    written(writer, 1)
+    read = ObjectStorage.read
+
+    def read_of_another_table(self: ObjectStorage, name: str) -> bytes | None:
+        contents = read(self, name)
+        if name == commit_path(1):  # then the table is deleted
+            shutil.rmtree(store / "log", ignore_errors=True)
+        return contents
+
+    monkeypatch.setattr(ObjectStorage, "read", read_of_another_table)
+    with pytest.raises(StoreReplaced):
+        list(reader.catch_up())
+    assert reader.version == 0
 
 
 def test_written_commit_is_not_a_conflict_despite_an_error(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,30 +368,30 @@ def test_a_mirrored_store_has_another_coordinator(store: Path) -> None:  # R4
         Coordinator.open(store)
 
 
-def test_refused_store_names_the_reason(tmp_path: Path, store: Path) -> None:
+def test_refused_store_names_the_reason(place: Path, store: Path) -> None:
     with pytest.raises(NoSuchStore):
-        Coordinator.open(tmp_path / "nothing")
+        Coordinator.open(place / "nothing")
     with pytest.raises(NotAStore):
-        Coordinator.open(tmp_path)
+        Coordinator.open(place)
     with pytest.raises(NotAStore, match="a coordinator does not read Spark's catalog"):
         Coordinator.open("schema:ops")
     assert OwnedStore.open(store).properties.offsets_partitions == 3
     with pytest.raises(NoSuchStore):
-        OwnedLog(str(tmp_path), 3, "a test").open()
+        OwnedLog(str(place), 3, "a test").open()
 
 
-def test_a_store_is_created_once(store: Path, tmp_path: Path) -> None:
+def test_a_store_is_created_once(store: Path, place: Path) -> None:
     assert OwnedStore.create(store, 3) == OwnedStore.open(store)
     with pytest.raises(StoreMismatch, match="it has a store with other properties"):
         OwnedStore.create(store, 4)
     with pytest.raises(InvalidPartitionCount):
-        OwnedStore.create(tmp_path / "none", 0)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "photo.jpg").write_bytes(b"")
+        OwnedStore.create(place / "none", 0)
+    (place / "other").mkdir()
+    (place / "other" / "photo.jpg").write_bytes(b"")
     with pytest.raises(NotAStore, match="it is not empty; name a new"):
-        OwnedStore.create(tmp_path / "other", 3)
+        OwnedStore.create(place / "other", 3)
     with pytest.raises(NotAStore, match="it is a file; name a new or empty folder"):
-        OwnedStore.create(tmp_path / "other" / "photo.jpg", 3)
+        OwnedStore.create(place / "other" / "photo.jpg", 3)
 
 
 @pytest.mark.parametrize("left", ["log/_delta_log", "log", "."])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,13 +10,13 @@ from deltalake import DeltaTable
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import FOLDER
 from offsets_pipeline.errors import StoreReplaced
-from offsets_pipeline.store.delta import table_folder
-from offsets_pipeline.store.delta.storage import LocalStorage, ObjectStorage, Storage
+from tests.places import copied, remove_place
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import log_of, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.store.delta.data_file import DataFile
@@ -27,8 +25,8 @@ REPLACED = "was deleted, restored or created again while it was open: .* version
 
 
 def restore(backup: Path, store: Path) -> None:
-    shutil.rmtree(store)
-    shutil.copytree(backup, store)
+    remove_place(store)
+    copied(backup, store)
 
 
 def an_older_copy(backup: Path, store: Path) -> None:
@@ -49,7 +47,7 @@ def an_older_copy_that_grew_further(backup: Path, store: Path) -> None:
 
 
 def a_new_store(_: Path, store: Path) -> None:
-    shutil.rmtree(store)
+    remove_place(store)
     OwnedStore.create(store, 3)
 
 
@@ -61,7 +59,7 @@ def a_new_store_that_grew_as_far(_: Path, store: Path) -> None:
 
 
 def nothing(_: Path, store: Path) -> None:
-    shutil.rmtree(store)
+    remove_place(store)
 
 
 REPLACEMENTS = [
@@ -81,24 +79,14 @@ def files_of(store: Path) -> set[Path]:
     }
 
 
-def objects(folder: str) -> Storage:
-    """An object store in a local folder, which obstore wants to be there."""
-    return ObjectStorage(folder) if Path(folder).exists() else LocalStorage(folder)
-
-
+@pytest.mark.on_s3
 @pytest.mark.parametrize("replaced_by", REPLACEMENTS)
-@pytest.mark.parametrize("storage", [LocalStorage, objects])
 def test_nothing_is_acknowledged_or_answered_once_the_store_was_replaced(
-    store: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    storage: Callable[[str], Storage],
-    replaced_by: Callable[[Path, Path], None],
+    store: Path, tmp_path: Path, replaced_by: Callable[[Path, Path], None]
 ) -> None:
-    monkeypatch.setattr(table_folder, "storage_of", storage)
     with opened(store) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
-        shutil.copytree(store, tmp_path / "backup")
+        copied(store, tmp_path / "backup")
         coordinator.commit_offsets("g", {("t", 0): 2})
         coordinator.commit_offsets("g", {("t", 0): 3})
         replaced_by(tmp_path / "backup", store)
@@ -125,12 +113,13 @@ def test_nothing_is_acknowledged_or_answered_once_the_store_was_replaced(
     assert sum(map(len, log_of(store).values())) == sum(map(len, rows.values())) + 1
 
 
+@pytest.mark.local_only("on an object store the check comes beside the data file (ADR 41)")
 def test_an_append_that_was_validated_before_the_store_was_replaced_is_refused(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(store) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
-        shutil.copytree(store, tmp_path / "backup")
+        copied(store, tmp_path / "backup")
         for offset in (2, 3):
             coordinator.commit_offsets("g", {("t", 0): offset})
         write_file = coordinator._core.log._table.write_file
@@ -149,7 +138,7 @@ def test_an_append_that_was_validated_before_the_store_was_replaced_is_refused(
 def test_a_copy_of_the_same_log_is_the_same_store(store: Path, tmp_path: Path) -> None:
     with opened(store) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
-        shutil.copytree(store, tmp_path / "copy")
+        copied(store, tmp_path / "copy")
         restore(tmp_path / "copy", store)
         coordinator.commit_offsets("g", {("t", 0): 2})
         assert coordinator.fetch_offsets("g")[at()].offset == 2

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
-from offsets_pipeline.common.config.sections import CoordinatorSettings
+from offsets_pipeline.common.config.sections import CoordinatorSettings, FoldSettings
 from offsets_pipeline.coordinator import expiry_runs as retention
 from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
 from offsets_pipeline.coordinator.owned_log import OwnedLog
 from offsets_pipeline.coordinator.registry import FOLDER
 from offsets_pipeline.errors import UnsafeStorage
+from offsets_pipeline.fold.stream import folding
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
+from offsets_pipeline.store.store import Store
+from tests.places import copied, remove_place
 from tests.unit.coordinator.stores import NOW_MS, log_of, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 DEADLINE_SECONDS = 60
 INTERVAL_MS = 20  # of the test's clock, and of the looks at it
@@ -64,6 +71,24 @@ def running(store: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch) -> 
     yield running
     running.expiry.close()
     assert not list((store / FOLDER).iterdir())  # the coordinator is closed
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic_kind", "is_on", "expires"),
+    [
+        (OWNED, TopicKind.CONSUMER_OFFSETS, True, True),
+        (OWNED, TopicKind.CONSUMER_OFFSETS, False, False),
+        (OWNED, TopicKind.CONNECT_OFFSETS, True, False),
+        (MIRRORED, TopicKind.CONSUMER_OFFSETS, True, False),
+    ],
+)
+def test_only_streams_of_owned_groups_expire_offsets(
+    tmp_path: Path, clock: FixedClock, kind: str, topic_kind: TopicKind, is_on: bool, expires: bool
+) -> None:  # R4
+    store = Store(cast("SparkSession", None), str(tmp_path), StoreProperties(kind, 1, topic_kind=topic_kind))
+    settings = Settings(fold=FoldSettings(expire_in_stream=is_on))
+    expiry = folding._expiry(store, settings, clock, None)
+    assert (expiry is not None) == expires
 
 
 def records_of(store: Path) -> int:
@@ -115,10 +140,11 @@ def test_store_out_of_reach_is_warned_of_and_the_next_run_tries_again(
     store: Path, clock: FixedClock, running: Running
 ) -> None:
     clock.advance_ms(HOUR_MS)
-    away = store.rename(store.with_name("away"))
+    away = copied(store, store.with_name("away"))
+    remove_place(store)
     running.expiry.start()
     running.wait(runs=0, warnings=1)
-    away.rename(store)
+    copied(away, store)
     clock.advance_ms(INTERVAL_MS)
     running.wait(runs=1, warnings=1)
     (said,) = running.warnings

@@ -192,6 +192,7 @@ def test_unsupported_reader_features_are_refused_by_name(store: Path, feature: s
     assert DeltaTable(store / "log").version() == 2
 
 
+@pytest.mark.local_only("the vector is written by hand beside a file of a folder")
 def test_rows_that_spark_deletes_by_deletion_vectors_are_never_served(store: Path) -> None:
     with opened(store) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1, ("t", 1): 2})

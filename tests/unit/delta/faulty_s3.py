@@ -1,22 +1,28 @@
-"""An S3-compatible server that delays, loses, doubles or refuses requests, as a test says."""
+"""An S3-compatible server that delays, loses, doubles or refuses requests, or kills their processes, as a test says."""
 
 from __future__ import annotations
 
 import io
+import os
+import random
+import signal
 import socket
 import threading
-from contextlib import contextmanager
+from collections import Counter
+from contextlib import contextmanager, suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
-from pyarrow import fs
 from werkzeug.serving import make_server
 from werkzeug.test import run_wsgi_app
 
+from benchmarks.s3 import client_variables, create_bucket
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     Environ = dict[str, Any]
 
@@ -34,10 +40,51 @@ class Fault(Enum):
     ERROR_500 = "it is done, and answered with the status 500"
     ERROR_503 = "it is not done, and answered with the status 503"
     REFUSED = "it is not done, and answered with the status 403"
+    KILLED = "the process that sent it is killed with SIGKILL, then it is done"
+    EXPIRED = "it is not done, since its session token has expired"
+    OTHER_REGION = "it is not done, since it is signed for another region, and the answer names the region"
+    REDIRECTED = "it is not done, since the bucket is in another region, and the answer does not name it"
+    UNCONDITIONAL = "it is done, whatever its condition"
+
+
+#: What a request to a network or a server out of order may meet.
+FAULTS = (Fault.SLOW, Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.DOUBLED, Fault.ERROR_500, Fault.ERROR_503)
+#: Programs that send requests, by the end of one of their first three words; all others are "program".
+_SENDERS = {b"pyspark.daemon": "Spark task", b"java": "JVM", b"writer.py": "coordinator"}
+
+
+class Hit(NamedTuple):
+    """A fault that happened to a request, for instance (KILLED, "PUT file", "Spark task")."""
+
+    fault: Fault
+    operation: str
+    sender: str
+
+
+class _QuietHandler(MotoRequestHandler):
+    def log_request(self, *_: object) -> None:
+        """Log nothing: a test sends thousands of requests."""
+
+
+#: Answers to requests that are not done.
+_REFUSALS = {
+    Fault.ERROR_503: ("503 Slow Down", b""),
+    Fault.REFUSED: ("403 Forbidden", b""),
+    Fault.EXPIRED: ("400 Bad Request", b"<Error><Code>ExpiredToken</Code><Message>It is late.</Message></Error>"),
+    Fault.OTHER_REGION: (
+        "400 Bad Request",
+        b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-3</Region></Error>",
+    ),
+    Fault.REDIRECTED: ("301 Moved Permanently", b"<Error><Code>PermanentRedirect</Code></Error>"),
+}
 
 
 class FaultyS3:
-    """A server with one bucket. ``fault`` chooses what happens to a request, by its method and path."""
+    """A server with one bucket. ``fault`` chooses what happens to a request, by its method and path.
+
+    ``hits`` counts the faults that happened. The fault KILLED happens only to requests of processes outside ``spared``;
+    ``victim_of`` may name another process to kill than the one that sent the request, or none.
+    """
 
     def __init__(self) -> None:
         self.fault: Callable[[str, str], Fault | None] = lambda *_: None
@@ -45,32 +92,26 @@ class FaultyS3:
         self.released = threading.Event()
         #: the longest wait of such a request
         self.slow_seconds = 60.0
-        self.faults = 0
+        self.hits: Counter[Hit] = Counter()  # of FAULTS and KILLED
+        self.spared = {os.getpid()}
+        self.victim_of: Callable[[int], int | None] = lambda process: process
         self.commits: list[str] = []  # the answers to commits, in order
         self._app = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
         self._quiet = threading.Condition()
         self._running = 0
-        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=MotoRequestHandler)
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_QuietHandler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @contextmanager
-    def serving(self, bucket: str) -> Iterator[str]:
+    def serving(self, bucket: str, timeout_ms: int = CLIENT_TIMEOUT_MS) -> Iterator[str]:
         """Serve, and set the environment of clients; gives the URI of a new bucket."""
         self._thread.start()
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in {
-                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._server.port}",
-                "AWS_ALLOW_HTTP": "true",
-                "AWS_TIMEOUT": f"{CLIENT_TIMEOUT_MS}ms",
-                "AWS_ACCESS_KEY_ID": "test",
-                "AWS_SECRET_ACCESS_KEY": "test",
-                "AWS_REGION": "us-east-1",
-                "AWS_EC2_METADATA_DISABLED": "true",
-            }.items():
+            variables = client_variables(f"http://127.0.0.1:{self._server.port}")
+            for name, value in (variables | {"AWS_TIMEOUT": f"{timeout_ms}ms"}).items():
                 patch.setenv(name, value)
-            fs.FileSystem.from_uri(f"s3://{bucket}?allow_bucket_creation=true")[0].create_dir(bucket)
-            yield f"s3://{bucket}"
+            yield create_bucket(bucket)
         self.settle()
         self._server.shutdown()
         self._thread.join()
@@ -99,10 +140,13 @@ class FaultyS3:
         has_body = length or environ.get("wsgi.input_terminated")
         contents = environ["wsgi.input"].read(*([int(length)] if length else [])) if has_body else b""
         fault = self.fault(environ["REQUEST_METHOD"], environ["PATH_INFO"])
-        if fault is not None:
-            self.faults += 1
-        if fault in {Fault.ERROR_503, Fault.REFUSED}:
-            return "503 Slow Down" if fault is Fault.ERROR_503 else "403 Forbidden", [("Content-Length", "0")], b""
+        if fault is Fault.UNCONDITIONAL:
+            environ.pop("HTTP_IF_NONE_MATCH", None)
+        if fault in {*FAULTS, Fault.KILLED} and not self._hits(fault, environ):
+            fault = None
+        if fault in _REFUSALS:
+            status, body = _REFUSALS[fault]
+            return status, [("Content-Length", str(len(body)))], b"" if environ["REQUEST_METHOD"] == "HEAD" else body
         if fault is Fault.SLOW:
             self.released.wait(self.slow_seconds)
         answer = "500 Internal Server Error", [("Content-Length", "0")], b""
@@ -113,6 +157,19 @@ class FaultyS3:
         if fault in {Fault.LOST_REQUEST, Fault.LOST_ANSWER}:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return ("500 Internal Server Error", [("Content-Length", "0")], b"") if fault is Fault.ERROR_500 else answer
+
+    def _hits(self, fault: Fault, environ: Environ) -> bool:
+        """Count a fault, after a kill; returns False if the process is spared or has ended."""
+        process = _process_of(int(environ["REMOTE_PORT"]), self._server.port)
+        hit = Hit(fault, operation_of(environ["REQUEST_METHOD"], environ["PATH_INFO"]), program_of(process))
+        if fault is Fault.KILLED:
+            if process is None or process in self.spared or (victim := self.victim_of(process)) is None:
+                return False
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(victim, signal.SIGKILL)
+        with self._lock:
+            self.hits[hit] += 1
+        return True
 
     def _done(self, environ: Environ, contents: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
         with self._lock:  # a real store evaluates a condition and writes the object at once
@@ -125,4 +182,62 @@ class FaultyS3:
 
 def is_commit(method: str, path: str) -> bool:
     """Whether a request creates the commit file of a version."""
-    return method == "PUT" and "/_delta_log/" in path and path.endswith(".json")
+    return operation_of(method, path) == "PUT commit"
+
+
+def operation_of(method: str, path: str) -> str:
+    """Return the kind of a request, for instance "PUT commit" or "GET bucket" (a list of files)."""
+    if "/" not in path.strip("/"):
+        return f"{method} bucket"
+    if "/_delta_log/" not in path:
+        return f"{method} file"
+    return f"{method} {'commit' if path.endswith('.json') else 'Delta log'}"
+
+
+class BadNetwork:
+    """Chooses faults at random for a share of the requests of each operation; ``others`` is that of those not named.
+
+    With the same seed the n-th request of an operation has the same fault.
+    """
+
+    def __init__(self, seed: int, faults: Sequence[Fault], shares: Mapping[str, float], others: float) -> None:
+        self._seed = seed
+        self._faults = faults
+        self._shares = shares
+        self._others = others
+        self._chances: dict[str, random.Random] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, method: str, path: str) -> Fault | None:
+        operation = operation_of(method, path)
+        with self._lock:
+            if operation not in self._chances:
+                self._chances[operation] = random.Random(f"{self._seed} {operation}")
+            chance = self._chances[operation]
+            is_hit = chance.random() < self._shares.get(operation, self._others)
+            return chance.choice(self._faults) if is_hit else None
+
+
+def _process_of(port: int, server_port: int) -> int | None:
+    """Return the process whose connection to the server has this local port; None if it has ended."""
+    ends = [f"{each:04X}" for each in (port, server_port)]
+    sockets = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, local, remote, *_, inode = line.split()[:10]
+            if [local.rpartition(":")[2], remote.rpartition(":")[2]] == ends:
+                sockets.add(f"socket:[{inode}]")
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # it ended meanwhile
+            if str(descriptor.readlink()) in sockets:
+                return int(descriptor.parts[2])
+    return None
+
+
+def program_of(process: int | None) -> str:
+    """Return which program a process is: a name of `_SENDERS`, or "program"."""
+    command = b""
+    with suppress(OSError):  # it was killed
+        command = Path(f"/proc/{process}/cmdline").read_bytes()
+    words = command.split(b"\0")[:3]  # later ones may be files of tests
+    return next((name for end, name in _SENDERS.items() if any(word.endswith(end) for word in words)), "program")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.store.delta.filesystems import arrow_path, open_path
+from offsets_pipeline.store.delta.filesystems import arrow_folder, arrow_path, open_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +24,21 @@ if TYPE_CHECKING:
 )
 def test_arrow_path(scheme: str | None, authority: str | None, path: str, expected: str) -> None:
     assert arrow_path(scheme, authority, path) == expected
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("/data/a store", "/data/a store"),
+        ("data", "data"),
+        ("file:/data/a%20store/", "/data/a store"),
+        ("file:///data/s", "/data/s"),
+        ("s3a://bucket/a store/", "s3://bucket/a%20store"),
+        ("/data/a:/b%20c", "/data/a:/b%20c"),
+    ],
+)
+def test_folder_that_spark_names(location: str, expected: str) -> None:
+    assert arrow_folder(location) == expected
 
 
 def test_path_is_opened_by_itself_and_as_a_uri(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -31,17 +32,17 @@ def topics(*numbers: int) -> pa.Table:
     return pa.table({"topic_id": names, "topic": names})
 
 
-def test_files_are_found_in_a_folder_with_a_space_in_its_name(tmp_path: Path) -> None:
-    folder = tmp_path / "a table"
+def test_files_are_found_in_a_folder_with_a_space_in_its_name(place: Path) -> None:
+    folder = place / "a table"
     for number in (1, 2):
         write_deltalake(folder, topics(number), mode="append")
     assert sorted(TableFolder(str(folder), TOPICS).snapshot().rows()["topic"].to_pylist()) == ["1", "2"]
 
 
 def test_rows_with_some_values_come_from_files_and_row_groups_that_may_have_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = TableFolder(str(tmp_path / TOPICS.name), TOPICS)
+    folder = TableFolder(str(place / TOPICS.name), TOPICS)
     folder.create()
     monkeypatch.setattr(data_file, "_ROW_GROUP_ROWS", 2)
     files = [folder.write_file(topics(*numbers)) for numbers in ((1, 2, 3, 4), (5, 6), (8, 9))]
@@ -65,10 +66,12 @@ def test_rows_with_some_values_come_from_files_and_row_groups_that_may_have_them
     assert snapshot.rows(["topic"], {"topic_id": ["1", "2"], "topic": ["2", "3"]})["topic"].to_pylist() == ["2"]
     assert [file.may_hold({"topic_id": ["7"]}) for file in files] == [False, False, False]
     assert [file.may_hold({"topic_id": ["4", "8"]}) for file in files] == [True, False, True]
+    for unbounded in (replace(files[0], highest={}), replace(files[0], lowest={})):  # a writer may know neither
+        assert [unbounded.may_hold({"topic_id": wanted}) for wanted in (["7"], [])] == [True, False]
 
 
-def test_bounds_of_times_are_those_of_the_commit_file(tmp_path: Path) -> None:
-    folder = TableFolder(str(tmp_path / LOG_PARTITIONS.name), LOG_PARTITIONS)
+def test_bounds_of_times_are_those_of_the_commit_file(place: Path) -> None:
+    folder = TableFolder(str(place / LOG_PARTITIONS.name), LOG_PARTITIONS)
     folder.create()
     numbers = dict.fromkeys(("log_partition", "log_incarnation", "start_offset", "end_offset"), 1)
     rows = [
@@ -82,8 +85,8 @@ def test_bounds_of_times_are_those_of_the_commit_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [Snapshot.rows, Snapshot.files])
-def test_deleted_rows_are_never_read_from_the_files(tmp_path: Path, read: Callable[[Snapshot], object]) -> None:
-    folder = tmp_path / TOPICS.name
+def test_deleted_rows_are_never_read_from_the_files(place: Path, read: Callable[[Snapshot], object]) -> None:
+    folder = place / TOPICS.name
     write_deltalake(folder, topics(1, 2))
     commit = folder / "_delta_log" / f"{0:020d}.json"
     actions = [json.loads(line) for line in commit.read_text().splitlines()]
@@ -101,10 +104,8 @@ def test_deleted_rows_are_never_read_from_the_files(tmp_path: Path, read: Callab
     assert issubclass(UnsupportedTable, UNREADABLE)  # so folds let Spark read the table
 
 
-def test_a_commit_that_a_list_of_files_misses_is_looked_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = TableFolder(str(tmp_path / "topics"), TOPICS)
+def test_a_commit_that_a_list_of_files_misses_is_looked_for_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = TableFolder(str(place / "topics"), TOPICS)
     folder.create()
     attempts: list[str] = []
 

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
+from unittest import mock
 
 import pytest
 
+from offsets_pipeline.cli import main
+from offsets_pipeline.common.config import load_settings
 from offsets_pipeline.errors import ConfigError
+from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.reader import UNREADABLE, open_table
-from offsets_pipeline.store.delta.s3_access import hadoop_options, is_s3, object_store_options
+from offsets_pipeline.store.delta.s3_access import (
+    hadoop_keys,
+    hadoop_options,
+    is_s3,
+    object_store_options,
+    task_environment,
+    use_settings,
+)
 from offsets_pipeline.store.delta.storage import storage_of
 
 if TYPE_CHECKING:
@@ -134,6 +147,36 @@ def test_arrow_deltalake_and_obstore_sign_alike(
     assert set(seen) == {signature}
 
 
+def test_a_machine_without_the_profile_signs_as_the_driver(
+    requests: tuple[str, list[Signature]], profiles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_profiles(profiles)
+    endpoint, seen = requests
+    for name, value in {"AWS_ENDPOINT_URL": endpoint, "AWS_PROFILE": "dev"}.items():
+        monkeypatch.setenv(name, value)
+    of_tasks, of_jvm = task_environment(), hadoop_options() | hadoop_keys()
+    for each in ("credentials", "config"):
+        (profiles / each).unlink()
+    environment = {"PYTHONPATH": ":".join(sys.path), **of_tasks}
+    subprocess.run([sys.executable, "-c", OPEN_BY_ARROW], env=environment, capture_output=True, check=False)
+    assert set(seen) == {Signature("developer", "eu-west-3", "token")}
+    names = ("access.key", "secret.key", "session.token", "endpoint.region")
+    assert [of_jvm[f"fs.s3a.{name}"] for name in names] == ["developer", "secret", "token", "eu-west-3"]
+
+
+def test_arrow_gets_the_region_with_the_uri_else_it_asks_amazon_for_it(
+    profiles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    arrow = SimpleNamespace(FileSystem=SimpleNamespace(from_uri=opened.append))
+    monkeypatch.setattr("offsets_pipeline.store.delta.filesystems.fs", arrow)
+    open_path("s3://bucket/file")
+    use_profiles(profiles)
+    monkeypatch.setenv("AWS_PROFILE", "dev")
+    open_path("s3://bucket/file")
+    assert [uri.rpartition("=")[2] for uri in opened] == ["us-east-1", "eu-west-3"]
+
+
 def test_a_profile_without_keys_is_one_line_that_says_how_to_get_some(
     profiles: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +197,70 @@ def test_broken_profiles_are_one_line_with_their_file(profiles: Path) -> None:
         ConfigError, match=rf"^cannot read the profiles in {profiles}/credentials: [^\n]*; mend the file$"
     ):
         object_store_options()
+
+
+SETTINGS = """
+[s3]
+endpoint_url = "http://minio:9000"
+region = "eu-west-3"
+virtual_hosted_style_request = true
+profile = "dev"
+role_arn = "arn:aws:iam::1:role/reader"
+role_session_name = "offsets"
+web_identity_token_file = "/run/secrets/token"
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "differences"),
+    [
+        ({}, {}),
+        (
+            {"AWS_ENDPOINT_URL": "http://other:9000", "AWS_PROFILE": ""},
+            {"AWS_ENDPOINT_URL": "http://other:9000"},
+        ),
+        ({"AWS_DEFAULT_REGION": "eu-north-1"}, {"AWS_DEFAULT_REGION": "eu-north-1", "AWS_REGION": None}),
+    ],
+    ids=["no variables", "a variable has precedence", "a variable of another name has precedence"],
+)
+def test_settings_of_the_file_are_variables(
+    tmp_path: Path, before: Mapping[str, str], differences: Mapping[str, str | None]
+) -> None:
+    file = tmp_path / "offsets.toml"
+    file.write_text(SETTINGS, encoding="utf-8")
+    expected: dict[str, str | None] = {
+        "AWS_ENDPOINT_URL": "http://minio:9000",
+        "AWS_REGION": "eu-west-3",
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true",
+        "AWS_PROFILE": "dev",
+        "AWS_ROLE_ARN": "arn:aws:iam::1:role/reader",
+        "AWS_ROLE_SESSION_NAME": "offsets",
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "/run/secrets/token",
+        **differences,
+    }
+    with mock.patch.dict(os.environ, before, clear=True):
+        use_settings(load_settings(file).s3)
+        assert dict(os.environ) == {name: value for name, value in expected.items() if value is not None}
+
+
+def test_a_role_without_a_web_identity_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "offsets.toml"
+    file.write_text('[s3]\nrole_arn = "arn:aws:iam::1:role/reader"\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"\[s3\] role_arn and web_identity_token_file: give both or none; .*env"):
+        load_settings(file)
+
+
+def test_a_command_takes_endpoint_region_and_profile_from_the_settings_file(
+    requests: tuple[str, list[Signature]], profiles: Path
+) -> None:
+    use_profiles(profiles)
+    endpoint, seen = requests
+    file = profiles / "offsets.toml"
+    file.write_text(f'[s3]\nendpoint_url = "{endpoint}"\nregion = "eu-north-1"\nprofile = "dev"\n', encoding="utf-8")
+    with mock.patch.dict(os.environ):
+        os.environ.pop("AWS_ENDPOINT_URL", None)
+        assert main(["describe", "--store", "s3a://bucket/store", "--all-groups", "--config", str(file)]) == 1
+    assert Signature("developer", "eu-north-1", "token") in seen
 
 
 def test_spark_reaches_a_store_of_your_own_by_path_and_amazons_by_its_region(monkeypatch: pytest.MonkeyPatch) -> None:

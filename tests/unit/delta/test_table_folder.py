@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import pickle
 import random
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,12 +31,16 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.store.delta import put_if_absent, table_folder
 from offsets_pipeline.store.delta.damage import damage_of
 from offsets_pipeline.store.delta.filesystems import children
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, OFFSET_FACTS
 from offsets_pipeline.store.delta.snapshot import Commit, Snapshot
 from offsets_pipeline.store.delta.storage import LocalStorage, NoAnswer, ObjectStorage, RenamingStorage, storage_of
+from offsets_pipeline.store.delta.store_folder import create_tables
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.delta.upkeep import compact, vacuum
+from tests.places import place_of, remove_place
 from tests.unit.coordinator.stores import SECOND_ROW
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,8 +65,8 @@ def rows(*numbers: int) -> pa.Table:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> TableFolder:
-    folder = TableFolder(str(tmp_path / LOG_PARTITIONS.name), LOG_PARTITIONS)
+def folder(place: Path) -> TableFolder:
+    folder = TableFolder(str(place / LOG_PARTITIONS.name), LOG_PARTITIONS)
     assert folder.create()
     return folder
 
@@ -83,11 +86,11 @@ def numbers(folder: TableFolder) -> list[int]:
 
 
 def data_files(folder: TableFolder) -> set[str]:
-    return {path.name for path in Path(folder.folder).rglob("*.parquet") if "_delta_log" not in path.parts}
+    return {path.name for path in place_of(folder.folder).rglob("*.parquet") if "_delta_log" not in path.parts}
 
 
 def commit_file(folder: TableFolder, version: int) -> Path:
-    return Path(folder.folder) / "_delta_log" / f"{version:020d}.json"
+    return place_of(folder.folder) / "_delta_log" / f"{version:020d}.json"
 
 
 def commit_by_hand(folder: TableFolder, *actions: dict[str, Any]) -> None:
@@ -157,8 +160,8 @@ def test_one_snapshot_is_made_of_all_commits_since_another_began(
     assert numbers(folder) == [0, 1, 2, 3, 4, 5]
 
 
-def test_files_in_partitions_are_written_and_replaced(tmp_path: Path) -> None:
-    folder = TableFolder(str(tmp_path / "offset_facts"), OFFSET_FACTS)
+def test_files_in_partitions_are_written_and_replaced(place: Path) -> None:
+    folder = TableFolder(str(place / "offset_facts"), OFFSET_FACTS)
     folder.create()
     schema = pa.schema([field for field in OFFSET_FACTS.arrow_schema() if field.name != "incarnation"])
     nothing = {name: [None] for name in schema.names}
@@ -224,7 +227,7 @@ def test_unsupported_table_is_not_written_to(folder: TableFolder, when: str) -> 
         UnsupportedTable, match="requires the writer feature 'rowTracking', which this program does not"
     ):
         append(folder, 1, seen=seen)
-    assert data_files(folder) == set()
+    wait_until("the unused file is gone", lambda: data_files(folder) == set())  # a commit on S3 does not wait
     assert not commit_file(folder, 2).exists()
 
 
@@ -287,19 +290,31 @@ def test_rows_of_an_append_only_table_stay(folder: TableFolder) -> None:
     assert numbers(folder) == [1]
 
 
-def test_table_that_was_created_again_is_not_written_to(folder: TableFolder, tmp_path: Path) -> None:
+def test_table_that_was_created_again_is_not_written_to(folder: TableFolder) -> None:
     append(folder, 1)
     seen = folder.snapshot()
-    Path(folder.folder).rename(tmp_path / "old")
+    remove_place(place_of(folder.folder))
     assert again(folder).create()
     append(again(folder), 5)
     with pytest.raises(StoreReplaced, match="created again"):
         append(folder, 2, seen=seen)
     assert numbers(folder) == [5]
     assert folder.snapshot().rows()["log_partition"].to_pylist() == [5]
-    shutil.rmtree(folder.folder)
+    remove_place(place_of(folder.folder))
     with pytest.raises(StoreReplaced, match="was deleted, restored or created again"):
         folder.commit(seen=seen)
+
+
+def test_a_table_whose_last_commit_is_another_now_is_not_written_to(folder: TableFolder) -> None:
+    append(folder, 1)
+    seen = folder.snapshot()
+    of_seen, text = seen.known, commit_file(folder, 1).read_text()
+    assert list(folder.commits_after(of_seen)) == []
+    commit_file(folder, 1).write_text(f'{text.rstrip()}\n{{"txn": {{"appId": "another", "version": 1}}}}\n')
+    with pytest.raises(StoreReplaced, match="it differs from version 1, which was read"):
+        list(folder.commits_after(of_seen))
+    commit_file(folder, 1).write_text(text)
+    assert list(folder.commits_after(of_seen)) == []
 
 
 def test_old_commits_that_were_removed_are_a_conflict_and_no_damage(folder: TableFolder) -> None:
@@ -317,12 +332,12 @@ def test_old_commits_that_were_removed_are_a_conflict_and_no_damage(folder: Tabl
     assert numbers(folder) == [0, 1, 2, 8]
 
 
-def test_checkpoints_are_made_and_old_commits_go(tmp_path: Path) -> None:
-    folder = TableFolder(str(tmp_path / LOG_PARTITIONS.name), LOG_PARTITIONS)
+def test_checkpoints_are_made_and_old_commits_go(place: Path) -> None:
+    folder = TableFolder(str(place / LOG_PARTITIONS.name), LOG_PARTITIONS)
     folder.create({"delta.checkpointInterval": "3", "delta.logRetentionDuration": "interval 0 seconds"})
     for number in range(7):
         append(folder, number, advance={APP: number})
-    checkpoints = list((Path(folder.folder) / "_delta_log").glob("*.checkpoint.parquet"))
+    checkpoints = list((place_of(folder.folder) / "_delta_log").glob("*.checkpoint.parquet"))
     assert checkpoints
     assert not commit_file(folder, 0).exists()
     found = again(folder).snapshot()
@@ -336,9 +351,18 @@ def test_a_table_with_a_checkpoint_and_no_commit_is_whole_and_one_without_both_i
         commit_file(folder, version).unlink()
     assert damage_of(folder.folder) is None
     assert numbers(again(folder)) == [1]
-    shutil.rmtree(f"{folder.folder}/_delta_log")
-    Path(folder.folder, "_delta_log").mkdir()
+    remove_place(place_of(folder.folder, "_delta_log"))
+    place_of(folder.folder, "_delta_log").mkdir()
     assert "has no commit; all rows are lost" in str(damage_of(folder.folder))
+
+
+def test_the_newest_of_two_corrupt_checkpoints_is_named(folder: TableFolder) -> None:
+    for number in (1, 2):
+        append(folder, number)
+        DeltaTable(folder.folder).create_checkpoint()
+    for version in (1, 2):
+        place_of(folder.folder, "_delta_log", f"{version:020}.checkpoint.parquet").write_bytes(b"none")
+    assert f"the checkpoint file _delta_log/{2:020}.checkpoint.parquet (version 2)" in str(damage_of(folder.folder))
 
 
 # --- races
@@ -396,6 +420,7 @@ def test_racing_swaps_succeed_one_at_a_time(folder: TableFolder) -> None:
 # --- storage that fails
 
 
+@pytest.mark.local_only("the disk of a folder is full")
 def test_a_full_disk_leaves_no_file_and_the_next_commit_goes_well(
     folder: TableFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,6 +440,15 @@ def test_a_full_disk_leaves_no_file_and_the_next_commit_goes_well(
     assert sorted(os.listdir(folder.folder)) == ["_delta_log"]  # noqa: PTH208
     assert os.listdir(f"{folder.folder}/_delta_log") == [f"{0:020d}.json"]  # noqa: PTH208
     assert append(folder, 2) == 1
+
+
+@pytest.mark.local_only("all machines see the files of an object store")
+def test_a_file_that_a_task_wrote_to_another_machines_disk_is_not_committed(folder: TableFolder) -> None:
+    file = folder.write_file(rows(1))
+    Path(folder.folder, file.name).unlink()
+    with pytest.raises(StorageFailed, match=r"^cannot write to .*: .*No such file .*; nothing was committed; "):
+        folder.commit([file], seen=folder.snapshot())
+    assert again(folder).snapshot().version == 0
 
 
 @pytest.fixture
@@ -517,7 +551,7 @@ def test_a_commit_to_a_table_that_is_replaced_meanwhile_is_not_put_again(
 
     def replaces(_: str, __: bytes, *, durable: bool) -> bool:
         monkeypatch.setattr(folder.storage, "create", create)
-        shutil.rmtree(folder.folder)
+        remove_place(place_of(folder.folder))
         again(folder).create()
         raise LOST
 
@@ -529,6 +563,7 @@ def test_a_commit_to_a_table_that_is_replaced_meanwhile_is_not_put_again(
     assert not commit_file(folder, 2).exists()
 
 
+@pytest.mark.local_only("of a link and a rename")
 @pytest.mark.parametrize("kind", [LocalStorage, RenamingStorage])
 @pytest.mark.parametrize("fails", [("name",), ("name", "remove")])
 @pytest.mark.parametrize("is_done", [True, False])
@@ -587,8 +622,8 @@ class FailingSystem:
 
 
 @pytest.fixture
-def damaged(tmp_path: Path) -> TableFolder:
-    folder = TableFolder(str(tmp_path / "store" / LOG_PARTITIONS.name), LOG_PARTITIONS)
+def damaged(place: Path) -> TableFolder:
+    folder = TableFolder(str(place / "store" / LOG_PARTITIONS.name), LOG_PARTITIONS)
     folder.create()
     for number in range(3):
         append(folder, number)
@@ -601,13 +636,13 @@ def _cut(path: Path) -> None:
 
 def _corrupt_checkpoint(folder: TableFolder) -> None:
     DeltaTable(folder.folder).create_checkpoint()
-    (path,) = (Path(folder.folder) / "_delta_log").glob("*.checkpoint.parquet")
+    (path,) = (place_of(folder.folder) / "_delta_log").glob("*.checkpoint.parquet")
     path.write_bytes(b"PAR1 is not all")
     commit_file(folder, 0).unlink()
 
 
 def _first_data_file(folder: TableFolder) -> Path:
-    return Path(folder.folder) / again(folder).snapshot(1).files()[0].name
+    return place_of(folder.folder) / again(folder).snapshot(1).files()[0].name
 
 
 DAMAGE: dict[str, tuple[Callable[[TableFolder], object], str]] = {
@@ -628,7 +663,7 @@ DAMAGE: dict[str, tuple[Callable[[TableFolder], object], str]] = {
         r"the checkpoint file _delta_log/0+3\.checkpoint\.parquet \(version 3\) of .*; versions up to 3 are lost",
     ),
     "all commits are missing": (
-        lambda folder: shutil.rmtree(f"{folder.folder}/_delta_log"),
+        lambda folder: remove_place(place_of(folder.folder, "_delta_log")),
         r"its folder _delta_log has no commit",
     ),
     "a data file is missing": (
@@ -671,7 +706,7 @@ def test_a_table_with_an_empty_checkpoint_opens_again_as_the_message_says(
 ) -> None:
     held = all_rows(damaged)
     DeltaTable(damaged.folder).create_checkpoint()
-    (path,) = (Path(damaged.folder) / "_delta_log").glob("*.checkpoint.parquet")
+    (path,) = (place_of(damaged.folder) / "_delta_log").glob("*.checkpoint.parquet")
     path.unlink() if left is None else path.write_bytes(left)
     with pytest.raises(DamagedTable) as raised:
         read_all(again(damaged), "rows")
@@ -688,15 +723,16 @@ def all_rows(folder: TableFolder) -> list[dict[str, object]]:
     return rows
 
 
-def test_missing_table_is_a_clear_error(tmp_path: Path) -> None:
+def test_missing_table_is_a_clear_error(place: Path) -> None:
     with pytest.raises(NoSuchTable, match="no Delta table at"):
-        TableFolder(str(tmp_path / "none"), LOG_PARTITIONS).snapshot()
-    assert not TableFolder(str(tmp_path / "none"), LOG_PARTITIONS).exists()
+        TableFolder(str(place / "none"), LOG_PARTITIONS).snapshot()
+    assert not TableFolder(str(place / "none"), LOG_PARTITIONS).exists()
 
 
 # --- upkeep
 
 
+@pytest.mark.on_s3
 def test_small_files_become_one_and_their_rows_stay(folder: TableFolder) -> None:
     for number in range(5):
         append(folder, number)
@@ -717,12 +753,13 @@ def test_a_commit_that_adds_and_removes_a_file_is_refused(folder: TableFolder) -
     assert again(folder).snapshot().version == seen.version
 
 
+@pytest.mark.local_only("a server sets the times of its files")
 def test_vacuum_removes_what_the_retention_allows(tmp_path: Path) -> None:
     folder = TableFolder(str(tmp_path / LOG_PARTITIONS.name), LOG_PARTITIONS)
     folder.create()  # which keeps files for a day
     append(folder, 1)
     append(folder, 2)
-    (orphan, young) = (Path(folder.folder) / folder.write_file(rows(9)).name for _ in range(2))
+    (orphan, young) = (place_of(folder.folder) / folder.write_file(rows(9)).name for _ in range(2))
     compact(folder)
     long_ago = time.time() - 25 * 3600
     os.utime(orphan, (long_ago, long_ago))
@@ -736,6 +773,7 @@ def test_vacuum_removes_what_the_retention_allows(tmp_path: Path) -> None:
 # --- other storages
 
 
+@pytest.mark.local_only("a folder is of all kinds")
 @pytest.mark.parametrize("kind", [LocalStorage, ObjectStorage, RenamingStorage])
 def test_storages_do_the_same(tmp_path: Path, kind: type[LocalStorage]) -> None:
     (tmp_path / "t").mkdir()
@@ -754,6 +792,7 @@ def test_storages_do_the_same(tmp_path: Path, kind: type[LocalStorage]) -> None:
     assert children(log) == set()
 
 
+@pytest.mark.local_only("a folder is of all kinds")
 @pytest.mark.parametrize("kind", [LocalStorage, ObjectStorage])
 def test_a_name_is_given_once(tmp_path: Path, kind: type[LocalStorage]) -> None:
     storage = kind(str(tmp_path))
@@ -781,9 +820,14 @@ def test_each_storage_has_its_way_to_commit(folder: str, kind: type, monkeypatch
     assert isinstance(storage_of(folder), kind)
 
 
-def test_storage_without_put_if_absent_is_refused() -> None:
-    with pytest.raises(UnsafeStorage, match=r"cannot use a store on ftp:// .* no known atomic put-if-absent"):
-        TableFolder("ftp://host/store/log_partitions", LOG_PARTITIONS).snapshot()
+@pytest.mark.parametrize("scheme", ["ftp", "az"])  # Arrow cannot open az://
+def test_storage_without_put_if_absent_is_refused(scheme: str) -> None:
+    for use in (
+        lambda: TableFolder(f"{scheme}://host/store/log_partitions", LOG_PARTITIONS).snapshot(),
+        lambda: create_tables(f"{scheme}://host/store", StoreProperties(MIRRORED, 1)),
+    ):
+        with pytest.raises(UnsafeStorage, match=rf"cannot use a store on {scheme}:// .* no known atomic put-if-absent"):
+            use()
 
 
 # --- an S3-compatible server

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,20 +10,24 @@ import pytest
 from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import UnsupportedTable, WriteConflict
 from offsets_pipeline.store.delta import upkeep
+from offsets_pipeline.store.delta.protocol import changes_rows, info_of
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.delta.upkeep import compact
+from tests.places import place_of
 from tests.unit.delta.test_table_folder import append, numbers, rows
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from offsets_pipeline.store.delta.data_file import DataFile
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> TableFolder:
+def folder(place: Path) -> TableFolder:
     """An empty table."""
-    found = TableFolder(str(tmp_path / LOG_PARTITIONS.name), LOG_PARTITIONS)
+    found = TableFolder(str(place / LOG_PARTITIONS.name), LOG_PARTITIONS)
     found.create()
     return found
 
@@ -45,9 +48,12 @@ def test_compacted_files_have_about_the_size_that_is_wanted(
 ) -> None:
     for number in range(5):
         append(folder, number)
-    sizes = [file.size for file in folder.snapshot().files()]
-    monkeypatch.setattr(upkeep, "TARGET_BYTES", 2 * max(sizes))
+    before = folder.snapshot()
+    monkeypatch.setattr(upkeep, "TARGET_BYTES", 2 * max(file.size for file in before.files()))
     assert compact(folder) == 4  # the fifth is alone
+    for commit in folder.commits_after(before.known):
+        assert not changes_rows(commit.actions)  # streams skip them
+        assert info_of(commit.actions)["operation"] == "OPTIMIZE"
     assert sorted(file.rows for file in folder.snapshot().files()) == [1, 2, 2]
     assert numbers(folder) == list(range(5))
 
@@ -115,10 +121,10 @@ def test_second_of_two_writers_that_replace_an_empty_table_is_refused(folder: Ta
     assert numbers(folder) == [1]
 
 
-def test_small_table_of_an_older_version_gets_the_columns_that_it_lacks(folder: TableFolder, tmp_path: Path) -> None:
+def test_small_table_of_an_older_version_gets_the_columns_that_it_lacks(folder: TableFolder, place: Path) -> None:
     older = replace(LOG_PARTITIONS, columns=LOG_PARTITIONS.columns[:-1])
-    TableFolder(str(tmp_path / "older"), older).create()
-    newer = TableFolder(str(tmp_path / "older"), LOG_PARTITIONS)
+    TableFolder(str(place / "older"), older).create()
+    newer = TableFolder(str(place / "older"), LOG_PARTITIONS)
     newer.replace(rows(1), seen=newer.snapshot())
     assert newer.snapshot().delta_table().schema() == folder.snapshot().delta_table().schema()
 
@@ -145,7 +151,7 @@ def test_overtaken_write_waits_longer_each_time_up_to_a_bound_and_ends_with_a_co
 
 
 def test_a_partition_value_that_is_a_path_writes_no_file(folder: TableFolder) -> None:
-    before = sorted(Path(folder.folder).parent.rglob("*"))
+    before = sorted(place_of(folder.folder).parent.rglob("*"))
     with pytest.raises(UnsupportedTable, match="a value of a partition column has a /, as in a path"):
         folder.write_file(rows(1), {"incarnation": "../../../pwn"})
-    assert sorted(Path(folder.folder).parent.rglob("*")) == before
+    assert sorted(place_of(folder.folder).parent.rglob("*")) == before

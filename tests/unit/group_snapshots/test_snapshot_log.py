@@ -27,11 +27,13 @@ from offsets_pipeline.kafka.broker.groups_client import (
     DescribedConsumerMember,
     GroupListing,
 )
-from offsets_pipeline.questions.history.deletion_causes import Retention
+from offsets_pipeline.kafka.record.decode import decode_value
+from offsets_pipeline.kafka.record.message_types import RecordType
 from offsets_pipeline.questions.history.group_timeline import why
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.query.as_of import offsets_as_of
 from offsets_pipeline.semantics.group_description import describe_group
+from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.store.delta.store_folder import properties_of
 from offsets_pipeline.store.store import MIRRORED, Store
 from tests.unit.coordinator.stores import NOW_MS, log_of, references_of
@@ -199,6 +201,25 @@ def test_state_of_a_consumer_group_is_that_of_its_coordinator(group: DescribedCo
     for member in found.members:
         assert (member.rack_id, member.subscribed_topics, found.protocol) == ("r", ["t"], "range")
         assert [each.topic_id for each in member.assignment] == [TOPIC_ID] * len(member.assignment)
+
+
+@pytest.mark.parametrize(
+    ("state", "of_first", "expected"),
+    [
+        ("Reconciling", {}, [0, 0]),
+        ("Reconciling", {"member_epoch": 6}, [1, 0]),
+        ("Reconciling", {"assignment": ()}, [1, 0]),
+        ("Stable", {"member_epoch": 6}, [0, 0]),
+    ],
+)
+def test_a_member_is_stable_at_the_epoch_and_the_assignment_of_its_group(
+    state: str, of_first: dict[str, Any], expected: list[int]
+) -> None:
+    members = consumer_group(member_id="a", **of_first).members + consumer_group(member_id="b").members
+    values = consumer_values(DescribedConsumerGroup(state, 7, 7, "range", members), {})
+    record_type = RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT
+    found = [decode_value(record_type, values[record_type, name] or b"").fields["state"] for name in ("a", "b")]
+    assert found == expected  # 0: stable, 1: it has partitions to give up
 
 
 def test_group_that_is_not_listed_is_gone_only_if_its_coordinator_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

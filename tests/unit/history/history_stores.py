@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from offsets_pipeline.semantics.log_row import LogRow
+    from offsets_pipeline.semantics.retention import Retention
 
 #: Milliseconds of the first record of a random log, and the time of each: by log partition and record offset.
 START_MS = 1_795_000_000_000
@@ -90,9 +91,11 @@ def random_store(
     return str(location)
 
 
-def capture_store(location: Path, name: str) -> str:
-    """A store with a recorded log, of the semantics of the broker that wrote it."""
+def capture_store(location: Path, name: str, retention: Retention | None = None) -> str:
+    """A store with a recorded log, of the semantics of the broker that wrote it, and with a noted retention."""
     log_store(location, capture_partitions(name), [capture_log(name)])
-    properties = StoreProperties("mirrored", capture_partitions(name), coordinator_semantics=capture_semantics(name))
+    properties = StoreProperties(
+        "mirrored", capture_partitions(name), coordinator_semantics=capture_semantics(name), retention=retention
+    )
     DeltaTable(location / "log").alter.set_table_properties(properties.as_table_properties(), raise_if_not_exists=False)
     return str(location)

@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.cli.opened import retention_of
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.questions.history.history_tables import read_views
+from offsets_pipeline.questions.history.log_history import LogHistory
+from offsets_pipeline.questions.query.history_views import _condition
+from offsets_pipeline.questions.query.parse_tree import Filters
+from offsets_pipeline.semantics.retention import Retention
 from tests.compare import compare
 from tests.logs import LogPartition, capture_partitions, oracle
 from tests.unit.history.history_stores import START_MS, capture_store, random_store
@@ -83,6 +90,21 @@ def test_history_is_cut_by_topic_partition_and_time(store: str, capsys: pytest.C
     later = json_of(capsys, *of_offset, "--since", events[1]["time"])["history"]
     earlier = json_of(capsys, *of_offset, "--until", events[0]["time"])["history"]
     assert [*earlier, *later] == events
+
+
+@pytest.mark.parametrize(
+    ("filters", "condition"),
+    [
+        (Filters(), "TRUE"),
+        (Filters(log_partitions=[3, 0]), "log_incarnation = 0 AND log_partition IN (0, 3)"),
+        (Filters(log_partitions=[]), "log_incarnation = 0 AND log_partition IN (NULL)"),
+        (Filters(group_ids=["a"]), "log_incarnation = 0 AND log_partition IN (2)"),  # R1: 97 % 5
+    ],
+)
+def test_views_of_history_read_the_log_partitions_that_a_query_needs(
+    store: str, filters: Filters, condition: str
+) -> None:
+    assert _condition(LogHistory(store), filters) == condition
 
 
 def test_why_tells_the_deletion_in_a_sentence(store: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,3 +203,34 @@ def test_no_command_imports_spark(store: str) -> None:
         "assert 'pyspark' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_noted_retention_counts_unless_the_user_gives_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noted = Retention(60_000, 5_000, is_known=True, read_at_ms=START_MS)
+    store = capture_store(tmp_path / "store", "4.2.0-expiry-after")
+    assert retention_of(LogHistory(store), Settings(), None) == Retention()
+    store = capture_store(tmp_path / "noted", "4.2.0-expiry-after", noted)
+    found = json_of(capsys, "why", "--store", store, "--group", "e-empty", "--topic", "t1", "--partition", "0")
+    assert found["cause"] == "expired (likely)"
+    rows = read_views(store, ["deleted_offsets"], group_ids=["e-empty"])["deleted_offsets"]
+    assert set(rows["cause"].to_pylist()) == {"expired (likely)"}
+    found = json_of(
+        capsys,
+        "why",
+        "--store",
+        store,
+        "--group",
+        "e-empty",
+        "--topic",
+        "t1",
+        "--partition",
+        "0",
+        "--retention-minutes",
+        "2",
+    )
+    assert found["cause"] == "group removed"
+    log = LogHistory(store)
+    assert retention_of(log, Settings(), None) == noted
+    assert retention_of(log, Settings(), 2) == Retention(120_000, 5_000, is_known=True)

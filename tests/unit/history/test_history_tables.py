@@ -13,7 +13,6 @@ from deltalake import write_deltalake
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
-from offsets_pipeline.questions.history.deletion_causes import Retention
 from offsets_pipeline.questions.history.group_timeline import why
 from offsets_pipeline.questions.history.history_schemas import (
     DELETED_OFFSETS,
@@ -26,6 +25,7 @@ from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, endings
 from offsets_pipeline.store.delta.schemas import CONSUMER_GROUPS, FOLD_PROGRESS, GROUP_FACTS, LOG_PARTITIONS
 from offsets_pipeline.store.delta.table_folder import TableFolder

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
-    from offsets_pipeline.ingest.topic.topic_client import TopicDescription
     from offsets_pipeline.ingest.topic.topic_plan import Reading
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 
@@ -76,7 +75,7 @@ class Stored:
         epochs = {at: epoch for at, epoch in progress.leader_epochs.items() if epoch is not None}
         self._known = KnownLog(1, 0, {}, dict(progress.read_to), epochs, progress.complete)
 
-    def adopt(self, _: TopicDescription) -> None:
+    def adopt(self, *_: object) -> None:
         """Its properties are those of the topic."""
 
     def names(self, _: object) -> None:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from offsets_pipeline.ingest.topic.topic_append import _writer, _Written
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.ingest.topic import topic_append
+from offsets_pipeline.ingest.topic.topic_append import TopicAppender, _writer, _Written
 from offsets_pipeline.kafka.record.segment import Damage
+from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.file_writer import SCHEMA, LogFilePlace
+from offsets_pipeline.store.log.log_scan import ends_by_incarnation
+from tests.folded_stores import new_store
+from tests.logs import LogPartition
+from tests.spark.stores import appended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    import pytest
+
+    from offsets_pipeline.store.delta.table_folder import TableFolder
 
 
 def batch(*places: tuple[int, int], damage: str | None = None, **columns: object) -> pa.RecordBatch:
@@ -96,3 +108,29 @@ def test_a_fold_takes_the_records_that_the_log_lacked(tmp_path: Path) -> None:
 def test_a_fold_that_takes_no_records_leaves_the_log_whole(tmp_path: Path) -> None:
     found = _writer(LogFilePlace(str(tmp_path), 5_000), {}, lambda _: None)([batch((0, 4)), batch((1, 0))])
     assert sum(file.rows for file in found.files) == 2
+
+
+def test_ends_of_the_log_are_read_again_only_after_another_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[object] = []
+
+    def ends(log: TableFolder) -> dict[int, dict[int, int]]:
+        reads.append(log)
+        return ends_by_incarnation(log)
+
+    monkeypatch.setattr(topic_append, "ends_by_incarnation", ends)
+    store, log = new_store(tmp_path), LogPartition()
+    log.commit(("g", "t", 0), 1)
+    appended(tmp_path, log.rows)
+    ours, other = (TopicAppender(0, Settings(), FixedClock(5_000), lambda: None) for _ in range(2))
+
+    def added(appender: TopicAppender, *places: tuple[int, int]) -> int:
+        rows: Any = None  # the records come from the driver
+        return appender.append(store, rows, records=lambda: [batch(*places)]).records
+
+    assert [added(ours, (0, 0)), added(ours, (0, 0)), len(reads)] == [0, 0, 1]
+    assert [added(ours, (0, 0), (0, 1), (0, 2)), added(ours, (0, 2), (0, 3)), len(reads)] == [2, 1, 1]
+    assert [added(other, (0, 3), (0, 4)), len(reads)] == [1, 2]
+    assert [added(ours, (0, 4)), len(reads)] == [0, 3]
+    assert ends_by_incarnation(store.table(LOG.name)) == {0: {0: 5}}

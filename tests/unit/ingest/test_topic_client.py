@@ -18,6 +18,7 @@ from offsets_pipeline.ingest.topic.topic_client import (
     TopicDescription,
 )
 from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
+from offsets_pipeline.semantics.retention import Retention
 from tests.unit.broker.fake_broker import TOPIC
 from tests.unit.broker.fake_topic import (
     NOT_AUTHORIZED,
@@ -116,6 +117,24 @@ def test_tombstone_retention_is_kafkas_default_if_the_broker_does_not_give_it() 
         for code in (NOT_AUTHORIZED, UNSUPPORTED_VERSION):
             topic.refused[DescribeConfigsRequest.API_KEY] = code
             assert client.delete_retention_ms() == DELETE_RETENTION_MS
+
+
+def of_offsets(minutes: str | None, check_ms: str | None) -> dict[str, str | None]:
+    return {"offsets.retention.minutes": minutes, "offsets.retention.check.interval.ms": check_ms}
+
+
+def test_retention_of_offsets_is_that_of_all_leaders_of_log_partitions() -> None:
+    partitions = {0: FakePartition([], leader=1), 1: FakePartition([], leader=2)}
+    with fake_topic(partitions, (1, 2, 3)) as topic, client_of(topic) as client:
+        topic.broker_configs = {1: of_offsets("9", "2000"), 2: of_offsets("9", "2000"), 3: of_offsets("1", "2000")}
+        assert client.offsets_retention() == Retention(540_000, 2_000, is_known=True)
+        for other in (of_offsets("10", "2000"), of_offsets("9", None), {}):
+            topic.broker_configs[2] = other
+            assert client.offsets_retention() is None
+        topic.broker_configs[2] = topic.broker_configs[1]
+        for code in (NOT_AUTHORIZED, UNSUPPORTED_VERSION):
+            topic.refused[DescribeConfigsRequest.API_KEY] = code
+            assert client.offsets_retention() is None
 
 
 def test_names_of_topics_by_their_ids() -> None:

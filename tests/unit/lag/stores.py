@@ -22,7 +22,7 @@ from offsets_pipeline.store.store import Store
 from tests.spark.stores import CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -49,8 +49,15 @@ def folded_store(
     """
     properties = StoreProperties(MIRRORED, offsets_partitions, coordinator_semantics=semantics)
     create_tables(str(to), properties)
-    log = TableFolder(f"{to}/{LOG.name}", LOG)
-    rows = list(rows)
+    store = Store(cast("SparkSession", None), str(to), properties)
+    note_topics(store, topic_names.items(), settings)
+    append_and_fold(store, list(rows), settings)
+    return to
+
+
+def append_and_fold(store: Store, rows: Collection[TimedRow], settings: Settings) -> None:
+    """Append rows to a store's log, as read now from files, and fold them."""
+    log = TableFolder(f"{store.folder()}/{LOG.name}", LOG)
     found = [
         {
             **each.row._asdict(),
@@ -64,11 +71,8 @@ def folded_store(
         for each in rows
     ]
     log.commit([log.write_file(pa.Table.from_pylist(found, schema=LOG.arrow_schema()))], seen=log.snapshot())
-    store = Store(cast("SparkSession", None), str(to), properties)
-    note_topics(store, topic_names.items(), settings)
     note_files_read_now(store, (each.row for each in rows))
     fold_log(store, settings, CLOCK)
-    return to
 
 
 def note_files_read_now(store: Store, rows: Iterable[LogRow]) -> None:

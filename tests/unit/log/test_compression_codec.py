@@ -51,8 +51,8 @@ def committed(store: Path, config: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", KAFKA)
-def test_the_codec_is_that_of_appends_and_exported_batches(tmp_path: Path, codec: str) -> None:
-    store, config = tmp_path / "store", tmp_path / "offsets.toml"
+def test_the_codec_is_that_of_appends_and_exported_batches(place: Path, tmp_path: Path, codec: str) -> None:
+    store, config = place / "store", tmp_path / "offsets.toml"
     config.write_text(f'[log]\noffsets.topic.compression.codec = "{codec}"\n', encoding="utf-8")
     committed(store, config)
     assert codecs_of(store / "log") == {PARQUET[codec]}
@@ -64,8 +64,8 @@ def test_the_codec_is_that_of_appends_and_exported_batches(tmp_path: Path, codec
         assert batch_codecs(tmp_path / option) == {bits}
 
 
-def test_without_the_setting_appends_are_snappy_and_exports_uncompressed(tmp_path: Path) -> None:
-    store, config = tmp_path / "store", tmp_path / "offsets.toml"
+def test_without_the_setting_appends_are_snappy_and_exports_uncompressed(place: Path, tmp_path: Path) -> None:
+    store, config = place / "store", tmp_path / "offsets.toml"
     config.write_text("", encoding="utf-8")
     committed(store, config)
     assert codecs_of(store / "log") == {"SNAPPY"}

@@ -39,7 +39,8 @@ def written(folder: Path, name: str, *rows: dict[str, Any], **types: pa.DataType
     for column, kind in types.items():
         schema = schema.set(schema.get_field_index(column), pa.field(column, kind))
     schema = pa.schema([field.with_nullable(nullable=True) for field in schema])
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), folder / name, row_group_size=3)
+    with (folder / name).open("wb") as file:
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), file, row_group_size=3)
     return DataFile(name, (folder / name).stat().st_size, len(rows))
 
 
@@ -67,23 +68,24 @@ def test_neighbours_stay_together_and_shares_are_about_equal(
     assert [[file.name for file in share] for share in shared_out(files(*sizes), tasks)] == shares
 
 
-def test_only_rows_of_the_range_are_read(tmp_path: Path) -> None:
+def test_only_rows_of_the_range_are_read(place: Path) -> None:
     rows = [commit(at, offset, topic) for at in range(3) for offset, topic in ((5, b"t"), (6, b"u"), (9, b"v"))]
-    file = written(tmp_path / "a folder", "a%20file.parquet", *rows)  # a name as Delta writes it
-    (tmp_path / "a folder" / file.name).rename(tmp_path / "a folder" / "a file.parquet")
+    file = written(place / "a folder", "a%20file.parquet", *rows)  # a name as Delta writes it
+    (place / "a folder" / "a file.parquet").write_bytes((place / "a folder" / file.name).read_bytes())
+    (place / "a folder" / file.name).unlink()
     every = [(at, offset) for at in range(3) for offset in (5, 6, 9)]
-    assert places(tmp_path / "a folder", [file], LogRange({0: 0, 1: 0, 2: 0})) == every
-    assert places(tmp_path / "a folder", [file], LogRange({0: 0, 2: 6})) == [*every[:3], (2, 6), (2, 9)]
-    assert places(tmp_path / "a folder", [file], LogRange({0: 6, 1: 0}, {0: 9, 1: 6})) == [(0, 6), (1, 5)]
-    assert places(tmp_path / "a folder", [file], LogRange({9: 0})) == []
+    assert places(place / "a folder", [file], LogRange({0: 0, 1: 0, 2: 0})) == every
+    assert places(place / "a folder", [file], LogRange({0: 0, 2: 6})) == [*every[:3], (2, 6), (2, 9)]
+    assert places(place / "a folder", [file], LogRange({0: 6, 1: 0}, {0: 9, 1: 6})) == [(0, 6), (1, 5)]
+    assert places(place / "a folder", [file], LogRange({9: 0})) == []
 
 
-def test_rows_of_another_log_incarnation_are_left_out(tmp_path: Path) -> None:
+def test_rows_of_another_log_incarnation_are_left_out(place: Path) -> None:
     rows = [commit(0, offset, b"tu"[offset % 2 : offset % 2 + 1], log_incarnation=offset % 2) for offset in range(4)]
-    file = written(tmp_path / "log", "mixed.parquet", *rows)
-    assert places(tmp_path / "log", [file], LogRange({0: 0}, log_incarnation=1)) == [(0, 3)]  # the last of its key
-    assert places(tmp_path / "log", [file], LogRange({0: 0}, log_incarnation=0)) == [(0, 2)]
-    assert places(tmp_path / "log", [file], LogRange({0: 0}, log_incarnation=2)) == []
+    file = written(place / "log", "mixed.parquet", *rows)
+    assert places(place / "log", [file], LogRange({0: 0}, log_incarnation=1)) == [(0, 3)]  # the last of its key
+    assert places(place / "log", [file], LogRange({0: 0}, log_incarnation=0)) == [(0, 2)]
+    assert places(place / "log", [file], LogRange({0: 0}, log_incarnation=2)) == []
 
 
 def test_files_without_rows_of_the_range_are_known_by_their_statistics() -> None:
@@ -104,10 +106,10 @@ def test_files_without_rows_of_the_range_are_known_by_their_statistics() -> None
     assert LogRange({9: 99}, log_incarnation=9).may_hold(DataFile("without statistics", 1, 0))
 
 
-def test_files_of_several_writers_can_be_put_together(tmp_path: Path) -> None:
+def test_files_of_several_writers_can_be_put_together(place: Path) -> None:
     wanted = LogRange({0: 0})
     files = [
-        written(tmp_path / "log", "plain.parquet", commit(0, 1, b"t")),
-        written(tmp_path / "log", "large.parquet", commit(0, 2, b"u"), key=pa.large_binary(), value=pa.large_binary()),
+        written(place / "log", "plain.parquet", commit(0, 1, b"t")),
+        written(place / "log", "large.parquet", commit(0, 2, b"u"), key=pa.large_binary(), value=pa.large_binary()),
     ]
-    assert places(tmp_path / "log", files, wanted) == [(0, 1), (0, 2)]
+    assert places(place / "log", files, wanted) == [(0, 1), (0, 2)]

@@ -60,9 +60,9 @@ def row_groups_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("block_rows", [None, 1, 100])
-def test_rows_of_a_range_come_with_their_positions_in_the_file(tmp_path: Path, block_rows: int | None) -> None:
-    file = written(tmp_path / "log", rows_at(PLACES))
-    folder = TableFolder(str(tmp_path / "log"), LOG)
+def test_rows_of_a_range_come_with_their_positions_in_the_file(place: Path, block_rows: int | None) -> None:
+    file = written(place / "log", rows_at(PLACES))
+    folder = TableFolder(str(place / "log"), LOG)
     whole = LogScan(folder, SCHEMA, block_rows=block_rows)
     assert read(whole.rows([file])) == [(*place, position) for position, place in enumerate(PLACES)]
     part = LogScan(folder, SCHEMA, LogRange({0: 6, 1: 0}, {1: 9}), block_rows)
@@ -73,10 +73,10 @@ def test_rows_of_a_range_come_with_their_positions_in_the_file(tmp_path: Path, b
     assert read(LogScan(folder, SCHEMA, LogRange(None, log_incarnation=1), block_rows).rows([file])) == []
 
 
-def test_row_groups_without_wanted_rows_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = written(tmp_path / "log", rows_at(PLACES))
+def test_row_groups_without_wanted_rows_are_not_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(place / "log", rows_at(PLACES))
     groups = row_groups_read(monkeypatch)
-    scan = LogScan(TableFolder(str(tmp_path / "log"), LOG), SCHEMA, LogRange({1: 3, 2: 0}, {2: 1}))
+    scan = LogScan(TableFolder(str(place / "log"), LOG), SCHEMA, LogRange({1: 3, 2: 0}, {2: 1}))
     assert read(scan.rows([file])) == [(1, 9, 3), (2, 0, 4)]
     assert groups == [1, 2]
     groups.clear()
@@ -84,36 +84,36 @@ def test_row_groups_without_wanted_rows_are_not_read(tmp_path: Path, monkeypatch
     assert groups == [2]
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(place: Path) -> None:
     rows = rows_at(PLACES)
-    write_deltalake(tmp_path / "log", rows)
-    folder = TableFolder(str(tmp_path / "log"), LOG)
+    write_deltalake(place / "log", rows)
+    folder = TableFolder(str(place / "log"), LOG)
     (file,) = folder.snapshot().files()
-    path = tmp_path / "log" / file.name
+    path = place / "log" / file.name
     path.write_bytes(b"x" * file.size)
     with pytest.raises(DamagedTable, match=rf"the data file {file.name} .* is corrupt"):
         list(LogScan(folder, SCHEMA).rows([file]))
 
 
-def test_a_table_that_its_owner_partitioned_is_read(tmp_path: Path) -> None:
-    write_deltalake(tmp_path / "log", rows_at(PLACES), partition_by=["log_partition"])
-    folder = TableFolder(str(tmp_path / "log"), LOG)
+def test_a_table_that_its_owner_partitioned_is_read(place: Path) -> None:
+    write_deltalake(place / "log", rows_at(PLACES), partition_by=["log_partition"])
+    folder = TableFolder(str(place / "log"), LOG)
     found = LogScan(folder, SCHEMA, LogRange({0: 6, 2: 0})).rows(folder.snapshot().files())
     assert sorted(place[:2] for place in read(found)) == [(0, 6), (2, 0), (2, 1)]
 
 
-def test_a_column_of_another_type_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    file = written(tmp_path / "log", rows_at(PLACES).set_column(1, "record_offset", pa.array(["x"] * 6)))
+def test_a_column_of_another_type_is_an_error_that_names_the_file(place: Path) -> None:
+    file = written(place / "log", rows_at(PLACES).set_column(1, "record_offset", pa.array(["x"] * 6)))
     with pytest.raises(TaskFailed, match=r"a task failed at the file .*/log/a\.parquet from row 0 on: ArrowInvalid"):
-        list(LogScan(TableFolder(str(tmp_path / "log"), LOG), SCHEMA).rows([file]))
+        list(LogScan(TableFolder(str(place / "log"), LOG), SCHEMA).rows([file]))
 
 
 def test_ends_of_the_log_come_from_statistics_and_else_from_the_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three files: of one log partition, of three in two row groups, and of a writer without statistics."""
-    create_tables(str(tmp_path), StoreProperties(MIRRORED, 3))
-    log = TableFolder(str(tmp_path / "log"), LOG)
+    create_tables(str(place), StoreProperties(MIRRORED, 3))
+    log = TableFolder(str(place / "log"), LOG)
     monkeypatch.setattr("offsets_pipeline.store.log.file_writer._SMALL_ROW_GROUP_BYTES", 0)
     for log_incarnation, places in (0, [(2, 4), (2, 7)]), (1, [(0, 3), (0, 5), (1, 9), (1, 11)]):
         rows = rows_at(places).set_column(2, PLACE[2], pa.array([log_incarnation] * len(places), pa.int32()))
@@ -124,8 +124,8 @@ def test_ends_of_the_log_come_from_statistics_and_else_from_the_rows(
     groups = row_groups_read(monkeypatch)
     assert ends_by_incarnation(log) == {0: {2: 8}, 1: {0: 6, 1: 12}}
     assert groups == []
-    pq.write_table(whole(rows_at([(1, 12), (0, 1), (2, 20)])), tmp_path / "log" / "a.parquet", write_statistics=False)
-    other = DataFile("a.parquet", (tmp_path / "log" / "a.parquet").stat().st_size, 3)
+    pq.write_table(whole(rows_at([(1, 12), (0, 1), (2, 20)])), place / "log" / "a.parquet", write_statistics=False)
+    other = DataFile("a.parquet", (place / "log" / "a.parquet").stat().st_size, 3)
     log.commit(add=[other], seen=log.snapshot())
     assert ends_by_incarnation(log) == {0: {0: 2, 1: 13, 2: 21}, 1: {0: 6, 1: 12}}
     assert groups == [0]

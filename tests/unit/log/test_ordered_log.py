@@ -71,7 +71,7 @@ def expected(places: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_rows_come_in_order_from_files_in_any(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, run_seed: int
+    place: Path, monkeypatch: pytest.MonkeyPatch, seed: int, run_seed: int
 ) -> None:
     chosen = random.Random(run_seed + seed)
     monkeypatch.setattr(ordered_log, "_BLOCK_ROWS", chosen.choice([1, 7, 100]))
@@ -85,15 +85,15 @@ def test_rows_come_in_order_from_files_in_any(
     ends = sorted(chosen.sample(range(1, len(places)), 6))
     parts = [places[start:end] for start, end in zip([0, *ends], [*ends, len(places)], strict=True)]
     chosen.shuffle(parts)
-    assert read(opened(log_store(tmp_path / "s", PARTITIONS, map(append, parts)))) == expected(places)
+    assert read(opened(log_store(place / "s", PARTITIONS, map(append, parts)))) == expected(places)
 
 
-def test_rows_wait_for_those_before_them_and_for_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_wait_for_those_before_them_and_for_no_others(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Appends of a stream, put together by upkeep in the wrong order, and one late row: few rows are held."""
     monkeypatch.setattr(ordered_log, "_BLOCK_ROWS", 10)
     appends = [[(at, 100 * number + n) for at in range(PARTITIONS) for n in range(1, 6)] for number in range(20)]
     files = [appends[0] + appends[19], [row for each in appends[1:19] for row in each], [(3, 50)]]
-    log = opened(log_store(tmp_path / "s", PARTITIONS, map(append, files)))
+    log = opened(log_store(place / "s", PARTITIONS, map(append, files)))
     largest = 0
     for _, rows in log.runs():
         largest = max(largest, rows.num_rows)
@@ -101,43 +101,43 @@ def test_rows_wait_for_those_before_them_and_for_no_others(tmp_path: Path, monke
     assert read(log) == expected(row for each in files for row in each)
 
 
-def test_a_row_that_is_there_twice_comes_once(tmp_path: Path) -> None:  # R15
+def test_a_row_that_is_there_twice_comes_once(place: Path) -> None:  # R15
     first, second = [(0, 1), (0, 2), (1, 5)], [(0, 2), (0, 3), (1, 5)]
-    log = opened(log_store(tmp_path / "s", PARTITIONS, map(append, (first, second))))
+    log = opened(log_store(place / "s", PARTITIONS, map(append, (first, second))))
     assert read(log) == {0: [1, 2, 3], 1: [5]}
 
 
-def test_a_log_partition_ends_before_its_first_younger_record(tmp_path: Path) -> None:
+def test_a_log_partition_ends_before_its_first_younger_record(place: Path) -> None:
     rows = append([(0, 10), (0, 20), (0, 30), (1, 35), (2, 5)])
     # the clock went back: what lies behind a younger record is left out with it
     late = append([(0, 40)], time_of=0)
-    log = opened(log_store(tmp_path / "s", PARTITIONS, [rows, late]), as_of_ms=20)
+    log = opened(log_store(place / "s", PARTITIONS, [rows, late]), as_of_ms=20)
     assert read(log) == {0: [10, 20], 2: [5]}
     assert log.ends == {0: 30, 1: 35}
 
 
-def test_a_record_without_a_timestamp_is_not_too_young(tmp_path: Path) -> None:
+def test_a_record_without_a_timestamp_is_not_too_young(place: Path) -> None:
     rows = append([(0, 1), (0, 2)])
     rows = rows.set_column(2, rows.schema.field(2), pa.nulls(2, rows.schema.field(2).type))
-    assert read(opened(log_store(tmp_path / "s", PARTITIONS, [rows]), as_of_ms=0)) == {0: [1, 2]}
+    assert read(opened(log_store(place / "s", PARTITIONS, [rows]), as_of_ms=0)) == {0: [1, 2]}
 
 
-def test_rows_of_another_log_incarnation_are_left_out(tmp_path: Path) -> None:
+def test_rows_of_another_log_incarnation_are_left_out(place: Path) -> None:
     old, new = append([(0, 1), (0, 2), (1, 1)], log_incarnation=3), append([(0, 1)], log_incarnation=4)
-    store = log_store(tmp_path / "s", PARTITIONS, [old, new])
+    store = log_store(place / "s", PARTITIONS, [old, new])
     assert read(opened(store, log_incarnation=4)) == {0: [1]}
     assert read(opened(store, log_incarnation=3)) == {0: [1, 2], 1: [1]}
 
 
-def test_a_log_partitioned_by_its_owner_is_read(tmp_path: Path) -> None:
+def test_a_log_partitioned_by_its_owner_is_read(place: Path) -> None:
     places = [(at, offset) for offset in range(5) for at in range(3)]
-    write_deltalake(tmp_path / "s" / "log", append(places), partition_by=["log_partition"])
-    assert read(opened(tmp_path / "s")) == expected(places)
+    write_deltalake(place / "s" / "log", append(places), partition_by=["log_partition"])
+    assert read(opened(place / "s")) == expected(places)
 
 
-def test_timestamps_as_spark_writes_them_by_itself_are_read(tmp_path: Path) -> None:
+def test_timestamps_as_spark_writes_them_by_itself_are_read(place: Path) -> None:
     rows = append([(0, 1_700_000_000_123), (0, 1_700_000_000_456)])
-    store = log_store(tmp_path / "s", PARTITIONS, [rows])
+    store = log_store(place / "s", PARTITIONS, [rows])
     (file,) = (store / "log").glob("*.parquet")
     commit = store / "log" / "_delta_log" / f"{1:020}.json"
     size = file.stat().st_size
@@ -148,8 +148,8 @@ def test_timestamps_as_spark_writes_them_by_itself_are_read(tmp_path: Path) -> N
     assert found["record_timestamp"].cast(pa.int64()).to_pylist() == [1_700_000_000_123_000]
 
 
-def test_a_table_that_only_spark_reads_is_refused(tmp_path: Path) -> None:
-    store = log_store(tmp_path / "s", PARTITIONS, [append([(0, 1)])])
+def test_a_table_that_only_spark_reads_is_refused(place: Path) -> None:
+    store = log_store(place / "s", PARTITIONS, [append([(0, 1)])])
     first = store / "log" / "_delta_log" / f"{0:020}.json"
     features = '"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["variantType"],'
     written = first.read_text().replace('"minReaderVersion": 1, "minWriterVersion": 2', features.rstrip(","))

@@ -1,9 +1,8 @@
-"""Stores of format 5, copied to new ones. `tests/data/stores` has three, and what the program of format 5 answered."""
+"""Stores of format 5, copied to new ones. `tests/data/stores` has four, and what the program of format 5 answered."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +15,9 @@ from offsets_pipeline.cli.program import main
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
+from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
+from offsets_pipeline.ingest.topic.topic_plan import Reading, plan_reading
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import OWNED, StoreProperties
@@ -24,6 +26,7 @@ from offsets_pipeline.store.delta.store_folder import create_tables, properties_
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.log.upgrade import upgrade
 from offsets_pipeline.store.store import Store
+from tests.places import copied, place_of
 from tests.spark.stores import CLOCK
 
 if TYPE_CHECKING:
@@ -34,7 +37,9 @@ if TYPE_CHECKING:
 FORMAT_5 = Path(__file__).parents[2] / "data" / "stores" / "format-5"
 #: By store and command: the lines of JSON that the program of format 5 printed.
 ANSWERS: dict[str, dict[str, list[dict[str, Any]]]] = json.loads((FORMAT_5 / "answers.json").read_text("utf-8"))
-RECORDS = {"mirrored": 55, "owned": 5, "connect": 4}
+RECORDS = {"mirrored": 55, "owned": 5, "connect": 4, "followed": 7}
+#: Fields that depend on the time of the question: an owned store answers as of it, a followed store was read before it.
+OF_THE_QUESTION = {"owned": ["as_of"], "connect": ["as_of"], "followed": ["stale"]}
 TOO_OLD = (
     "it has format {}, which the last version 0.1.0 of the program can copy to format 5; "
     "run its `offsets upgrade` first, then that of this version"
@@ -55,9 +60,9 @@ PROGRESS = {
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
+def old(place: Path) -> Path:
     """A copy of the mirrored store of format 5."""
-    return Path(shutil.copytree(FORMAT_5 / "mirrored", tmp_path / "old"))
+    return copied(FORMAT_5 / "mirrored", place / "old")
 
 
 def _of_format(store: Path, version: str, properties: StoreProperties = MIRRORED_LOG) -> None:
@@ -82,11 +87,11 @@ def answer(store: Path, command: str, capsys: pytest.CaptureFixture[str]) -> lis
 @pytest.mark.parametrize("is_folded", [False, True])
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_copy_answers_as_the_program_of_format_5_did(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, *, is_folded: bool
+    place: Path, capsys: pytest.CaptureFixture[str], name: str, *, is_folded: bool
 ) -> None:
     """From the log alone, and after a fold. Small logs are folded in the driver, which needs no Spark."""
-    old, new = tmp_path / "old" / name, tmp_path / "new" / name
-    shutil.copytree(FORMAT_5 / name, old)
+    old, new = place / "old" / name, place / "new" / name
+    copied(FORMAT_5 / name, old)
     before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
     assert main(["upgrade", "--store", str(old), "--to", str(new)]) == 0
     assert capsys.readouterr().out == (
@@ -98,15 +103,15 @@ def test_a_copy_answers_as_the_program_of_format_5_did(
     for command, lines in ANSWERS[name].items():
         found = answer(new, command, capsys)
         for line in (*found, *lines):
-            if name != "mirrored":  # an owned store answers as of the question
-                line.pop("as_of", None)
+            for field in OF_THE_QUESTION.get(name, ()):
+                line.pop(field, None)
         assert found == lines, command
     assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_copy_has_all_rows_that_no_fold_makes(tmp_path: Path, name: str) -> None:
-    upgrade(str(FORMAT_5 / name), str(tmp_path / "new"))
+def test_a_copy_has_all_rows_that_no_fold_makes(place: Path, name: str) -> None:
+    upgrade(str(FORMAT_5 / name), str(place / "new"))
     found = {table: len(rows_of(FORMAT_5 / name / table)) for table in COPIED if (FORMAT_5 / name / table).exists()}
     assert found["log"] == RECORDS[name]
     assert name != "mirrored" or found == {
@@ -117,31 +122,31 @@ def test_a_copy_has_all_rows_that_no_fold_makes(tmp_path: Path, name: str) -> No
         "topic_offsets": 4,
     }
     for table in found:
-        assert rows_of(tmp_path / "new" / table) == rows_of(FORMAT_5 / name / table)
+        assert rows_of(place / "new" / table) == rows_of(FORMAT_5 / name / table)
 
 
-def test_a_copy_has_the_properties_of_the_store(tmp_path: Path) -> None:
+def test_a_copy_has_the_properties_of_the_store(place: Path) -> None:
     properties = StoreProperties(
         OWNED, 3, "cluster", "id", "t", CoordinatorSemantics.CLASSIC, TopicKind.CONNECT_STATUS, "lab"
     )
-    _of_format(tmp_path / "old", "5", properties)
-    upgrade(str(tmp_path / "old"), str(tmp_path / "new"))
-    assert properties_of(str(tmp_path / "new")) == properties
-    assert properties_of(str(tmp_path / "new")).cluster_name == "lab"
+    _of_format(place / "old", "5", properties)
+    upgrade(str(place / "old"), str(place / "new"))
+    assert properties_of(str(place / "new")) == properties
+    assert properties_of(str(place / "new")).cluster_name == "lab"
 
 
-def test_a_coordinator_goes_on_in_the_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    upgrade(str(FORMAT_5 / "owned"), str(tmp_path / "new"))
-    assert main(["commit", "--store", str(tmp_path / "new"), "--group", "billing", "orders:1=18"]) == 0
-    (found,) = answer(tmp_path / "new", "describe --group billing", capsys)
+def test_a_coordinator_goes_on_in_the_copy(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    upgrade(str(FORMAT_5 / "owned"), str(place / "new"))
+    assert main(["commit", "--store", str(place / "new"), "--group", "billing", "orders:1=18"]) == 0
+    (found,) = answer(place / "new", "describe --group billing", capsys)
     assert [each["offset"] for each in found["groups"]["billing"]["offsets"]] == [40, 18]
     billing = found["groups"]["billing"]["log_partition"]
-    offsets = [row["record_offset"] for row in rows_of(tmp_path / "new" / "log") if row["log_partition"] == billing]
+    offsets = [row["record_offset"] for row in rows_of(place / "new" / "log") if row["log_partition"] == billing]
     assert sorted(offsets) == list(range(6))
 
 
-def test_an_interrupted_copy_is_begun_again(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    new, write_file = tmp_path / "new", TableFolder.write_file
+def test_an_interrupted_copy_is_begun_again(old: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new, write_file = place / "new", TableFolder.write_file
 
     def full(self: TableFolder, *arguments: object, **options: str) -> object:
         if self.table is LOG:
@@ -159,7 +164,7 @@ def test_an_interrupted_copy_is_begun_again(old: Path, tmp_path: Path, monkeypat
         assert rows_of(new / table) == rows_of(old / table)
 
 
-def test_a_writer_of_the_old_store_stops_the_copy(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_of_the_old_store_stops_the_copy(old: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_file = TableFolder.write_file
 
     def beside(self: TableFolder, *arguments: object, **options: str) -> object:
@@ -170,24 +175,38 @@ def test_a_writer_of_the_old_store_stops_the_copy(old: Path, tmp_path: Path, mon
 
     monkeypatch.setattr(TableFolder, "write_file", beside)
     with pytest.raises(WriteConflict, match="stop all writers of the store, then try again"):
-        upgrade(str(old), str(tmp_path / "new"))
-    new = TableFolder(f"{tmp_path}/new/log", LOG)
+        upgrade(str(old), str(place / "new"))
+    new = TableFolder(f"{place}/new/log", LOG)
     assert not new.snapshot().files()
-    assert not list(Path(new.folder).glob("*.parquet"))
+    assert not list(place_of(new.folder).glob("*.parquet"))
 
 
-def test_follow_continues_in_the_copy(old: Path, tmp_path: Path) -> None:
-    """It has the progress of `follow`, from which the next one goes on (test_topic_plan.py)."""
+def test_follow_goes_on_in_the_copy_where_the_old_program_ended(place: Path) -> None:
+    new = str(place / "new")
+    upgrade(str(FORMAT_5 / "followed"), new)
+    properties = properties_of(new)
+    store = Store(cast("SparkSession", None), new, properties)
+    known = MirroredTopic(store, "__consumer_offsets", Settings(), CLOCK).known()
+    assert known.read_to == {0: 0, 1: 7, 2: 0}
+    assert known.complete is not None
+    assert known.complete.last_ms is not None
+    topic = TopicDescription(properties.cluster_id, properties.topic_id, 3)
+    bounds = {at: LogPartitionBounds(0, 9, 9) for at in range(3)}
+    reading = plan_reading(known, properties.topic_id, topic, bounds, {}, 1000, known.complete.last_ms + 1)
+    assert reading == Reading(0, known.read_to, known.complete)
+
+
+def test_a_copy_has_each_column_of_the_progress_of_follow(old: Path, place: Path) -> None:
     table = DeltaTable(old / "log_partitions")
     rows = table.to_pyarrow_table()
     for name, value in PROGRESS.items():
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, rows.schema.field(at), pa.repeat(value, rows.num_rows))
     write_deltalake(table, rows, mode="overwrite")
-    upgrade(str(old), str(tmp_path / "new"))
-    copied = rows_of(tmp_path / "new" / "log_partitions")
-    assert len(copied) == 50
-    for row in copied:
+    upgrade(str(old), str(place / "new"))
+    found = rows_of(place / "new" / "log_partitions")
+    assert len(found) == 50
+    for row in found:
         assert {name: row[name] for name in PROGRESS} == {name: each.as_py() for name, each in PROGRESS.items()}
 
 
@@ -216,19 +235,19 @@ def test_follow_continues_in_the_copy(old: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_needs_no_upgrade_is_refused(
-    make: Callable[[Path], object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make: Callable[[Path], object], said: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = tmp_path / "store"
+    store = place / "store"
     make(store)
-    assert main(["upgrade", "--store", str(store), "--to", str(tmp_path / "new")]) == 1
+    assert main(["upgrade", "--store", str(store), "--to", str(place / "new")]) == 1
     assert capsys.readouterr().err == f"offsets: error: {said.format(store=store)}\n"
-    assert not (tmp_path / "new").exists()
+    assert not (place / "new").exists()
 
 
 def test_a_copy_that_was_complete_when_it_was_killed_is_found_complete(
-    old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    old: Path, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new, commit = tmp_path / "new", TableFolder.commit
+    new, commit = place / "new", TableFolder.commit
 
     def killed(self: TableFolder, *arguments: object, **options: object) -> object:
         version = commit(self, *arguments, **options)  # type: ignore[arg-type]
@@ -248,8 +267,8 @@ def test_a_copy_that_was_complete_when_it_was_killed_is_found_complete(
     assert DeltaTable(new / "log").to_pyarrow_table().num_rows == RECORDS["mirrored"]
 
 
-def test_a_folder_with_another_log_is_refused(old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    new = tmp_path / "new"
+def test_a_folder_with_another_log_is_refused(old: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = place / "new"
     upgrade(str(old), str(new))
     log = DeltaTable(old / "log")
     write_deltalake(log, log.to_pyarrow_table().slice(0, 1), mode="append")  # the copy lacks it

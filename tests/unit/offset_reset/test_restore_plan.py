@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
+from offsets_pipeline.cli import restore_command
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
 from offsets_pipeline.ingest.topic_positions.positions import Position, Positions
 from offsets_pipeline.repair.offset_reset.plan import GroupOffsets
@@ -51,12 +55,12 @@ def test_partition_that_the_cluster_lacks_is_left_out_with_the_reason() -> None:
 
 @pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"])
 def test_group_with_members_is_left_out(state: str) -> None:
-    past = {name: {T0: PastOffset(12)} for name in ("active", "dead", "empty", "none")}
-    states = {"active": state, "dead": "Dead", "empty": "Empty", "none": None}
+    past = {name: {T0: PastOffset(12)} for name in ("active", "empty", "none")}
+    states = {"active": state, "empty": "Empty", "none": None}
     standings = {name: GroupOffsets(states[name], {T0: 1}) for name in past}
     plan = plan_restore(past, standings, POSITIONS, same_offset)
     assert plan.active == {"active": state}
-    assert [each.group_id for each in plan.offsets] == ["dead", "empty", "none"]
+    assert [each.group_id for each in plan.offsets] == ["empty", "none"]
 
 
 def test_offsets_that_the_group_had_not_at_the_time_stay() -> None:
@@ -100,3 +104,36 @@ def test_last_sample_whose_log_end_is_not_above_the_offset_tells_the_time() -> N
     found = moments_by_samples(samples, points)
     times = [None if isinstance(moment, str) else moment[0] for moment in found.values()]
     assert times == [None, 1, 1, 3, 4, 4, None]
+
+
+@pytest.mark.parametrize(
+    ("of_store", "of_live", "same_offsets", "finder"),
+    [
+        ("a", "b", False, "translated"),
+        ("a", "b", True, "same"),
+        ("a", "a", False, "same"),
+        (None, "b", False, "same"),
+        ("a", None, False, "same"),
+    ],
+)
+def test_offsets_of_another_cluster_are_translated_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    of_store: str | None,
+    of_live: str | None,
+    same_offsets: bool,
+    finder: str,
+) -> None:
+    reader: Any = SimpleNamespace(location="s", properties=SimpleNamespace(cluster_id=of_store))
+    live: Any = SimpleNamespace(settings=SimpleNamespace(at="a broker"), cluster_id=lambda: of_live)
+    for name, result in {
+        "cluster_group_offsets": {"g": GroupOffsets(None, {})},
+        "positions_of": POSITIONS,
+        "_recreated": [],
+        "_translated": lambda *_: FoundOffset(13, FoundBy.LOG_START, ""),
+    }.items():
+        monkeypatch.setattr(restore_command, name, lambda *_, result=result: result)
+    plan = restore_command._plan(reader, live, None, {"g": {T0: PastOffset(15)}}, same_offsets=same_offsets)
+    assert [each.new_offset for each in plan.offsets] == [13 if finder == "translated" else 15]
+    warned = "offsets: warning: s has the offsets of cluster a, and a broker is cluster b: offsets are translated by "
+    assert capsys.readouterr().err.startswith(warned) == (finder == "translated")

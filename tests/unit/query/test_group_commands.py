@@ -11,13 +11,15 @@ import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.kafka.record.message_types import RecordType
 from offsets_pipeline.questions.query.group_listing import matching
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.properties import MIRRORED, SNAPSHOT, StoreProperties
 from offsets_pipeline.store.delta.store_folder import create_tables
 from tests.compare import compare
-from tests.logs import LogPartition, capture_partitions, capture_rows, oracle
+from tests.folded_stores import folded_store
+from tests.logs import LogPartition, capture_partitions, capture_rows, commit_key, oracle
 from tests.spark.stores import appended
 from tests.unit.coordinator.stores import opened
 
@@ -49,6 +51,36 @@ def offsets(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return out
 
     return run
+
+
+@pytest.mark.parametrize(("kind", "reader"), [(MIRRORED, "follow"), (SNAPSHOT, "snapshot")])
+@pytest.mark.parametrize("command", [["describe", "--all-groups"], ["groups"], ["log-info"]])
+def test_questions_before_the_first_read_say_that_nothing_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, reader: str, command: list[str]
+) -> None:
+    store = tmp_path / "store"
+    create_tables(str(store), StoreProperties(kind, 2))
+    assert main([*command, "--store", str(store)]) == 0
+    assert capsys.readouterr().err == f"offsets: warning: `offsets {reader}` has read nothing into {store} yet\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("describe --all-groups", "describe --all-groups --members --verbose", "describe --all-groups --state"),
+        *("groups", "groups --absolute", "top --rounds 1", "lag", "lag --absolute", "lag --summary", "log-info"),
+        *("history --group k-reset", "history --group k-reset --absolute", "as-of --time 2026-11-20T19:07:40Z"),
+        *("expire-offsets --dry-run --within 100000", "fetch --group k-reset --topic t1"),
+    ],
+)
+def test_tables_of_80_columns_have_no_longer_line(
+    unfolded: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*command.split(), "--store", unfolded]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 3
+    assert [line for line in lines if len(line) > 80] == []
 
 
 def rows_of(text: str) -> list[dict[str, str]]:
@@ -124,6 +156,45 @@ def test_members_have_the_epochs_and_assignments_of_the_broker(unfolded: str, of
     assert [name for name in header.split() if name != "GROUP-INSTANCE-ID"] == names.split()
 
 
+def test_a_member_has_the_target_assignment_that_its_last_record_gives(
+    tmp_path: Path, offsets: Callable[..., str]
+) -> None:
+    log, target = LogPartition(), RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER
+    topics = [{"topic_id": "AAAAAAAAAAAAAAAAAAAAAQ", "partitions": [0, 2]}]
+    for member in ("kept", "gone", "again"):
+        log.group(RecordType.CONSUMER_GROUP_MEMBER_METADATA, "g", member)
+    log.group(RecordType.CONSUMER_GROUP_METADATA, "g", epoch=1)
+    log.group(RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA, "g", assignment_epoch=1)
+    for member in ("kept", "gone"):
+        log.group(target, "g", member, topic_partitions=topics)
+    for member in ("gone", "again"):
+        log.group_tombstone(target, "g", member)
+    log.group(target, "g", "again", topic_partitions=topics)
+    create_tables(str(tmp_path), StoreProperties(MIRRORED, 1))
+    appended(tmp_path, log.rows)
+    printed = offsets("describe", "--store", str(tmp_path), "--all-groups", "--members", "--verbose", "--format", "csv")
+    assigned = "AAAAAAAAAAAAAAAAAAAAAQ:0,2"
+    found = {row["consumer_id"]: row["target_assignment"] for row in rows_of(printed)}
+    assert found == {"kept": assigned, "gone": "", "again": assigned}
+
+
+def test_log_info_counts_the_records_of_each_log_partition(tmp_path: Path, offsets: Callable[..., str]) -> None:
+    first, last = LogPartition(0), LogPartition(2, start=5)
+    for log in (first, last):
+        log.commit(("g", "t", 0), 1)
+    first.record(commit_key("g"), b"\0\x09")  # there is no version 9
+    first.record(b"\0\x63", b"")  # nor a record type 99
+    first.commit(("g", "t", 0), 2, producer_id=7)
+    folded_store(tmp_path, StoreProperties(MIRRORED, 3), [*first.rows, *last.rows])
+    rows = json.loads(offsets("log-info", "--store", str(tmp_path), "--format", "json"))["log_partitions"]
+    names = ("log_partition", "start", "end", "folded_to", "records", "quarantined", "unknown", "pending")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (0, 0, 4, 4, 4, 1, 1, 1),
+        (1, 0, 0, None, 0, 0, 0, 0),
+        (2, 5, 6, 6, 1, 0, 0, 0),
+    ]
+
+
 def test_states_have_the_epochs_that_the_broker_told(unfolded: str, offsets: Callable[..., str]) -> None:
     rows = rows_of(offsets("describe", "--store", unfolded, "--all-groups", "--state", "--format", "csv"))
     groups = {name: group for name, group in oracle(CAPTURE)["groups"].items() if group["listed"]}
@@ -135,7 +206,7 @@ def test_states_have_the_epochs_that_the_broker_told(unfolded: str, offsets: Cal
             epochs = described["group_epoch"], described["target_assignment_epoch"]
             assert (row["group_epoch"], row["target_assignment_epoch"]) == tuple(map(str, epochs))
     line = offsets("describe", "--store", unfolded, "--all-groups", "--state").splitlines()[0]
-    assert " ".join(line.split()) == "GROUP COORDINATOR (ID) ASSIGNMENT-STRATEGY STATE #MEMBERS"
+    assert " ".join(line.split()) == "GROUP ASSIGNMENT-STRATEGY STATE #MEMBERS"
 
 
 def test_partitions_name_the_member_that_consumes_them(unfolded: str, offsets: Callable[..., str]) -> None:

@@ -98,7 +98,7 @@ def report_of(store: str, *, is_past: bool) -> Report:
 def test_metrics_have_the_last_commit_of_answered_offsets(store: str) -> None:
     samples = table_of(store)
     reader = lambda: StateReader(store)  # noqa: E731
-    metrics = GroupMetrics(reader, samples, LagSettings(), FixedClock(NOW_MS), lambda _: None)
+    metrics = GroupMetrics(reader, samples, LagSettings(), lambda _: 1, FixedClock(NOW_MS), lambda _: None)
     assert exposed(metrics.count)["offsets_group_last_commit_timestamp_seconds"] == {
         f'cluster_name="store",group="answers",topic="{OTHER}"': OLD_MS / 1000
     }

@@ -225,6 +225,18 @@ VALUES: dict[str, tuple[int, bytes, int, dict[str, Any]]] = {
     ),
     "share group 4.2": (11, hexed("0000", "00000007", "0000000000000009", "00"), 0, {"epoch": 7, "metadata_hash": 9}),
     "share group 4.0": (11, hexed("0000", "00000007", "00"), 0, {"epoch": 7, "metadata_hash": None}),
+    "share group member": (
+        10,
+        hexed("0000", "0272", "0263", "032f68", "02", "0374", "31", "00"),
+        0,
+        {"rack_id": "r", "client_id": "c", "client_host": "/h", "subscribed_topic_names": ["t1"]},
+    ),
+    "share group member without a rack": (
+        10,
+        hexed("0000", "00", "0263", "032f68", "01", "00"),
+        0,
+        {"rack_id": None, "client_id": "c", "client_host": "/h", "subscribed_topic_names": []},
+    ),
     "share group state 4.2": (
         15,
         hexed("0000", "01", "02", ID, "0374", "31", "01", "00", "01", "00"),
@@ -350,3 +362,15 @@ def test_any_unknown_tag_comes_back(name: str, tag: int, data: bytes) -> None:
     value.fields[UNKNOWN_TAGGED_FIELDS] = [*value.fields.get(UNKNOWN_TAGGED_FIELDS, []), (tag, data)]
     value.fields[UNKNOWN_TAGGED_FIELDS].sort()
     assert decode_value(record_type, encode_value(record_type, value)) == value
+
+
+#: The highest version of each value in Kafka 4.2; all others have version 0 alone.
+HIGHEST = {RecordType.OFFSET_COMMIT: 4, RecordType.GROUP_METADATA: 4}
+
+
+@pytest.mark.parametrize("record_type", MESSAGE_TYPES)
+def test_versions_beyond_the_known_ones_are_refused(record_type: int) -> None:
+    highest = HIGHEST.get(RecordType(record_type), 0)
+    for version in (-1, highest + 1):
+        with pytest.raises(CorruptRecord, match=f"unknown version {version} of record type {record_type}"):
+            decode_value(record_type, version.to_bytes(2, signed=True) + bytes(100))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, sample_rows
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
+from offsets_pipeline.questions.query.describe import MemberAnswer
 from offsets_pipeline.questions.report.commit_history import commit_rates, lag_over_time, rewinds
 from offsets_pipeline.questions.report.model import (
     CommitRates,
+    Deletion,
     Expiring,
     ExpiringGroup,
+    GroupPart,
     GroupRow,
-    GroupsByLag,
     LagOverTime,
     Point,
     Report,
+    ReportedGroups,
     Rewind,
     Rewinds,
     StaleGroup,
@@ -61,6 +64,26 @@ def full_report(groups: int = 30) -> Report:
         TimeSeries(name, [Point(at, None if at % 7 == number else number * (1_000 + at % 9_973)) for at in span])
         for number, name in enumerate(names[:8])
     ]
+    gone_back = [
+        Rewind(AT_A_TICK_MS - number * 5 * HOUR_MS, name, name, 3, 1_000_000, 7, None if number else name)
+        for number, name in enumerate(names[:3])
+    ]
+    expiring = [
+        ExpiringGroup(name, 5, NOW_MS + (number - 1) * HOUR_MS, NOW_MS + 9 * HOUR_MS, "R18a", "no members", number == 5)
+        for number, name in enumerate(names[:6])
+    ]
+    parts = [
+        GroupPart(
+            name,
+            [MemberAnswer(name, None, name, "/10.0.0.1", [f"{name}-{at}" for at in range(12)], None)] * (number % 3),
+            next((line for line in lines if line.name == name), None),
+            next((line for line in lines if line.name == name), None),
+            [each for each in gone_back if each.group == name],
+            [Deletion(NOW_MS, name, name, 3, 7, "expired", f"the retention of {name} is over")] * (number % 2),
+            [each for each in expiring if each.group == name],
+        )
+        for number, name in enumerate(names[:12])
+    ]
     return Report(
         store="/data/offsets & more",
         kind="mirrored",
@@ -68,19 +91,17 @@ def full_report(groups: int = 30) -> Report:
         last_commit_ms=NOW_MS - MINUTE_MS,
         from_ms=span[0],
         until_ms=NOW_MS,
+        as_of_ms=NOW_MS,
         states={"Stable": 20, "Empty": 9, "Reconciling": 1},
         offsets=123_456,
         warnings=["The report lacks 7 records of store <b>."],
-        groups=GroupsByLag(total=1_000, rows=rows),
+        groups=ReportedGroups(total=len(rows), rows=rows, parts=parts),
         lag_over_time=LagOverTime(total=8, missing=None, series=lines),
         commit_rates=CommitRates(total=8, missing=None, series=[*lines, TimeSeries("one", [Point(NOW_MS, 3)])]),
         rewinds=Rewinds(
             total=3,
             missing=None,
-            rows=[
-                Rewind(AT_A_TICK_MS - number * 5 * HOUR_MS, name, name, 3, 1_000_000, 7, None if number else name)
-                for number, name in enumerate(names[:3])
-            ],
+            rows=gone_back,
         ),
         stale=StaleGroups(
             total=6,
@@ -90,12 +111,7 @@ def full_report(groups: int = 30) -> Report:
         expiring=Expiring(
             total=6,
             within_ms=168 * HOUR_MS,
-            rows=[
-                ExpiringGroup(
-                    name, 5, NOW_MS + (number - 1) * HOUR_MS, NOW_MS + 9 * HOUR_MS, "R18a", "no members", number == 5
-                )
-                for number, name in enumerate(names[:6])
-            ],
+            rows=expiring,
             by_time=TimeSeries(
                 "expire", [Point(NOW_MS + number * 7 * HOUR_MS, number % 5 * 1_000) for number in range(24)]
             ),
@@ -107,9 +123,9 @@ _HOUR = (NOW_MS - HOUR_MS, NOW_MS)
 _NO_SAMPLES = SampledPositions(PositionSamples(sample_rows({}, NOW_MS, "")), NOW_MS)
 #: A report of a store without groups.
 EMPTY_REPORT = Report(
-    *("store", "owned", NOW_MS, None, *_HOUR),
-    groups=GroupsByLag(missing="The lag is not known."),
+    *("store", "owned", NOW_MS, None, *_HOUR, NOW_MS),
+    groups=ReportedGroups(missing="The lag is not known."),
     lag_over_time=lag_over_time({}, _NO_SAMPLES, [], _HOUR),
     commit_rates=commit_rates({}, _HOUR),
-    rewinds=rewinds({}, _HOUR, 50),
+    rewinds=rewinds({}, _HOUR),
 )

@@ -143,8 +143,9 @@ def test_what_expires_soon_is_what_the_broker_expired(capture: Callable[[str], P
 def test_tables_are_limited_and_say_so(capture: Callable[[str], Path]) -> None:
     options = ReportOptions(rows=3, hours=1, stale_hours=0, expiry_hours=1_000, retention_minutes=1)
     found = report_of(capture("4.2.0-classic"), oracle("4.2.0-classic")["wall_clock_ms"], options)
-    for section in (found.groups, found.stale, found.expiring):
+    for section in (found.stale, found.expiring):
         assert len(section.rows) == 3 < section.total
+    assert (len(found.groups.parts), len(found.groups.rows)) == (3, found.groups.total)
 
 
 def test_command_writes_the_page_of_a_store(
@@ -222,7 +223,12 @@ def test_a_simulated_day_has_the_lag_that_was_simulated(day: Path) -> None:
         "steady": "WARN",
         "rewound": "OK",
     }
+    chosen = report_of(day, END_MS, replace(OPTIONS, rows=2, groups=("stead*", "rewound"))).groups
+    assert [part.group for part in chosen.parts] == ["steady", "rewound"]
+    assert [row.group for row in chosen.rows] == ["steady", "rewound", "stopped", "slow"]
     (rewind,) = found.rewinds.rows
+    assert [part.rewinds for part in found.groups.parts] == [[], [], [], [rewind]]
+    assert all(part.lag and part.commits for part in found.groups.parts)
     turn = STEPS * 2 // 3
     assert (rewind.group, rewind.from_offset, rewind.to_offset, rewind.at_ms) == (
         "rewound",
@@ -231,12 +237,15 @@ def test_a_simulated_day_has_the_lag_that_was_simulated(day: Path) -> None:
         START_MS + turn * STEP_MS,
     )
     lines = {line.name: {point.at_ms: point.value for point in line.points} for line in found.lag_over_time.series}
-    for step in range(1, STEPS):
-        at_ms, produced = START_MS + step * STEP_MS, step * PRODUCED
-        assert lines["steady"][at_ms] == 100
-        assert lines["slow"][at_ms] == produced - produced * 9 // 10
-        assert lines["stopped"][at_ms] == max(0, produced - end // 2)
-    assert lines["rewound"][START_MS + turn * STEP_MS] == 20_000
+    # of the times of the chart: the log end lies between two samples, the commit is that of the last step
+    first_ms = START_MS + STEP_MS
+    assert [min(lines["slow"]), max(lines["slow"])] == [(first_ms - 1) // 60_000 * 60_000, END_MS]
+    for at_ms in sorted(lines["steady"])[1:]:
+        produced, step = (at_ms - START_MS) * PRODUCED / STEP_MS, (at_ms - START_MS) // STEP_MS
+        assert lines["steady"][at_ms] == pytest.approx(produced - step * PRODUCED + 100, abs=1)
+        assert lines["slow"][at_ms] == pytest.approx(produced - step * PRODUCED * 9 // 10, abs=1)
+        assert lines["stopped"][at_ms] == pytest.approx(produced - min(step * PRODUCED, end // 2), abs=1)
+    assert max(value or 0 for value in lines["rewound"].values()) == pytest.approx(20_500, abs=500)
     assert {line.name for line in found.commit_rates.series} == {"steady", "slow", "stopped", "rewound"}
 
 
@@ -280,5 +289,8 @@ def test_commits_before_a_deletion_count(tmp_path: Path) -> None:
             coordinator.delete_offsets("g", [("t", 0)])
         coordinator.commit_offsets("g", {("t", 0): 4})
     fold_log(Store(cast("SparkSession", None), str(store), opened.properties), Settings(), clock)
-    (line,) = report_of(store, clock.now_ms()).commit_rates.series
-    assert sum(point.value or 0 for point in line.points) * OPTIONS.hours * 60 / len(line.points) == pytest.approx(4)
+    found = report_of(store, clock.now_ms())
+    (part,) = found.groups.parts
+    assert [(each.offset, each.cause) for each in part.deletions] == [(3, "deleted"), (2, "deleted"), (1, "deleted")]
+    (line,) = found.commit_rates.series
+    assert sum(point.value or 0 for point in line.points) == 4  # of one minute

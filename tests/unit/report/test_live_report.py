@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.questions.report.live_report import LiveReport
 from offsets_pipeline.questions.report.page import fragment, page
@@ -59,6 +60,7 @@ def test_page_contents_and_data_are_of_one_report() -> None:
         assert headers["cache-control"] == "no-store"
         assert headers["content-security-policy"].startswith("default-src 'none'; ")
         assert get(address, "/fragment")[1] == fragment(report)
+        assert get(address, "/health")[:2] == (200, f"the report is as of {shown_time(NOW_MS)}\n")
         data = json.loads(get(address, "/report.json")[1])
     assert data["groups"]["rows"][1]["group"] == "<script>alert(1)</script>"
     assert data["made_ms"] == NOW_MS
@@ -102,7 +104,7 @@ def test_a_store_that_cannot_be_read_for_a_while_is_told_in_one_line() -> None:
         return EMPTY_REPORT
 
     with served(collect, every_ms=0) as address:
-        for path in ("/", "/fragment", "/report.json"):
+        for path in ("/", "/fragment", "/report.json", "/health"):
             assert get(address, path)[:2] == (503, "version 3 of /data/log is damaged")
         broken[0] = False
         assert get(address)[0] == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 
 import pytest
@@ -103,18 +104,20 @@ REPORTS = {"full": full_report(), "empty": EMPTY_REPORT, "one group": full_repor
 def test_page_is_whole_and_refers_to_nothing(name: str, live_every_ms: int | None) -> None:
     found = Outline(page(REPORTS[name], live_every_ms))
     references = {value for _, attribute, value in found.attributes if attribute in {"src", "href", "data", "action"}}
-    assert references == {"#content", "data:,"}
     assert not [name for _, name, _ in found.attributes if name == "style" or name.startswith("on")]
     names = [value for _, name, value in found.attributes if name == "id"]
     assert len(names) == len(set(names))
+    links = {each for each in references if each.startswith("#group-")}
+    assert references - links == {"#content", "data:,"}
+    assert {each[1:] for each in links} == {each for each in names if each.startswith("group-")}
+    assert len(links) == len(REPORTS[name].groups.parts)
     pointed = {
         each for _, name, value in found.attributes if name.startswith("aria-labelledby") for each in value.split()
     }
     assert pointed <= set(names)
     policy = next(value for tag, name, value in found.attributes if tag == "meta" and name == "content")
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
-    is_live = live_every_ms is not None
-    assert ("script-src" in policy, "<script>" in page(REPORTS[name], live_every_ms)) == (is_live, is_live)
+    assert ("script-src 'sha256-" in policy, "connect-src" in policy) == (True, live_every_ms is not None)
 
 
 def test_names_of_clients_are_text() -> None:
@@ -130,12 +133,17 @@ def test_names_of_clients_are_text() -> None:
 def test_charts_have_titles_and_descriptions_for_screen_readers() -> None:
     text = fragment(full_report())
     charts = re.findall(r'<svg [^>]*role="img"[^>]*>.*?</svg>', text, re.DOTALL)
-    assert len(charts) == 4
+    report = full_report()
+    assert len(charts) == 4 + sum((part.lag is not None) + (part.commits is not None) for part in report.groups.parts)
     for chart in charts:
         title, description = re.search(r"<title [^>]*>(.*?)</title><desc [^>]*>(.*?)</desc>", chart, re.DOTALL).groups()  # type: ignore[union-attr]
         assert title
         assert len(description) > 10
-    assert text.count("<caption>") == text.count("<table>") == 6
+    of_parts = sum(
+        map(bool, (list_ for each in report.groups.parts for list_ in (each.members, each.rewinds, each.deletions)))
+    )
+    of_parts += sum(bool(each.expiring) for each in report.groups.parts)
+    assert text.count("<caption>") == text.count("<table>") == 7 + of_parts
     assert text.count("<th ") == text.count('<th scope="col"')
 
 
@@ -154,8 +162,41 @@ def test_a_line_has_the_same_style_in_both_charts() -> None:
     assert all(names[0][name] == names[1][name] for name in both)
 
 
+def test_groups_that_are_behind_have_bars() -> None:
+    report = full_report(3)
+    for lags, expected in (
+        ((2, 1, 0), [f"{NAMES[0]}: ", "&lt;script&gt;alert(1)&lt;/script&gt;: "]),
+        ((0, None, 0), []),
+    ):
+        rows = [replace(row, lag=lag) for row, lag in zip(report.groups.rows, lags, strict=True)]
+        text = fragment(replace(report, groups=replace(report.groups, rows=rows)))
+        bars = re.findall(r'<g><title>([^<]*: )[^<]*</title><text [^>]*class="end"', text)
+        assert bars == expected
+        assert ("No group is behind." in text) == (not expected)
+
+
 def test_rows_left_out_are_counted() -> None:
-    assert "Groups by lag (30 of 1,000)" in fragment(full_report())
+    assert "Groups, the worst first (12 of 30)" in fragment(full_report())
+    assert "18 more groups" in fragment(full_report())
+
+
+def test_a_part_has_what_is_known_of_its_group_and_names_the_rest() -> None:
+    report = full_report()
+    parts = re.findall(r'<details class="part".*?</details>', fragment(report), re.DOTALL)
+    assert len(parts) == 12
+    for part, text in zip(report.groups.parts, parts, strict=True):
+        said, (missing,) = "".join(Outline(text).texts), re.findall('<p class="soft">(.*?)</p>', text) or [""]
+        for what, is_known in (
+            ("known lag", part.lag),
+            ("commits", part.commits),
+            ("members", part.members),
+            ("rewinds", part.rewinds),
+            ("deleted offsets", part.deletions),
+            ("offsets that expire soon", part.expiring),
+        ):
+            assert (f"o {what}" in missing) == (not is_known)
+        assert f"{part.group}-11" in said or not part.members or not part.group.isprintable()
+        assert all(escape(each.reason) in text for each in part.deletions if part.group.isprintable())
 
 
 def test_empty_store_is_told_in_words() -> None:
@@ -176,10 +217,18 @@ def test_page_of_many_groups_is_small() -> None:
 
 def test_report_has_no_part_that_the_page_leaves_out() -> None:
     text = fragment(full_report())
-    for heading in ("Groups by lag", "Lag over time", "Commit rates", "Rewinds", "Stale groups", "What expires soon"):
+    for heading in (
+        "Groups",
+        "Lag over time",
+        "Commit rates",
+        "Rewinds",
+        "Stale groups",
+        "What expires soon",
+        "Group by group",
+    ):
         assert f">{heading}</h2>" in text
     parts = set(Report.__dataclass_fields__) - {"store", "kind", "made_ms", "last_commit_ms"}
-    parts -= {"from_ms", "until_ms", "sampled_ms"}
+    parts -= {"from_ms", "until_ms", "as_of_ms", "sampled_ms"}
     assert parts == {
         *("states", "offsets", "warnings"),
         *("groups", "lag_over_time", "commit_rates", "rewinds", "stale", "expiring"),

@@ -1,21 +1,24 @@
-"""Ticks and labels of charts."""
+"""Ticks, labels and lines of charts."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsets_pipeline.common.clock import shown_duration
 from offsets_pipeline.questions.report.charts import (
     cut,
+    line_chart,
     number_ticks,
-    shown_duration,
     shown_number,
     text_width,
     time_ticks,
 )
+from offsets_pipeline.questions.report.model import Point, TimeSeries
 
 DAY_MS = 86_400_000
 START_MS = int(datetime(2026, 11, 20, 19, 7, 40, tzinfo=UTC).timestamp() * 1000)
@@ -79,3 +82,19 @@ def test_a_cut_text_fits_and_keeps_both_ends(text: str, width: int) -> None:
     assert text_width(found, 12) <= max(width, 12)
     if found != text and len(found) > 2:
         assert found[0] == text[0] or found[-1] == text[-1]
+
+
+def test_a_line_has_a_path_for_each_run_of_values_and_a_dot_for_a_single_one() -> None:
+    # 684 wide from x = 56, and 198 high above y = 212: a tenth of the span is 68.4, half of the top value 99
+    def drawn(*values: tuple[int, float | None]) -> tuple[list[str], list[tuple[str, str]]]:
+        line = TimeSeries("t", [Point(at_ms, value) for at_ms, value in values])
+        chart = line_chart("n", "", "", [line], (0, 100), [0])
+        paths = re.findall('<path d="([^"]*)" class="line"/>', chart)
+        return paths, re.findall('<circle cx="([^"]*)" cy="([^"]*)"', chart)
+
+    assert drawn((0, 5.0), (10, 10.0)) == (["M56.0 113.0L124.4 14.0"], [])
+    assert drawn((50, 10.0)) == ([], [("398.0", "14.0")])
+    assert drawn((0, 0.0), (10, 5.0), (20, None), (50, 10.0), (60, None), (70, None), (90, 10.0), (100, 0.0)) == (
+        ["M56.0 212.0L124.4 113.0", "M671.6 14.0L740.0 212.0"],
+        [("398.0", "14.0")],
+    )

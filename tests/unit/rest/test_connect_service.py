@@ -126,6 +126,49 @@ def test_a_configuration_is_created_changed_and_shown(client: RestClient) -> Non
     assert (expanded["info"]["config"], expanded["status"]["connector"]["state"]) == (expected, "RUNNING")
 
 
+def test_a_connector_is_created_in_a_state_deleted_and_created_again(client: RestClient) -> None:
+    new = {"name": " made\t", "config": CONFIG, "initial_state": "stopped"}
+    shown = {"name": "made", "config": {**CONFIG, "name": "made"}, "tasks": [], "type": "source"}
+    assert client.send("POST", "/connectors", new) == (201, shown)
+    assert client.send("PATCH", "/connectors/made/offsets", altered((A, {"p": 1}))).status == 200
+    assert client.send("POST", "/connectors", new) == error(409, "Connector made already exists")
+    assert client.send("DELETE", "/connectors/made") == (204, "")
+    assert client.send("DELETE", "/connectors/made") == error(404, "Connector made not found")
+    assert "made" not in client.send("GET", "/connectors").body
+    assert "made" not in client.send("GET", "/connectors?expand=info").body
+    assert client.send("POST", "/connectors", {"name": "made", "config": CONFIG}) == (201, shown)
+    assert client.send("GET", "/connectors/made/status").body["connector"]["state"] == "RUNNING"
+    assert client.send("GET", "/connectors/made/offsets") == (200, altered((A, {"p": 1})))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"config": CONFIG}, "Invalid value  for configuration name: String may not be empty"),
+        ({"name": "x"}, "config of the request does not hold settings"),
+        ({"name": "x", "config": {**CONFIG, "name": "y"}}, "Connector name configuration (y) doesn't match"),
+        ({"name": "x", "config": CONFIG, "initial_state": "DESTROYED"}, "the request does not hold a connector"),
+        ({"name": ["x"], "config": CONFIG}, "the request does not hold a connector"),
+        ({"name": "x", "config": CONFIG, "more": 1}, "the request does not hold a connector"),
+        ([], "config of the request does not hold settings"),
+        ({"name": "x", "config": {**CONFIG, "db.password": "hunter2hunter2"}}, "it looks like a secret"),
+    ],
+)
+def test_a_wrong_connector_is_not_created(client: RestClient, body: object, message: str) -> None:
+    refused = client.send("POST", "/connectors", body)
+    assert (refused.status, refused.body["error_code"]) == (400, 400)
+    assert message in refused.body["message"]
+    assert client.send("GET", "/connectors/x") == error(404, "Connector x not found")
+
+
+def test_the_service_says_what_it_is_and_what_needs_a_worker(client: RestClient) -> None:
+    about = {"version": "4.2.0", "commit": "unknown", "kafka_cluster_id": "lab"}
+    assert client.send("GET", "/") == (200, about)
+    assert client.send("POST", "/connectors/x/restart") == error(
+        501, "POST /connectors/x/restart needs a worker of Kafka Connect; this service runs no connectors"
+    )
+
+
 def test_changes_of_another_process_are_seen(location: Path, client: RestClient) -> None:
     path = created(client, "shared")
     with ConnectLog.open(location) as log:
@@ -310,7 +353,7 @@ def test_names_of_blanks_and_with_control_characters_are_refused(client: RestCli
 
 
 def test_other_paths_and_methods_have_connects_errors(client: RestClient) -> None:
-    for path in ("/", "/nope", "/connectors/x/nope", "/connectors/x/offsets/y"):
+    for path in ("/nope", "/connectors/x/nope", "/connectors/x/offsets/y"):
         assert client.send("GET", path) == error(404, "HTTP 404 Not Found")
     for method, path in (("POST", "/connectors/x/stop"), ("DELETE", "/connectors/x/config"), ("PUT", "/connectors")):
         assert client.send(method, path) == error(405, "HTTP 405 Method Not Allowed")

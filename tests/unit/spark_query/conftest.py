@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(place: Path) -> Path:
     """An empty owned store of one log partition."""
-    OwnedStore.create(tmp_path / "owned", 1)
-    return tmp_path / "owned"
+    OwnedStore.create(place / "owned", 1)
+    return place / "owned"

@@ -44,9 +44,9 @@ def commit_times(store: Path) -> list[tuple[str, int, int, int]]:
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> WrittenCheckpoint:
+def checkpoint(place: Path) -> WrittenCheckpoint:
     """A checkpoint without batches."""
-    return WrittenCheckpoint(tmp_path / "checkpoint")
+    return WrittenCheckpoint(place / "checkpoint")
 
 
 @pytest.fixture
@@ -226,16 +226,17 @@ def test_torn_file_of_a_batch_that_is_not_complete_is_not_read(
     assert offsets_of(store) == {("orders", 0): 5}
 
 
+@pytest.mark.local_only("a bucket has no empty folders")
 def test_folder_without_a_checkpoint_or_kafka_is_one_line(
     run: Callable[..., int],
     checkpoint: WrittenCheckpoint,
     store: Path,
-    tmp_path: Path,
+    place: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     at = ["--group", "g", "--store", str(store)]
     for path, said in (
-        (str(tmp_path / "missing"), f"no checkpoint of a Structured Streaming query in {tmp_path / 'missing'}: it has"),
+        (str(place / "missing"), f"no checkpoint of a Structured Streaming query in {place / 'missing'}: it has"),
         ("nosuch://x/y", "cannot read checkpoint nosuch://x/y: "),
     ):
         assert main(["import-checkpoint", path, *at]) == 1
@@ -247,8 +248,9 @@ def test_folder_without_a_checkpoint_or_kafka_is_one_line(
     assert "has no Kafka source" in capsys.readouterr().err
 
 
-def test_query_without_an_id_is_imported_once(store: Path, tmp_path: Path) -> None:
-    checkpoint = WrittenCheckpoint(tmp_path / "copy", query_id=None)  # of the two folders only
+@pytest.mark.local_only("of a folder that is named as a URI")
+def test_query_without_an_id_is_imported_once(store: Path, place: Path) -> None:
+    checkpoint = WrittenCheckpoint(place / "copy", query_id=None)  # of the two folders only
     checkpoint.complete(3, [kafka(orders=[5])])
     for _ in range(2):
         assert main(["import-checkpoint", f"file://{checkpoint.folder}", "--group", "g", "--store", str(store)]) == 0
@@ -256,11 +258,11 @@ def test_query_without_an_id_is_imported_once(store: Path, tmp_path: Path) -> No
 
 
 def test_checkpoint_of_another_query_is_imported_from_its_first_batch(
-    run: Callable[..., int], checkpoint: WrittenCheckpoint, store: Path, tmp_path: Path
+    run: Callable[..., int], checkpoint: WrittenCheckpoint, store: Path, place: Path
 ) -> None:
     checkpoint.complete(7, [kafka(orders=[70])])
     assert run() == 0
-    anew = WrittenCheckpoint(tmp_path / "anew", "another id")
+    anew = WrittenCheckpoint(place / "anew", "another id")
     anew.complete(0, [kafka(orders=[80])])
     assert main(["import-checkpoint", str(anew.folder), "--group", "g", "--store", str(store)]) == 0
     assert offsets_of(store) == {("orders", 0): 80}

@@ -235,6 +235,8 @@ def test_sources_or_queries_of_one_topic_need_a_choice(
         f"offsets: warning: group g gets no offsets: query other reads topic orders, which query {FIRST_ID} reads too; "
         "add a listener with query=NAME and a group for each\n"
     )
+    OffsetsListener("owned", "g").onQueryProgress(progress(4, kafka(orders=[5]), kafka(orders=[3])))
+    assert f"gets no offsets: query {QUERY_ID} has two Kafka sources" in capsys.readouterr().err  # it has no name
     chosen = OffsetsListener("owned", "g", query="joined", source=1)
     for event in (two, progress(1, kafka(orders=[8]), kafka(orders=[9]), query_id=SECOND_ID, name="other")):
         chosen.onQueryProgress(event)

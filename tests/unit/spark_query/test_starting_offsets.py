@@ -40,7 +40,7 @@ def test_offsets_are_those_of_the_group(
     assert json.loads(starting_offsets(committed, "g", topics, missing)) == found
 
 
-def test_partition_without_an_offset_is_named(committed: Path, tmp_path: Path) -> None:
+def test_partition_without_an_offset_is_named(committed: Path, place: Path) -> None:
     with pytest.raises(NoSuchOffset, match="group g has no committed offset for orders-1 in"):
         starting_offsets(committed, "g", ["orders"], "none")
     with pytest.raises(NoSuchOffset, match=r"no committed offset of topic new .*; name the topic's number of part"):
@@ -50,4 +50,4 @@ def test_partition_without_an_offset_is_named(committed: Path, tmp_path: Path) -
     with pytest.raises(InvalidRequest, match="missing='first' is not allowed"):
         starting_offsets(committed, "g", ["orders"], "first")  # type: ignore[arg-type]
     with pytest.raises(NoSuchStore):
-        starting_offsets(tmp_path / "nowhere", "g", ["orders"])
+        starting_offsets(place / "nowhere", "g", ["orders"])

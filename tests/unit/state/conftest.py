@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def tables(tmp_path: Path) -> dict[str, TableFolder]:
+def tables(place: Path) -> dict[str, TableFolder]:
     """The empty state tables."""
-    return state_tables(tmp_path)
+    return state_tables(place)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(place: Path) -> Store:
     """An empty store of two log partitions. It has no Spark session."""
-    return new_store(tmp_path)
+    return new_store(place)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.fold.state.changes import StateFolders, write_changes
 from offsets_pipeline.fold.state.fold_progress import PartitionProgress, progressed
-from offsets_pipeline.fold.state.known import KnownGroups
+from offsets_pipeline.fold.state.known_groups import KnownGroups
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
 from offsets_pipeline.fold.state.published_rows import rows_by_sql
 from offsets_pipeline.fold.state.replay_start import ReplayStart, continued

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)
 def test_small_batches_and_a_reload_give_the_state_that_the_reference_replays(
-    tmp_path: Path, settings: Settings, semantics: CoordinatorSemantics
+    place: Path, settings: Settings, semantics: CoordinatorSemantics
 ) -> None:  # R15, R16
     log_partitions, rows = all_captures(semantics)
-    store = new_store(tmp_path, log_partitions, semantics)
+    store = new_store(place, log_partitions, semantics)
     done = 0
     for batch in in_batches(rows, 4):
         appended(store.location, batch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,10 +24,13 @@ from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead
 from tests.logs import LogPartition
+from tests.places import place_of
 from tests.spark.stores import CLOCK, appended
 from tests.unit.coordinator.stores import opened
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from offsets_pipeline.store.store import Store
 
 HOME = partition_for("g", 2)
@@ -141,13 +143,13 @@ def test_segment_files_answer_as_of_when_they_were_read(store: Store) -> None:
     assert answered(store) == AnswerTime(shown_time(NOW_MS - 10**9), [])
 
 
-def test_an_owned_store_answers_as_of_now(tmp_path: Path) -> None:
+def test_an_owned_store_answers_as_of_now(place: Path) -> None:
     from offsets_pipeline.coordinator.owned_store import OwnedStore  # noqa: PLC0415
 
-    OwnedStore.create(tmp_path, 2)
-    with opened(tmp_path) as coordinator:
+    OwnedStore.create(place, 2)
+    with opened(place) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
-    assert answer_time(StateReader(str(tmp_path), 100, FixedClock(NOW_MS)), MINUTE_MS) == AnswerTime(
+    assert answer_time(StateReader(str(place), 100, FixedClock(NOW_MS)), MINUTE_MS) == AnswerTime(
         shown_time(NOW_MS), []
     )
 
@@ -185,7 +187,7 @@ def test_commands_say_it_in_json_and_warn_once_for_each_reason(
             assert document["as_of"] == shown_time(now_ms)
             continue
         if key in ("history", "status") or command[0] == "as-of":
-            assert document["cluster"] == Path(followed.location).name
+            assert document["cluster"] == place_of(followed.location).name
         assert document["as_of"] == shown_time(now_ms)
         assert [(each["log_partition"], each["reason"], each["records"]) for each in document["stale"]] == [
             (0, HELD_BACK, 4),
@@ -195,6 +197,27 @@ def test_commands_say_it_in_json_and_warn_once_for_each_reason(
         assert first.startswith("offsets: warning: the answers lack 4 records ")
         assert "an open transaction holds back in log partition 0 since " in first
         assert second.startswith(f"offsets: warning: the answers of {followed.location} lack 1 records of its topic: ")
+
+
+def test_old_data_and_old_transactions_are_problems_of_status(
+    followed: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def problems(age_ms: int) -> dict[str, str]:
+        """The problems of all groups where a transaction and a look of the mirror have this age, by their names."""
+        at_ms = SystemClock().now_ms() - age_ms
+        held = read(2, topic_end_offset=6, open_since_ms=at_ms, read_at_ms=at_ms, complete_since_ms=0)
+        behind = read(2, topic_end_offset=3, stable_offset=3, read_at_ms=at_ms, complete_since_ms=0)
+        LogMetadata(followed, Settings(), CLOCK).read({0: held, 1: behind})
+        capsys.readouterr()
+        assert main(["status", "--store", followed.location, "--format", "json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["as_of"] == shown_time(at_ms)
+        return {row["problem"]: row["status"] for row in found["problems"] if row["group"] is None}
+
+    known = {"old positions": "WARN"}  # there are no samples
+    assert problems(1_000) == known
+    assert problems(2 * MINUTE_MS) == {**known, "mirror behind": "ERR"}
+    assert problems(20 * MINUTE_MS) == {**known, "mirror behind": "ERR", "open transaction": "WARN"}
 
 
 def test_the_past_is_stale_only_where_the_log_lacks_records_of_it(
@@ -220,19 +243,19 @@ def test_the_past_is_stale_only_where_the_log_lacks_records_of_it(
 
 
 def test_several_stores_are_as_of_the_earliest_and_stale_by_cluster(
-    followed: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    followed: Store, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from offsets_pipeline.coordinator.owned_store import OwnedStore  # noqa: PLC0415
 
-    OwnedStore.create(tmp_path / "owned", 2)
+    OwnedStore.create(place / "owned", 2)
     capsys.readouterr()
-    both = ["--store", followed.location, "--store", str(tmp_path / "owned"), "--format", "json"]
+    both = ["--store", followed.location, "--store", str(place / "owned"), "--format", "json"]
     for command in (["groups"], ["log-info"], ["describe", "--list"]):
         assert main([*command, *both]) == 0
         document = json.loads(capsys.readouterr().out)
         assert document["as_of"] == shown_time(NOW_MS - 1_000)
-        assert {each["cluster"] for each in document["stale"]} == {tmp_path.name}
+        assert {each["cluster"] for each in document["stale"]} == {place.name}
     assert main(["log-info", *both[:-1], "csv"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.endswith(",cluster")
-    assert [row.rpartition(",")[2] for row in rows] == [tmp_path.name] * 2 + ["owned"] * 2
+    assert [row.rpartition(",")[2] for row in rows] == [place.name] * 2 + ["owned"] * 2

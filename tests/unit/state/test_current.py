@@ -19,6 +19,7 @@ from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.log.metadata import LogMetadata
 from tests.folded_stores import new_store
 from tests.logs import LogPartition
+from tests.places import rounds
 from tests.random_logs import Shape, random_log, several
 from tests.spark.stores import CLOCK, appended, assert_answers_as_reference, log_of
 from tests.unit.state.state_files import progress_of
@@ -74,18 +75,18 @@ def assert_current_at_random_cuts(folder: Path, settings: Settings, semantics: C
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)
 @pytest.mark.parametrize("seed", range(6))
 def test_answers_are_as_of_the_end_of_the_log_wherever_the_last_fold_ended(
-    tmp_path: Path, settings: Settings, semantics: CoordinatorSemantics, seed: int, run_seed: int
+    place: Path, settings: Settings, semantics: CoordinatorSemantics, seed: int, run_seed: int
 ) -> None:  # R11, R12, R15
-    assert_current_at_random_cuts(tmp_path, settings, semantics, seed + run_seed)
+    assert_current_at_random_cuts(place, settings, semantics, seed + run_seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)
 def test_answers_are_as_of_the_end_of_the_log_at_a_thousand_cuts(
-    tmp_path: Path, settings: Settings, semantics: CoordinatorSemantics, run_seed: int
+    place: Path, settings: Settings, semantics: CoordinatorSemantics, run_seed: int
 ) -> None:
-    for seed in range(500):
-        assert_current_at_random_cuts(tmp_path / str(seed), settings, semantics, seed + run_seed)
+    for seed in rounds(place, 500):
+        assert_current_at_random_cuts(place / str(seed), settings, semantics, seed + run_seed)
 
 
 @pytest.fixture

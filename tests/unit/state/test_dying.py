@@ -11,6 +11,7 @@ from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.fold.state.merge_on_read import OFFSETS
 from offsets_pipeline.fold.state.publishing import publish
+from tests.parameters import crossed
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of, rows_of
 from tests.unit.state.dying import TABLES, Died, busy_log, dying
 from tests.unit.state.state_files import in_order, progress_of, put
@@ -39,9 +40,7 @@ def test_a_fold_in_the_driver_that_dies_at_any_write_runs_again(store: Store, se
 REPLACED = ["offset_facts", "group_records", "group_facts", "consumer_groups", "current_offsets", "fold_progress"]
 
 
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("table", REPLACED)
+@pytest.mark.parametrize(("table", "when", "times"), crossed(REPLACED, ["before", "after"], [1, 2]))
 def test_a_reload_in_the_driver_that_dies_at_any_write_runs_again(
     store: Store, settings: Settings, table: str, when: str, times: int
 ) -> None:

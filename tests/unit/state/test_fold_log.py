@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from pathlib import Path
-from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +22,7 @@ from offsets_pipeline.store.delta.upkeep import compact
 from offsets_pipeline.store.log.append import Append, LogAppender
 from tests.folded_stores import opened
 from tests.logs import LogPartition
+from tests.places import place_of, remove_place
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of, versions
 from tests.unit.state.state_files import before_swap, progress_of
 
@@ -60,15 +59,16 @@ def behind(store: Store, settings: Settings) -> Store:
     return store
 
 
+@pytest.mark.on_s3
 def test_a_fold_of_the_log_takes_what_came_after_the_last_fold_and_only_once(
     behind: Store, settings: Settings
 ) -> None:  # R11, R15
     assert fold_log(behind, settings, CLOCK) == 13
     assert progress_of(behind).incarnations == {0: 1, 1: 1}  # it continues the state
     assert_as_reference(behind.location, log_of(behind.location))
-    folded = versions(Path(behind.location))
+    folded = versions(place_of(behind.location))
     assert fold_log(behind, settings, CLOCK) == 0
-    assert versions(Path(behind.location)) == folded
+    assert versions(place_of(behind.location)) == folded
 
 
 def test_a_running_program_notices_a_newer_format_of_the_store(behind: Store, settings: Settings) -> None:
@@ -79,9 +79,9 @@ def test_a_running_program_notices_a_newer_format_of_the_store(behind: Store, se
     seen = log.snapshot()
     newer = str(int(FORMAT_VERSION) + 1)
     metadata = log.with_properties(seen, {"offsets.format.version": newer})
-    path = Path(log.folder, "_delta_log", f"{seen.version + 1:020d}.json")
+    path = place_of(log.folder, "_delta_log", f"{seen.version + 1:020d}.json")
     path.write_text(json.dumps({"metaData": metadata}), encoding="utf-8")  # as a newer version of the program does
-    before = versions(Path(behind.location))
+    before = versions(place_of(behind.location))
     for write in (
         lambda: fold_log(behind, settings, CLOCK),
         lambda: maintain_store(behind, CLOCK, settings, publishes=False),
@@ -91,7 +91,7 @@ def test_a_running_program_notices_a_newer_format_of_the_store(behind: Store, se
         reason = f"it has format {newer}, this program reads {FORMAT_VERSION}; use a newer"
         with pytest.raises(NotAStore, match=f"{behind.location}: {reason}"):
             write()
-    assert versions(Path(behind.location)) == before
+    assert versions(place_of(behind.location)) == before
 
 
 def test_a_fold_of_the_log_that_dies_before_it_notes_its_progress_runs_again(
@@ -133,7 +133,7 @@ def test_a_fold_reads_the_files_that_were_added_since_the_last_one(
         log.rows.clear()
         log.commit(("g", "a", 0), number)
         appended(store.location, log.rows)
-        assert fold_log(opened(Path(store.location)), settings, CLOCK) == 1
+        assert fold_log(opened(place_of(store.location)), settings, CLOCK) == 1
         assert files_read.pop() == files_of(store) - known
     fold_log(store, settings, CLOCK)
     assert files_read == [set()]
@@ -149,9 +149,9 @@ def test_a_fold_whose_commits_are_gone_goes_on_at_its_record_offsets(
     elif gone == "commits":
         table = behind.table(LOG.name)
         table.checkpoint(table.snapshot().version)
-        for each in Path(table.folder, "_delta_log").glob("*.json"):
+        for each in place_of(table.folder, "_delta_log").glob("*.json"):
             each.unlink()
-        store = opened(Path(behind.location))
+        store = opened(place_of(behind.location))
     else:  # the progress names a version that the log does not have
         progress = progress_of(behind)
         progress.replace(progress.partitions, progress.versions, {FOLDED: 1_000})
@@ -218,14 +218,14 @@ def test_records_that_the_progress_lost_are_folded_again(store: Store, settings:
         log.commit(("g", "t", 0), log.next_offset, producer_id)
         appended(store.location, log.rows)
         fold_log(store, settings, CLOCK)
-    commits = sorted(Path(store.location, "fold_progress", "_delta_log").glob("*.json"))
+    commits = sorted(place_of(store.location, "fold_progress", "_delta_log").glob("*.json"))
     for each in commits[-lost:]:
         each.unlink()
-    assert fold_log(opened(Path(store.location)), settings, CLOCK) == lost
+    assert fold_log(opened(place_of(store.location)), settings, CLOCK) == lost
     log.rows.clear()
     log.end_commit(producer_id)
     appended(store.location, log.rows)
-    fold_log(opened(Path(store.location)), settings, CLOCK)
+    fold_log(opened(place_of(store.location)), settings, CLOCK)
     assert_as_reference(store.location, log_of(store.location))
 
 
@@ -325,8 +325,8 @@ def test_records_come_into_the_log_also_if_the_state_is_damaged(store: Store, se
     folding = Folding(store, settings, CLOCK)
     folding.fold(store)
     assert folding.next_fold(store, 0) is not None
-    rmtree(Path(store.location, GROUP_RECORDS.name))
-    assert folding.next_fold(opened(Path(store.location)), 0) is None
+    remove_place(place_of(store.location, GROUP_RECORDS.name))
+    assert folding.next_fold(opened(place_of(store.location)), 0) is None
 
 
 def test_an_append_of_another_process_behind_ours_is_folded_by_the_next_call(store: Store, settings: Settings) -> None:

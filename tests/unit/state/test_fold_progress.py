@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionProgress
+from offsets_pipeline.fold.state.changes import ReplayedPartition
+from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionProgress, progressed
 from offsets_pipeline.fold.state.replay_start import pending_rows
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS
@@ -31,9 +32,9 @@ COMMIT = {
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> TableFolder:
+def table(place: Path) -> TableFolder:
     """The empty table."""
-    folder = TableFolder(str(tmp_path / FOLD_PROGRESS.name), FOLD_PROGRESS)
+    folder = TableFolder(str(place / FOLD_PROGRESS.name), FOLD_PROGRESS)
     folder.create()
     return folder
 
@@ -146,3 +147,12 @@ def test_publishing_gives_up_where_folds_are_always_quicker(
     with pytest.raises(WriteConflict, match=r"other writers came first \d+ times"):
         publishing.note_published({})
     assert FoldProgress.read(table).partitions == {0: partition(0, 8)}
+
+
+def test_replay_moves_log_partitions_with_records_alone() -> None:
+    before = {at: replace(partition(at, 10), records=4, unknown_records=1, folded_at_us=5) for at in (0, 1)}
+    replayed = {0: ReplayedPartition(14, 3, 2, [COMMIT]), 1: ReplayedPartition(12, 0), 2: ReplayedPartition(9, 9)}
+    assert progressed(before, replayed, now_ms=1_795_000_000_123) == {
+        0: PartitionProgress(0, 0, 1, MODERN, 14, 0, 7, 3, 1_795_000_000_123_000, [COMMIT]),
+        1: before[1],
+    }

@@ -63,9 +63,9 @@ def counting(query: Query, rows: Offsets) -> Offsets:
 PUBLISHED = (0, [offset(where, at) for where, at in (("a0", 5), ("a1", 6), ("b0", 7), ("b1", 8))])
 
 
-def test_row_with_the_highest_record_offset_counts_and_each_key_once(tmp_path: Path, query: Query) -> None:  # R10
+def test_row_with_the_highest_record_offset_counts_and_each_key_once(place: Path, query: Query) -> None:  # R10
     tables = stored(
-        tmp_path,
+        place,
         OFFSETS,
         PUBLISHED,
         (1, [offset("a0", 9), offset("b1", 11, is_tombstone=True), offset("c0", 10)]),
@@ -76,15 +76,15 @@ def test_row_with_the_highest_record_offset_counts_and_each_key_once(tmp_path: P
     assert places(query(OFFSETS, *tables, progress(9))) == counting(query, rows)
 
 
-def test_late_facts_change_nothing_of_what_is_published(tmp_path: Path, query: Query) -> None:  # R15
+def test_late_facts_change_nothing_of_what_is_published(place: Path, query: Query) -> None:  # R15
     late = [offset(where, at) for where, at in (("a0", 1), ("a1", 2), ("b0", 7), ("b1", 4))]
-    tables = stored(tmp_path, OFFSETS, PUBLISHED, (1, late))
+    tables = stored(place, OFFSETS, PUBLISHED, (1, late))
     assert places(query(OFFSETS, *tables, progress(9))) == [("a0", 5, 5), ("a1", 6, 6), ("b0", 7, 7), ("b1", 8, 8)]
 
 
-def test_fact_and_published_row_that_are_equal_count_once(tmp_path: Path, query: Query) -> None:
+def test_fact_and_published_row_that_are_equal_count_once(place: Path, query: Query) -> None:
     """A publishing died before it removed the facts."""
-    tables = stored(tmp_path, OFFSETS, PUBLISHED, (1, PUBLISHED[1]))
+    tables = stored(place, OFFSETS, PUBLISHED, (1, PUBLISHED[1]))
     for published_to in (0, 6, 9):
         found = places(query(OFFSETS, *tables, progress(published_to)))
         assert found == [("a0", 5, 5), ("a1", 6, 6), ("b0", 7, 7), ("b1", 8, 8)]
@@ -92,11 +92,11 @@ def test_fact_and_published_row_that_are_equal_count_once(tmp_path: Path, query:
 
 @pytest.mark.parametrize("published_to", [9, 10, 11, 12])
 def test_progress_in_duckdb_may_be_older_than_its_rows_and_hides_none(
-    tmp_path: Path, query: Query, published_to: int
+    place: Path, query: Query, published_to: int
 ) -> None:
     """The rows have all records before 12; a reader that found the progress before them merges both."""
     tables = stored(
-        tmp_path,
+        place,
         OFFSETS,
         (0, [offset(where, at) for where, at in (("a0", 5), ("a1", 6), ("b0", 9), ("b1", 8), ("c0", 10), ("c1", 11))]),
         (1, [offset("a0", 4), offset("b0", 9), offset("c0", 10), offset("c1", 11)]),
@@ -109,16 +109,16 @@ def test_progress_in_duckdb_may_be_older_than_its_rows_and_hides_none(
     assert places(query(OFFSETS, *tables, progress(published_to))) == rows
 
 
-def test_tombstone_that_is_not_answered_hides_what_is_published(tmp_path: Path, query: Query) -> None:
-    tables = stored(tmp_path, OFFSETS, PUBLISHED, (1, [offset("a0", 6, is_tombstone=True), offset("b0", 20)]))
+def test_tombstone_that_is_not_answered_hides_what_is_published(place: Path, query: Query) -> None:
+    tables = stored(place, OFFSETS, PUBLISHED, (1, [offset("a0", 6, is_tombstone=True), offset("b0", 20)]))
     for published_to in (0, 6, 9):
         rows = [("a0", 6, None), ("a1", 6, 6), ("b0", 20, 20), ("b1", 8, 8)]
         assert places(query(OFFSETS, *tables, progress(published_to))) == counting(query, rows)
 
 
-def test_marker_brings_back_an_offset_in_front_of_its_tombstone(tmp_path: Path, query: Query) -> None:  # R10c
+def test_marker_brings_back_an_offset_in_front_of_its_tombstone(place: Path, query: Query) -> None:  # R10c
     rows = [offset("a0", 10, is_tombstone=True), offset("a0", 4, position=10)]
-    tables = stored(tmp_path, OFFSETS, PUBLISHED, (1, rows))
+    tables = stored(place, OFFSETS, PUBLISHED, (1, rows))
     for published_to in (0, 8, 11):
         assert places(query(OFFSETS, *tables, progress(published_to)))[0] == ("a0", 4, 4)
 
@@ -134,10 +134,10 @@ def test_marker_brings_back_an_offset_in_front_of_its_tombstone(tmp_path: Path, 
     ],
 )
 def test_only_facts_of_the_incarnation_that_the_progress_names_count(
-    tmp_path: Path, query: Query, incarnations: tuple[int, int], expected: Offsets
+    place: Path, query: Query, incarnations: tuple[int, int], expected: Offsets
 ) -> None:
     tables = stored(
-        tmp_path,
+        place,
         OFFSETS,
         (1, [offset("a0", 5), offset("d0", 4, log_partition=1)]),
         (1, [offset("a0", 9)]),
@@ -147,7 +147,7 @@ def test_only_facts_of_the_incarnation_that_the_progress_names_count(
     assert places(query(OFFSETS, *tables, named)) == expected
 
 
-def test_groups_compare_by_their_newest_record(tmp_path: Path, query: Query) -> None:
+def test_groups_compare_by_their_newest_record(place: Path, query: Query) -> None:
     def group(group_id: str, record_offset: int, state: str = "Empty") -> dict[str, Any]:
         row = {"log_partition": 0, "group_id": group_id, "state": state, "record_offset": record_offset}
         return row | {"misplaced": False, "assignor": "", "member_count": 0}
@@ -156,7 +156,7 @@ def test_groups_compare_by_their_newest_record(tmp_path: Path, query: Query) -> 
         return {name: value for name, value in group(*arguments).items() if name not in ("assignor", "member_count")}
 
     tables = stored(
-        tmp_path,
+        place,
         DESCRIBED,
         (0, [group("changed", 5), group("late", 6), group("removed", 7)]),
         (1, [fact("changed", 9, "Stable"), fact("late", 2, "Stable"), fact("removed", 10, "Dead"), fact("new", 11)]),
@@ -190,12 +190,12 @@ def record(value_offset: int | None, tombstone_offset: int | None) -> dict[str, 
     ],
 )
 def test_group_record_with_the_highest_value_or_tombstone_counts(
-    tmp_path: Path,
+    place: Path,
     query: Query,
     earlier: tuple[int | None, int | None],
     later: tuple[int | None, int | None],
     expected: tuple[int | None, int | None],
 ) -> None:  # R14
-    tables = stored(tmp_path, RECORDS, (1, [record(*earlier)]), (1, [record(*later)]))
+    tables = stored(place, RECORDS, (1, [record(*earlier)]), (1, [record(*later)]))
     (found,) = in_order(RECORDS, query(RECORDS, *tables, progress(0)))
     assert (found["value_offset"], found["tombstone_offset"]) == expected

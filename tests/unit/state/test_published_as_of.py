@@ -98,8 +98,8 @@ def test_data_time_never_steps_back(store: Store, logs: list[LogPartition]) -> N
     assert reached(store.location) == {(name, at): (1, READ_MS, NOW_MS + 1) for name in PUBLISHED for at in (0, 1)}
 
 
-def test_connect_store_is_published_beside_a_worker_that_writes(tmp_path: Path) -> None:
-    location = str(tmp_path / "store")
+def test_connect_store_is_published_beside_a_worker_that_writes(place: Path) -> None:
+    location = str(place / "store")
     ConnectLog.create(location, "lab", 1)
 
     def flush(offset: int) -> None:

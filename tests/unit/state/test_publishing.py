@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -19,11 +19,14 @@ from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionProgress
 from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS
 from offsets_pipeline.fold.state.publishing import compact_facts, drop_replaced, publish
+from offsets_pipeline.fold.state.stored_rows import log_partitions_in
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.store.delta.data_file import APPLICATION
+from offsets_pipeline.store.delta.data_file import APPLICATION, DataFile
 from offsets_pipeline.store.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS, TABLES
 from tests.folded_stores import new_store, opened
 from tests.logs import LogPartition
+from tests.parameters import crossed
+from tests.places import copied, place_of
 from tests.published import KEYS, assert_published, read, read_as_of
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of, rows_of
 from tests.unit.state.dying import TOPIC_ID, Died, busy_log, dying
@@ -31,9 +34,9 @@ from tests.unit.state.state_files import acts_before, append, before_swap, offse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.store import Store
 
 HOME = partition_for("h", 2)
@@ -70,7 +73,7 @@ def rows_in(store: Store, name: str) -> list[dict[str, Any]]:
 def actions_of(store: Store, name: str, version: int | None = None) -> list[dict[str, Any]]:
     """The files that a commit to a table added and removed, by default the last one."""
     number = store.version(name) if version is None else version
-    commit = Path(store.location, name, "_delta_log", f"{number:020d}.json")
+    commit = place_of(store.location, name, "_delta_log", f"{number:020d}.json")
     actions = [json.loads(line) for line in commit.read_text().splitlines()]
     return [action[kind] for action in actions for kind in ("add", "remove") if kind in action]
 
@@ -168,18 +171,16 @@ def busy_store(tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> 
         fold_log(store, settings, CLOCK)
         if number == 3:
             assert publish(store, CLOCK)
-    return Path(store.location)
+    return place_of(store.location)
 
 
 @pytest.fixture
-def busy(busy_store: Path, tmp_path: Path) -> Store:
+def busy(busy_store: Path, place: Path) -> Store:
     """A copy of that store."""
-    shutil.copytree(busy_store, tmp_path, dirs_exist_ok=True)
-    return opened(tmp_path)
+    return opened(copied(busy_store, place))
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("table", WRITTEN)
+@pytest.mark.parametrize(("table", "when"), crossed(WRITTEN, ["before", "after"]))
 def test_publishing_that_dies_at_any_write_hides_nothing_and_runs_again(busy: Store, table: str, when: str) -> None:
     log, expected = log_of(busy.location), offsets(busy)
     assert len(expected) > 5
@@ -197,8 +198,7 @@ def test_publishing_that_dies_at_any_write_hides_nothing_and_runs_again(busy: St
     assert read_as_of(busy.location)["current_offsets"] == progress_of(busy).folded_to
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("table", WRITTEN)
+@pytest.mark.parametrize(("table", "when"), crossed(WRITTEN, ["before", "after"]))
 def test_publishing_that_dies_at_any_write_loses_no_offset_of_a_group_that_is_gone(
     store: Store, settings: Settings, table: str, when: str
 ) -> None:
@@ -234,6 +234,7 @@ def fold_rows(store: Store, log: LogPartition, settings: Settings) -> None:
     fold_log(store, settings, CLOCK)
 
 
+@pytest.mark.on_s3
 def test_published_tables_have_what_is_specified(busy: Store) -> None:
     assert publish(busy, CLOCK)
     found = {name: read(busy.location, name) for name in KEYS}
@@ -260,8 +261,10 @@ def test_second_of_two_publishings_of_one_version_leaves_the_first(
         assert publish(busy, CLOCK)
 
 
-@pytest.mark.parametrize("table", WRITTEN)
-@pytest.mark.parametrize("beside", ["a fold", "a reload", "a reload of one log partition", "another publishing"])
+@pytest.mark.parametrize(
+    ("table", "beside"),
+    crossed(WRITTEN, ["a fold", "a reload", "a reload of one log partition", "another publishing"]),
+)
 def test_publishing_beside_another_writer_loses_nothing(
     busy: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, table: str, beside: str
 ) -> None:
@@ -333,6 +336,34 @@ def test_dropping_leaves_incarnations_that_count_and_those_that_will_be_named(st
     drop_replaced(store, progress_of(store))
     assert {file.partition["incarnation"] for file in files_of(store, OFFSETS.name)} == {"2", "3"}
     assert offsets(store) == [("a0", 20, 20)]
+
+
+def test_a_file_without_bounds_may_have_rows_of_every_log_partition() -> None:
+    known = DataFile("a", 1, 1, {"log_partition": 2}, {"log_partition": 4})
+    assert log_partitions_in(known) == {2, 3, 4}
+    for unknown in (replace(known, lowest={}), replace(known, highest={})):
+        assert {0, 2, 4, 49_999} <= log_partitions_in(unknown)
+
+
+@pytest.mark.parametrize(
+    ("counts", "files"),
+    [
+        ([1, 1, 1, 1], [[0, 1], [2, 3]]),
+        ([3], [[0, 0, 0]]),
+        ([4], [[0, 0], [0, 0]]),
+        ([2, 5, 1, 1], [[0, 0], [1, 1], [1, 1], [1], [2, 3]]),
+        ([], []),
+    ],
+)
+def test_files_have_whole_log_partitions_and_large_ones_several_files(
+    monkeypatch: pytest.MonkeyPatch, counts: list[int], files: list[list[int]]
+) -> None:
+    monkeypatch.setattr(published_rows, "_FILE_ROWS", 2)
+    written: list[list[int]] = []
+    folder: Any = SimpleNamespace(write_file=lambda rows: written.append(rows["log_partition"].to_pylist()))
+    held = [at for at, count in enumerate(counts) for _ in range(count)]
+    published_rows.write_published(folder, pa.table({"log_partition": pa.array(held, pa.int32())}))
+    assert written == files
 
 
 def test_facts_that_are_never_published_are_compacted_if_their_files_are_many(busy: Store) -> None:

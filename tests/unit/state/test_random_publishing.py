@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +19,7 @@ from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantic
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.folded_stores import new_store, opened
 from tests.logs import in_batches
+from tests.places import remove_place, rounds
 from tests.published import Specification, assert_published, read, read_as_of
 from tests.random_logs import ANY, IN_SEGMENTS, LEGAL, NARROW, random_log, several
 from tests.spark.stores import CLOCK, appended, assert_as_reference
@@ -129,17 +129,17 @@ def assert_random_log_is_published(folder: Path, seed: int, semantics: Coordinat
 
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)
 def test_random_logs_are_published_as_the_replay_specifies(
-    tmp_path: Path, semantics: CoordinatorSemantics, run_seed: int
+    place: Path, semantics: CoordinatorSemantics, run_seed: int
 ) -> None:
     for seed in range(6):
-        assert_random_log_is_published(tmp_path / str(seed), seed + run_seed, semantics)
+        assert_random_log_is_published(place / str(seed), seed + run_seed, semantics)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)
 def test_hundreds_of_random_logs_are_published_as_specified(
-    tmp_path: Path, semantics: CoordinatorSemantics, run_seed: int
+    place: Path, semantics: CoordinatorSemantics, run_seed: int
 ) -> None:
-    for seed in range(250):
-        assert_random_log_is_published(tmp_path / "store", seed + run_seed, semantics)
-        shutil.rmtree(tmp_path / "store")
+    for seed in rounds(place, 250):
+        assert_random_log_is_published(place / "store", seed + run_seed, semantics)
+        remove_place(place / "store")

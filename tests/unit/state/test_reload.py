@@ -60,6 +60,7 @@ def test_each_reload_has_an_incarnation_of_its_own(folded: Store, settings: Sett
     assert_as_reference(folded.location, log_of(folded.location))
 
 
+@pytest.mark.on_s3
 def test_reload_keeps_the_commits_of_an_open_transaction(folded: Store, settings: Settings) -> None:  # R11
     log = LogPartition(0, start=5)
     log.end_commit(1)

@@ -7,9 +7,7 @@ deltalake alone, are compared with the row-wise replay.
 from __future__ import annotations
 
 import random
-import shutil
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +23,8 @@ from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantic
 from offsets_pipeline.semantics.group_description import describe_group
 from tests.folded_stores import new_store, opened
 from tests.logs import in_batches
+from tests.parameters import crossed
+from tests.places import place_of, remove_place, rounds
 from tests.published import Specification, assert_published, read, read_as_of
 from tests.random_logs import Shape, random_log, several
 from tests.spark.stores import CLOCK, appended, assert_as_reference
@@ -33,6 +33,7 @@ from tests.unit.state.state_files import answered_in_spark, progress_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from offsets_pipeline.semantics.log_row import LogRow
     from offsets_pipeline.semantics.partition_state import PartitionState
@@ -82,23 +83,23 @@ class Run:
             self.append()
 
     def fold(self) -> None:
-        store = opened(Path(self.location))
+        store = opened(place_of(self.location))
         for _ in range(3):
             fold_log(store, QUICK, CLOCK)
 
     def publish(self) -> None:
-        store = opened(Path(self.location))
+        store = opened(place_of(self.location))
         for _ in range(2):
             publish(store, CLOCK)
 
     def reload(self, partitions: list[int] | None) -> None:
         try:
-            reload_partitions(opened(Path(self.location)), partitions, QUICK, CLOCK)
+            reload_partitions(opened(place_of(self.location)), partitions, QUICK, CLOCK)
         except WriteConflict as conflict:
             assert "beside" in str(conflict) or "other writers" in str(conflict)  # noqa: PT017
 
     def keep_small(self) -> None:
-        store = opened(Path(self.location))
+        store = opened(place_of(self.location))
         progress = progress_of(store)
         compact_facts(store, RECORDS, progress)
         drop_replaced(store, progress)
@@ -121,7 +122,7 @@ class Run:
     def query(self) -> None:
         """A query in Spark: each table as of the time at which it is resolved, each key as of some time since."""
         first = self._end_of_fold()
-        store = opened(Path(self.location))
+        store = opened(place_of(self.location))
         progress = progress_of(store).partitions
         facts, published = (store.table(name).snapshot() for name in OFFSETS.names)
         with unscheduled():
@@ -150,7 +151,7 @@ class Run:
     def finish(self) -> None:
         """Fold and publish the rest, and assert that all is as specified."""
         self.append_all()
-        store = opened(Path(self.location))
+        store = opened(place_of(self.location))
         fold_log(store, QUICK, CLOCK)
         assert publish(store, CLOCK)
         assert_as_reference(self.location, self.appended)
@@ -160,7 +161,7 @@ class Run:
 
     def _end_of_fold(self) -> Mapping[int, int]:
         with unscheduled():
-            return dict.fromkeys(range(PARTITIONS), 0) | progress_of(opened(Path(self.location))).folded_to
+            return dict.fromkeys(range(PARTITIONS), 0) | progress_of(opened(place_of(self.location))).folded_to
 
     def _ends_since(self, first: Mapping[int, int], at: int) -> list[int]:
         return sorted({ends[at] for ends in self.ends if ends[at] >= first[at]})
@@ -237,20 +238,19 @@ def run_schedule(folder: Path, seed: int, semantics: CoordinatorSemantics) -> li
     return done
 
 
-@pytest.mark.parametrize("semantics", CoordinatorSemantics)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("seed", "semantics"), crossed(range(8), list(CoordinatorSemantics)))
 def test_any_schedule_keeps_what_is_specified(
-    tmp_path: Path, seed: int, semantics: CoordinatorSemantics, run_seed: int
+    place: Path, seed: int, semantics: CoordinatorSemantics, run_seed: int
 ) -> None:
-    done = run_schedule(tmp_path / "store", seed + run_seed, semantics)
+    done = run_schedule(place / "store", seed + run_seed, semantics)
     assert len(done) > 30
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)
 def test_hundreds_of_schedules_keep_what_is_specified(
-    tmp_path: Path, semantics: CoordinatorSemantics, run_seed: int
+    place: Path, semantics: CoordinatorSemantics, run_seed: int
 ) -> None:
-    for seed in range(250):
-        run_schedule(tmp_path / "store", 1_000 + seed + run_seed, semantics)
-        shutil.rmtree(tmp_path / "store")
+    for seed in rounds(place, 250):
+        run_schedule(place / "store", 1_000 + seed + run_seed, semantics)
+        remove_place(place / "store")

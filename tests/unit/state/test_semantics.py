@@ -32,8 +32,8 @@ SHAPE = Shape(
 
 
 @pytest.fixture
-def classic(tmp_path: Path) -> StoredState:
-    return StoredState(tmp_path, 1, CoordinatorSemantics.CLASSIC)
+def classic(place: Path) -> StoredState:
+    return StoredState(place, 1, CoordinatorSemantics.CLASSIC)
 
 
 def assert_as_replayed_from_the_start(state: StoredState, rows: list[LogRow]) -> None:
@@ -67,11 +67,11 @@ def assert_as_specified(state: StoredState, rows: Iterable[LogRow]) -> None:
 @both
 @pytest.mark.parametrize("seed", range(2))
 def test_folds_in_small_batches_give_the_specified_state(
-    tmp_path: Path, seed: int, semantics: CoordinatorSemantics, run_seed: int
+    place: Path, seed: int, semantics: CoordinatorSemantics, run_seed: int
 ) -> None:  # R10-R16
     chance = random.Random(run_seed + seed)
     rows = random_log(chance, 40, SHAPE).rows()
-    state = StoredState(tmp_path, 1, semantics)
+    state = StoredState(place, 1, semantics)
     done = 0
     while done < len(rows):
         end = done + chance.choice([1, 3, 8])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,11 +21,13 @@ from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.delta.upkeep import Vacuumed, compact, live, never, vacuum
 from offsets_pipeline.store.log.clean import Cleaned
 from tests.logs import LogPartition
+from tests.places import place_of
 from tests.spark.stores import appended, log_of
 from tests.unit.test_periodic import HOUR_MS, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.store.store import Store
@@ -86,7 +87,7 @@ def of_log(running: Running) -> tuple[int, int, int]:
 
 
 def stored_files(store: Store, table: str = LOG.name) -> int:
-    return sum("_delta_log" not in path.parts for path in Path(store.location, table).rglob("*.parquet"))
+    return sum("_delta_log" not in path.parts for path in place_of(store.location, table).rglob("*.parquet"))
 
 
 def test_every_interval_small_files_of_the_log_become_one_and_old_files_go(store: Store) -> None:
@@ -210,7 +211,7 @@ def test_files_that_a_table_dropped_go_ten_minutes_after_a_run_found_them(store:
     assert vacuum(folder, never, since_ms, 601_000).removed == 3
     assert vacuum(folder, never, since_ms, 9_000_000).removed == 0
     assert stored_files(store) == 2
-    assert Path(folder.folder, uncommitted.name).exists()  # a task wrote it for a commit to come
+    assert place_of(folder.folder, uncommitted.name).exists()  # a task wrote it for a commit to come
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
@@ -218,7 +219,7 @@ def test_commits_before_the_last_checkpoint_go_ten_minutes_after_a_run_found_it(
     append_batches(store, 3)
     folder, since_ms = store.table(LOG.name), dict[str, int]()
     before, version = len(commits_of(folder)), folder.snapshot().version
-    commits = Path(folder.folder, "_delta_log")
+    commits = place_of(folder.folder, "_delta_log")
     DeltaTable(folder.folder).create_checkpoint()
     append_batches(store, 2)
     held = rows_by_deltalake(folder)
@@ -241,4 +242,4 @@ def rows_by_deltalake(folder: TableFolder) -> list[str]:
 
 
 def commits_of(folder: TableFolder) -> list[Path]:
-    return list(Path(folder.folder, "_delta_log").iterdir())
+    return list(place_of(folder.folder, "_delta_log").iterdir())

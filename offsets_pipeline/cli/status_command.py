@@ -1,0 +1,119 @@
+"""`offsets status` and `offsets check`: what is wrong with the groups of stores. Neither imports Spark."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.cli.answer_times import mirror_interval_ms, warnings_of, write_listing
+from offsets_pipeline.cli.live_cluster import LiveCluster
+from offsets_pipeline.cli.opened import open_readers, retention_of
+from offsets_pipeline.cli.options import LiveBrokers
+from offsets_pipeline.cli.output import show_status
+from offsets_pipeline.common.clock import MS_OF_HOUR, SystemClock, shown_time
+from offsets_pipeline.common.foreign_errors import first_line
+from offsets_pipeline.common.printable import printable
+from offsets_pipeline.errors import BrokerUnreachable, NoSuchGroup, OffsetsError
+from offsets_pipeline.questions.lag.consumer_status import GroupStatus
+from offsets_pipeline.questions.query.answer_time import HELD_BACK, MIRROR_BEHIND, NOT_FOLDED, AnswerTime, answer_time
+from offsets_pipeline.questions.query.group_listing import describe_matching, without_match
+from offsets_pipeline.questions.status import OPEN_TRANSACTION, Limits, Problem, problems_of, worst_first
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from offsets_pipeline.cli.section_questions import Check, Problems, Status
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.query.describe import GroupAnswer
+    from offsets_pipeline.questions.query.state_reader import StateReader
+
+#: The exit status of `check`, and the word before its line.
+_EXIT_STATUSES = {GroupStatus.OK: 0, GroupStatus.WARN: 1, GroupStatus.ERR: 2}
+#: The status of what the answers of a store lack, by reason.
+_OF_DATA = {MIRROR_BEHIND: GroupStatus.ERR, NOT_FOLDED: GroupStatus.WARN, HELD_BACK: GroupStatus.WARN}
+_SHOWN = 3  # problems in the line of `check`
+
+
+def status(options: Status, settings: Settings) -> int:
+    """Show the problems, the worst first; returns the exit status. A table without problems is empty."""
+    found, times = _found(options, settings)
+    rows = [{**vars(each), "cluster": cluster} for each, cluster in found]
+    if rows or options.format_ != "table":
+        write_listing(
+            "problems", [*Problem.__dataclass_fields__], rows, times, options.format_, absolute=options.absolute
+        )
+    return 0
+
+
+def check(options: Check, settings: Settings) -> int:
+    """Show one line with the worst problems; returns 0, 1 for warnings, or 2 for errors, which include unread data."""
+    try:
+        found, times = _found(options, settings)
+    except OffsetsError as error:
+        worst, text = GroupStatus.ERR, first_line(error)
+    else:
+        worst = found[0][0].status if found else GroupStatus.OK
+        counts = Counter(each.status for each, _ in found)
+        named = [f"{each.group or cluster} {each.problem}: {each.detail}" for each, cluster in found[:_SHOWN]]
+        as_of = min((each.as_of for _, each in times if each.as_of is not None), default="-")
+        text = "; ".join(
+            [f"{counts[GroupStatus.ERR]} errors, {counts[GroupStatus.WARN]} warnings, as of {as_of}", *named]
+        )
+    sys.stdout.write(f"{worst}: {printable(text)}\n")
+    return _EXIT_STATUSES[worst]
+
+
+def _found(options: Problems, settings: Settings) -> tuple[list[tuple[Problem, str]], list[tuple[str, AnswerTime]]]:
+    """The problems, the worst first, each with its cluster, and the data time of each cluster."""
+    found: list[tuple[Problem, str]] = []
+    times, known = [], set[str]()
+    readers = open_readers(options.stores, settings)
+    for store, reader in readers.items():
+        time = answer_time(reader, mirror_interval_ms(settings))
+        if time.as_of is not None:
+            show_status(f"{store} as of {time.as_of}")
+        groups = describe_matching(reader, options.groups or None)
+        of_groups = _of_groups(reader, groups, time, options, settings)
+        found += [(each, reader.cluster) for each in (*_of_data(time, store, settings), *of_groups)]
+        times.append((reader.cluster, time))
+        known |= groups.keys()
+    for name in without_match(options.groups, known):
+        error = NoSuchGroup.of([name], ", ".join(readers))
+        found.append((Problem(GroupStatus.ERR, "missing", name, detail=str(error)), ""))
+    return sorted(found, key=lambda each: worst_first(each[0])), times
+
+
+def _of_groups(
+    reader: StateReader, groups: Mapping[str, GroupAnswer], time: AnswerTime, options: Problems, settings: Settings
+) -> Iterator[Problem]:
+    """The problems of groups; by the samples of the store if no broker answers, which is a problem, too."""
+    limits = Limits(
+        options.behind_ms,
+        options.recent_ms,
+        options.within_hours * MS_OF_HOUR,
+        settings.topic.open_transaction_warning_ms,
+        retention_of(reader, settings, options.retention_minutes),
+        settings.lag.window_commits,
+    )
+    now_ms, warnings = SystemClock().now_ms(), list[str]()
+    with LiveCluster(options.live, settings) as live:
+        try:
+            positions = live.positions(reader, groups, time, now_ms, warn=warnings.append)
+        except BrokerUnreachable as error:
+            yield Problem(GroupStatus.ERR, "broker away", detail=first_line(error))
+            sampled = LiveCluster(LiveBrokers(bootstrap_server=None), settings)
+            positions = sampled.positions(reader, groups, time, now_ms, warn=warnings.append)
+        yield from (Problem(GroupStatus.WARN, "old positions", detail=text) for text in warnings)
+        yield from problems_of(reader, groups, time, positions, limits, options.groups)
+
+
+def _of_data(time: AnswerTime, store: str, settings: Settings) -> Iterator[Problem]:
+    """What the answers of a store lack. A mirror at work is always some seconds behind, and has open transactions."""
+    ages_ms = {MIRROR_BEHIND: mirror_interval_ms(settings), HELD_BACK: settings.topic.open_transaction_warning_ms}
+    for reason, status in _OF_DATA.items():
+        old = shown_time(SystemClock().now_ms() - ages_ms.get(reason, 0))
+        stale = [each for each in time.stale if each.reason == reason and (each.since is None or each.since <= old)]
+        since = min((each.since for each in stale if each.since is not None), default=None)
+        for text in warnings_of(AnswerTime(time.as_of, stale), store):
+            yield Problem(status, OPEN_TRANSACTION if reason == HELD_BACK else reason, since=since, detail=text)

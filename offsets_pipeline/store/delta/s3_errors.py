@@ -1,0 +1,87 @@
+"""Causes of errors of S3: what each library says, in the words of the documentation."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from offsets_pipeline.common.foreign_errors import first_line
+from offsets_pipeline.store.delta.s3_access import DEFAULT_REGION, NO_CREDENTIALS, chosen_region, is_s3
+
+#: How obstore, `deltalake` and Arrow say a cause, the cause, and what to do. The first that fits counts.
+_CAUSES = (
+    (
+        "<Code>NoSuchBucket<|AWS Error NO_SUCH_BUCKET",
+        "the bucket {bucket} does not exist at {endpoint}",
+        "check its name, or create the bucket",
+    ),
+    (
+        # the address of an instance's credentials, which is asked last
+        "/latest/(api/token|meta-data/iam)",
+        *NO_CREDENTIALS.split("; "),
+    ),
+    (
+        "<Code>InvalidAccessKeyId<|AWS Error INVALID_ACCESS_KEY_ID",
+        "{endpoint} does not know the access key",
+        "check AWS_ACCESS_KEY_ID or the profile",
+    ),
+    (
+        "<Code>SignatureDoesNotMatch<|AWS Error SIGNATURE_DOES_NOT_MATCH",
+        "the secret of the access key is wrong",
+        "check AWS_SECRET_ACCESS_KEY or the profile",
+    ),
+    (
+        "<Code>(ExpiredToken|InvalidToken)<|ExceptionName: (ExpiredToken|InvalidToken) ",
+        "the session token is wrong or has expired",
+        "get new credentials, and set AWS_SESSION_TOKEN with them",
+    ),
+    (
+        "403 Forbidden|AWS Error ACCESS_DENIED",
+        "{endpoint} refused access to the bucket {bucket}",
+        "check the credentials and their permissions",
+    ),
+    (
+        "redirect without LOCATION|HTTP status 301|AuthorizationHeaderMalformed|bucket is located in",
+        "the bucket {bucket} is not in the region {region}{located}",
+        "set AWS_REGION to the region of the bucket",
+    ),
+    (
+        r"error sending request|connection closed|AWS Error NETWORK_CONNECTION|curlCode: \d",
+        "{endpoint} does not answer",
+        "check AWS_ENDPOINT_URL and the network",
+    ),
+)
+_LOCATED = re.compile(r"<Region>([\w-]+)<|located in '([\w-]+)'|expecting '([\w-]+)'")
+
+
+def known_cause(location: str, error: BaseException) -> str | None:
+    """Return the cause of an error of S3, and what to do; None for another storage or an unknown cause."""
+    if not is_s3(location):
+        return None
+    said = _whole_text(error)
+    for pattern, cause, remedy in _CAUSES:
+        if re.search(pattern, said):
+            located = _LOCATED.search(said)
+            region = chosen_region()
+            facts = {
+                "bucket": location.partition("://")[2].partition("/")[0],
+                "endpoint": os.environ.get("AWS_ENDPOINT_URL") or f"Amazon S3 in {region or DEFAULT_REGION}",
+                "region": region or f"{DEFAULT_REGION}, the default",
+                "located": f" but in {next(filter(None, located.groups()))}" if located else "",
+            }
+            return f"{cause.format(**facts)}; {remedy}"
+    return None
+
+
+def cause(location: str, error: Exception, remedy: str) -> str:
+    """Return the cause of an error of any storage, and what to do: ``remedy`` if the cause is unknown."""
+    return known_cause(location, error) or f"{first_line(error)}; {remedy}"
+
+
+def _whole_text(error: BaseException | None) -> str:
+    """The texts of an error and of its causes: a storage's answer is in the second line of one of them."""
+    texts = []
+    while error is not None:
+        texts.append(str(error))
+        error = error.__cause__
+    return "\n".join(texts)

@@ -1,0 +1,113 @@
+"""Committed offsets of groups: requests in versions with topic names, and the errors of each partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka.protocol.consumer import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+
+from offsets_pipeline.errors import NonEmptyGroup, NoSuchTopic, NotAuthorized
+from offsets_pipeline.kafka.broker.cluster import Cluster
+from offsets_pipeline.kafka.broker.group_offsets_client import (
+    commit_group_offsets,
+    fetch_group_offsets,
+    refused_offsets,
+)
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from tests.unit.broker.fake_broker import VERSIONS, FakeBroker, fake_broker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMMIT, FETCH, FIND = OffsetCommitRequest.API_KEY, OffsetFetchRequest.API_KEY, FindCoordinatorRequest.API_KEY
+NO_TOPIC, NO_ACCESS = 3, 29
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    """A broker that coordinates the groups `g` and `h`, and knows versions that name topics by their ids."""
+    with fake_broker() as broker:
+        broker.versions = VERSIONS | {COMMIT: (2, 10), FETCH: (1, 10), FIND: (0, 4)}
+        node = {"node_id": 1, "host": "127.0.0.1", "port": broker.port, "error_code": 0, "error_message": None}
+        coordinators = [FindCoordinatorResponse.Coordinator(key=each, **node) for each in ("g", "h")]
+        broker.answers[FIND] = lambda _: FindCoordinatorResponse(throttle_time_ms=0, coordinators=coordinators)
+        yield broker
+
+
+@pytest.fixture
+def cluster(broker: FakeBroker) -> Iterator[Cluster]:
+    options = {"request.timeout.ms": "2000", "default.api.timeout.ms": "3000", "retry.backoff.ms": "1"}
+    with Cluster(KafkaOptions(broker.address, options)) as cluster:
+        yield cluster
+
+
+def versions_of(broker: FakeBroker, api_key: int) -> set[int]:
+    return {version for key, version, _ in broker.requests if key == api_key}
+
+
+def committed(codes: list[int]) -> OffsetCommitResponse:
+    """An answer with an error code for each partition of the topic `t`."""
+    of_topic = OffsetCommitResponse.OffsetCommitResponseTopic
+    partitions = [
+        of_topic.OffsetCommitResponsePartition(partition_index=at, error_code=code) for at, code in enumerate(codes)
+    ]
+    return OffsetCommitResponse(throttle_time_ms=0, topics=[of_topic(name="t", partitions=partitions)])
+
+
+def test_refused_partitions_have_their_errors_and_the_others_none(broker: FakeBroker, cluster: Cluster) -> None:
+    offsets = {("t", at): (10 + at, "") for at in range(3)}
+    broker.answers[COMMIT] = lambda _: committed([0, NO_TOPIC, NO_ACCESS])
+    found = refused_offsets(cluster, "g", offsets)
+    assert {at: type(error) for at, error in found.items()} == {("t", 1): NoSuchTopic, ("t", 2): NotAuthorized}
+    with pytest.raises(NoSuchTopic):
+        commit_group_offsets(cluster, "g", offsets)
+    broker.answers[COMMIT] = lambda _: committed([0, 0, 0])
+    assert refused_offsets(cluster, "g", offsets) == {}
+    assert versions_of(broker, COMMIT) == {9}  # 10 has ids in place of the names
+
+
+@pytest.mark.parametrize("code", [22, 25, 27])
+def test_a_group_with_members_is_not_committed(broker: FakeBroker, cluster: Cluster, code: int) -> None:
+    broker.answers[COMMIT] = lambda _: committed([code])
+    with pytest.raises(NonEmptyGroup, match="of group g: it has members"):
+        commit_group_offsets(cluster, "g", {("t", 0): (1, "")})
+
+
+def test_a_moving_coordinator_is_asked_again(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.answers[COMMIT] = lambda number: committed([0, 0 if number else 16])
+    assert refused_offsets(cluster, "g", {("t", at): (1, "") for at in range(2)}) == {}
+    assert broker.count(COMMIT) == 2
+
+
+@pytest.mark.parametrize(("highest", "version", "requests"), [(10, 9, 1), (8, 8, 1), (7, 7, 2)])
+def test_offsets_of_groups_are_fetched_together_or_one_by_one(
+    broker: FakeBroker, cluster: Cluster, highest: int, version: int, requests: int
+) -> None:
+    broker.versions[FETCH] = (1, highest)
+    batched, alone = OffsetFetchResponse.OffsetFetchResponseGroup, OffsetFetchResponse.OffsetFetchResponseTopic
+
+    def answer(number: int) -> OffsetFetchResponse:
+        of_topic = batched.OffsetFetchResponseTopics if requests == 1 else alone
+        of_partition = (
+            of_topic.OffsetFetchResponsePartitions if requests == 1 else of_topic.OffsetFetchResponsePartition
+        )
+        rows = [(0, 5, 7, "m", 0), (1, 6, -1, None, 0), (2, -1, -1, "", 0), (3, 8, 1, "", NO_TOPIC)]
+        names = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code")
+        topic = of_topic(name="t", partitions=[of_partition(**dict(zip(names, row, strict=True))) for row in rows])
+        if requests == 1:
+            groups = [batched(group_id="g", topics=[topic], error_code=0)]
+            groups.append(batched(group_id="h", topics=[], error_code=0))
+            return OffsetFetchResponse(throttle_time_ms=0, groups=groups)
+        return OffsetFetchResponse(throttle_time_ms=0, topics=[] if number else [topic], error_code=0)
+
+    broker.answers[FETCH] = answer
+    found = fetch_group_offsets(cluster, ["g", "h"])
+    assert found == {"g": {("t", 0): (5, 7, "m"), ("t", 1): (6, None, "")}, "h": {}}
+    assert (broker.count(FETCH), versions_of(broker, FETCH)) == (requests, {version})

@@ -1,0 +1,47 @@
+"""What a commit does, by its actions, and which names tables have in a catalog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from offsets_pipeline.store.delta.protocol import changes_rows, changes_rules, takes_rows
+from offsets_pipeline.store.delta.schemas import TABLE_BY_NAME, catalog_name
+
+MOVED_IN, NEW = {"add": {"path": "a", "dataChange": False}}, {"add": {"path": "a", "dataChange": True}}
+MOVED_OUT, GONE = {"remove": {"path": "b", "dataChange": False}}, {"remove": {"path": "b", "dataChange": True}}
+MARKED = {"add": {"path": "b", "dataChange": False, "deletionVector": {"cardinality": 1}}}
+INFO: dict[str, Any] = {"commitInfo": {}}
+
+
+@pytest.mark.parametrize(
+    ("actions", "takes", "changes"),
+    [
+        ([MOVED_IN, MOVED_OUT, INFO], False, False),
+        ([INFO, {"txn": {}}], False, False),
+        ([NEW], False, True),
+        ([INFO, MOVED_IN, NEW], False, True),
+        ([GONE], True, True),
+        ([INFO, MOVED_IN, GONE], True, True),
+        ([MOVED_OUT, MARKED], True, True),
+    ],
+)
+def test_only_a_change_of_data_changes_rows(actions: list[dict[str, Any]], takes: bool, changes: bool) -> None:
+    assert (takes_rows(actions), changes_rows(actions)) == (takes, changes)
+
+
+def test_protocol_and_metadata_are_the_rules_of_a_table() -> None:
+    actions: list[dict[str, Any]] = [{"protocol": {}}, {"metaData": {}}, {"txn": {}}, NEW, GONE]
+    assert [changes_rules([INFO, each]) for each in actions] == [True, True, False, False, False]
+
+
+def test_views_have_the_names_of_the_published_tables_in_a_catalog() -> None:
+    published = {
+        *("current_offsets", "consumer_groups", "group_members", "unstable_offsets"),
+        *("connector_offsets", "connectors"),
+    }
+    found = {name: catalog_name(name) for name in TABLE_BY_NAME}
+    assert {name for name, in_catalog in found.items() if in_catalog == f"published_{name}"} == published
+    assert all(found[name] == name for name in found.keys() - published)
+    assert {"log", "published_as_of"} <= found.keys() - published

@@ -1,0 +1,263 @@
+"""`offsets status` and `check`: each kind of problem, and no row for a group that is well."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offsets_pipeline.cli import main
+from offsets_pipeline.common.clock import SystemClock, parse_time_ms, shown_time
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.questions.history.deletion_causes import LIKELY
+from tests.logs import CAPTURES, LogPartition, capture_partitions, capture_semantics, oracle
+from tests.member_bytes import assignment, subscription
+from tests.unit.history.test_deletion_causes import TRUE_CAUSES
+from tests.unit.lag.stores import TimedRow, folded_segments, folded_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offsets_pipeline.common.config import Settings
+
+START_MS = 1_795_000_000_000
+MINUTE_MS = 60_000
+NOW_MS = START_MS + 10 * MINUTE_MS
+CAUSES = ("4.2.0-classic", "4.2.0-kip848")
+OF_LAG = ("status", "problem", "trend", "lag", "until")
+
+
+class TimedLog:
+    """A log of one log partition in which each record has a time."""
+
+    def __init__(self) -> None:
+        self.log = LogPartition()
+        self.rows: list[TimedRow] = []
+        self._at_ms = 0
+
+    def at(self, at_ms: int) -> LogPartition:
+        """The log, to append records of this time to."""
+        self.rows += [TimedRow(row, self._at_ms) for row in self.log.rows[len(self.rows) :]]
+        self._at_ms = at_ms
+        return self.log
+
+    def commit(self, group: str, topic: str, offset: int, at_ms: int) -> None:
+        self.at(at_ms).commit((group, topic, 0), offset, commit_timestamp=at_ms)
+
+    def members(self, group: str, generation: int, members: str, at_ms: int) -> None:
+        """The record that a coordinator writes at the end of a rebalance of a classic group."""
+        listed = [
+            {
+                "member_id": member,
+                "group_instance_id": None,
+                "client_id": member,
+                "client_host": "/10.0.0.1",
+                "rebalance_timeout": 60_000,
+                "session_timeout": 45_000,
+                "subscription": subscription("t"),
+                "assignment": assignment("t", number),
+            }
+            for number, member in enumerate(members)
+        ]
+        self.at(at_ms).group(
+            *(2, group),
+            version=3,
+            protocol_type="consumer",
+            generation=generation,
+            protocol="range",
+            current_state_timestamp=at_ms,
+            members=listed,
+        )
+
+    def store(self, to: Path, settings: Settings) -> Path:
+        self.at(0)
+        return folded_store(self.rows, to, 1, settings)
+
+
+@pytest.fixture(autouse=True)
+def _now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: NOW_MS)
+
+
+def sampled(store: Path, ends: dict[str, list[tuple[int, int]]]) -> Path:
+    """Samples of the log ends of partition 0 of topics, each with its minute after the start."""
+    writer = SampleWriter(table_of(str(store)), "a test")
+    for minute in sorted({minute for of_topic in ends.values() for minute, _ in of_topic}):
+        known = {
+            (topic, 0): (0, dict(of_topic)[minute]) for topic, of_topic in ends.items() if minute in dict(of_topic)
+        }
+        writer.write(known, START_MS + minute * MINUTE_MS)
+    return store
+
+
+def problems(capsys: pytest.CaptureFixture[str], store: Path, *arguments: str) -> dict[Any, dict[str, Any]]:
+    capsys.readouterr()
+    assert main(["status", "--store", str(store), "--format", "json", *arguments]) == 0
+    done = capsys.readouterr()
+    rows = json.loads(done.out)["problems"]
+    assert [row["status"] for row in rows] == sorted(row["status"] for row in rows)  # ERR before WARN
+    return {(row["group"], row["problem"]): row for row in rows}
+
+
+def checked(capsys: pytest.CaptureFixture[str], store: Path, *arguments: str) -> tuple[int, str]:
+    capsys.readouterr()
+    status = main(["check", "--store", str(store), *arguments])
+    done = capsys.readouterr()
+    assert done.out.count("\n") == 1
+    return status, done.out
+
+
+@pytest.fixture
+def lagging(tmp_path: Path, settings: Settings) -> Path:
+    """Ten commits a minute apart of each group; `t` grows by 100 records a minute, `big` has 10,000 since long ago."""
+    log = TimedLog()
+    for minute in range(10):
+        at_ms = START_MS + minute * MINUTE_MS
+        for group, topic, offset in (
+            ("ok", "t", 100 * minute + (100 if minute == 5 else 90)),
+            ("slow", "t", 50 * minute),
+            ("stuck", "t", 5),
+            ("back", "t", 100 * (minute if minute < 9 else 3)),
+            ("catching-up", "big", 500 * minute),
+        ):
+            log.commit(group, topic, offset, at_ms)
+    log.commit("gone", "t", 50, START_MS)
+    log.commit("gone", "t", 100, START_MS + 1_000)
+    ends = {"t": [(minute, 100 + 100 * minute) for minute in range(-1, 11)]}
+    return sampled(log.store(tmp_path / "lagging", settings), ends | {"big": [(-30, 0), (-20, 10_000), (10, 10_000)]})
+
+
+def test_groups_that_are_behind_have_a_trend_and_a_time_of_catching_up(
+    lagging: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = problems(capsys, lagging)
+    assert {key: tuple(row[name] for name in OF_LAG) for key, row in found.items()} == {
+        ("back", "rewound"): ("ERR", "rewound", "growing", 800, None),
+        ("gone", "stopped"): ("ERR", "stopped", "growing", 1000, None),
+        ("stuck", "stalled"): ("ERR", "stalled", "growing", 1095, None),
+        ("slow", "slow"): ("WARN", "slow", "growing", 650, None),
+        # 10,000 records behind ten minutes ago, 5,500 now: 733 seconds more
+        ("catching-up", "behind"): ("WARN", "behind", "shrinking", 5500, shown_time(NOW_MS + 733_333)),
+    }
+    # record 4,500 of `big` came between the samples 30 and 20 minutes before the start
+    since_ms = parse_time_ms(found["catching-up", "behind"]["since"])
+    assert abs(since_ms - (START_MS - 30 * MINUTE_MS + 4_500 * MINUTE_MS // 1_000)) < 100
+    assert found["slow", "slow"]["detail"] == "t-0; no members"
+    assert checked(capsys, lagging)[0] == 2
+    assert checked(capsys, lagging, "--group", "slow")[0] == 1
+    assert checked(capsys, lagging, "--group", "catching-up", "--behind", "PT1H") == (
+        *(0, f"OK: 0 errors, 0 warnings, as of {shown_time(NOW_MS)}\n"),
+    )
+
+
+def test_group_that_is_well_has_no_row(lagging: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--store", str(lagging), "--group", "ok"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main(["status", "--store", str(lagging), "--group", "s*"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split()[:3] == ["STATUS", "PROBLEM", "GROUP"]
+    assert [row.split()[:3] for row in rows] == [["ERR", "stalled", "stuck"], ["WARN", "slow", "slow"]]
+
+
+def test_check_is_an_error_if_the_group_or_the_store_is_missing(
+    lagging: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, line = checked(capsys, lagging, "--group", "ok", "--group", "no-such")
+    assert (status, line.split(";")[1]) == (
+        *(2, f" no-such missing: no group 'no-such' in {lagging} (GROUP_ID_NOT_FOUND)\n"),
+    )
+    status, line = checked(capsys, tmp_path / "nothing")
+    assert (status, line.split("nothing")[0]) == (2, f"ERR: no store at {tmp_path}/")
+
+
+def test_members_that_left_and_rebalances_without_end(
+    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = TimedLog()
+    for group in ("well", "fewer", "none", "restarted", "looping", "long-ago"):
+        log.members(group, 1, "ab", START_MS - 60 * MINUTE_MS)
+    log.members("long-ago", 2, "a", START_MS - 55 * MINUTE_MS)
+    log.members("fewer", 2, "a", START_MS)
+    log.members("none", 2, "", START_MS + 1)
+    log.members("restarted", 2, "a", START_MS + 2)
+    log.members("restarted", 3, "ac", START_MS + 3)
+    for generation in range(2, 12):
+        log.members("looping", generation, "ab", START_MS + generation * 30_000)
+    found = problems(capsys, sampled(log.store(tmp_path / "store", settings), {"t": [(10, 1)]}))
+    assert {key: (row["since"], row["detail"]) for key, row in found.items()} == {
+        ("fewer", "left"): (shown_time(START_MS), "b left; 1 members"),
+        ("none", "left"): (shown_time(START_MS + 1), "a, b left; no members"),
+        ("looping", "rebalance loop"): (shown_time(START_MS + 60_000), "10 rebalances in 10 minutes"),
+    }
+
+
+@pytest.mark.parametrize("capture", CAUSES)
+def test_deletions_have_the_causes_that_the_administrator_knows(
+    capture: str,
+    tmp_path: Path,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: oracle(capture)["wall_clock_ms"])
+    store = folded_segments(
+        CAPTURES / capture / "segments",
+        tmp_path / "s",
+        capture_partitions(capture),
+        settings,
+        capture_semantics(capture),
+    )
+    found = problems(capsys, store)
+    causes = {group: row["detail"].split(": ")[1] for (group, what), row in found.items() if what == "deleted"}
+    assert causes.keys() == TRUE_CAUSES[capture].keys()
+    for group, cause in causes.items():
+        assert cause.removesuffix(LIKELY) in {*TRUE_CAUSES[capture][group].split(", "), "unknown"}, group
+    # offsets of a removed group are looked up by its name
+    gone = next(group for group, true in TRUE_CAUSES[capture].items() if true == "group removed")
+    assert {what for _, what in problems(capsys, store, "--group", gone)} <= {"deleted", "missing", "expires", "left"}
+
+
+def test_offsets_that_expire_within_a_day(
+    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    day_ms = 24 * 60 * MINUTE_MS
+    log = TimedLog()
+    for group, age_days in (("soon", 6.5), ("later", 5), ("due", 8)):
+        log.commit(group, "t", 1, NOW_MS - int(age_days * day_ms))
+    store = sampled(log.store(tmp_path / "store", settings), {"t": [(10, 1)]})
+    found = problems(capsys, store)
+    assert {key: row["until"] for key, row in found.items()} == {
+        ("soon", "expires"): shown_time(NOW_MS + day_ms // 2),
+        ("due", "expires"): shown_time(NOW_MS - day_ms),
+    }
+    assert found["soon", "expires"]["detail"] == "t-0 first: its group has no protocol"
+    assert {group for group, _ in problems(capsys, store, "--within", "72")} == {"soon", "later", "due"}
+    assert problems(capsys, store, "--retention-minutes", "100000") == {}
+
+
+def test_transaction_that_stays_open(tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    log = TimedLog()
+    for group, producer_id, age_minutes in (("hanging", 7, 20), ("running", 8, 1), ("ended", 9, 20)):
+        at_ms = NOW_MS - age_minutes * MINUTE_MS
+        log.commit(group, "t", 1, at_ms)
+        log.at(at_ms).commit((group, "t", 0), 2, producer_id, commit_timestamp=at_ms)
+    log.at(NOW_MS).end_commit(9)
+    found = problems(capsys, sampled(log.store(tmp_path / "store", settings), {"t": [(10, 1)]}))
+    assert {key: (row["since"], row["detail"]) for key, row in found.items()} == {
+        ("hanging", "open transaction"): (
+            *(shown_time(NOW_MS - 20 * MINUTE_MS), "commits of producer 7 have no marker: t-0"),
+        )
+    }
+
+
+def test_broker_that_is_away_is_an_error_and_the_newest_samples_answer(
+    lagging: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = problems(capsys, lagging, "--bootstrap-server", "localhost:1", "--option", "request.timeout.ms=100")
+    away = found.pop((None, "broker away"))
+    assert (away["status"], "no broker answers at localhost:1" in away["detail"]) == ("ERR", True)
+    assert found.keys() == problems(capsys, lagging).keys()
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: NOW_MS + 2 * MINUTE_MS)
+    old = problems(capsys, lagging)[None, "old positions"]
+    assert f"are of {shown_time(NOW_MS)}; lag is as of then" in old["detail"]

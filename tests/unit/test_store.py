@@ -1,0 +1,108 @@
+"""A store's properties, without a Spark session."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from offsets_pipeline.common.config.sections import FoldSettings
+from offsets_pipeline.errors import StoreMismatch
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from offsets_pipeline.semantics.retention import Retention
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
+from offsets_pipeline.store.delta.store_folder import create_tables, name_cluster, properties_of
+from offsets_pipeline.store.store import Store, _has_no_store_yet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+SETTINGS = FoldSettings()
+CLASSIC = CoordinatorSemantics.CLASSIC
+
+
+def created(folder: Path, properties: StoreProperties) -> Store:
+    create_tables(str(folder), properties)
+    return Store(cast("SparkSession", None), str(folder), properties)
+
+
+def test_a_topic_is_noted_and_unknown_ids_keep_the_known_ones(tmp_path: Path) -> None:
+    store = created(tmp_path / "s", StoreProperties(MIRRORED, 1))
+    for cluster_id, topic_id, known in (
+        (None, None, (None, None)),
+        ("c", "A" * 22, ("c", "A" * 22)),
+        (None, None, ("c", "A" * 22)),
+        ("d", "B" * 22, ("d", "B" * 22)),
+    ):
+        store = store.with_topic(cluster_id, topic_id, "groups", 7, SETTINGS)
+        for found in (store.properties, properties_of(store.location)):
+            assert (found.cluster_id, found.topic_id) == known
+            assert (found.topic_name, found.offsets_partitions) == ("groups", 7)
+
+
+def test_the_retention_of_the_brokers_is_noted_with_the_time_at_which_it_was_first_read(tmp_path: Path) -> None:
+    store = created(tmp_path / "s", StoreProperties(MIRRORED, 1))
+    assert properties_of(store.location).retention is None
+    for minutes, read_at_ms, known, known_ms in (
+        (9, 1_000, 9, 1_000),
+        (9, 2_000, 9, 1_000),
+        (None, 3_000, 9, 1_000),  # the brokers refuse it now
+        (10, 4_000, 10, 4_000),
+    ):
+        found = None if minutes is None else Retention(minutes * 60_000, 2_000, is_known=True, read_at_ms=read_at_ms)
+        version = store.version("log")
+        store = store.with_topic(None, None, "groups", 1, SETTINGS, found)
+        expected = Retention(known * 60_000, 2_000, is_known=True)
+        for noted in (store.properties.retention, properties_of(store.location).retention):
+            assert noted == expected
+            assert noted.read_at_ms == known_ms
+        assert (store.version("log") > version) == (known_ms == read_at_ms)
+        name_cluster(store.location, f"named-{read_at_ms}", SETTINGS)  # by another process
+    assert properties_of(store.location).cluster_name == "named-4000"
+    store.with_topic("c", None, "groups", 1, SETTINGS)
+    assert properties_of(store.location).cluster_name == "named-4000"
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic_kind", "semantics", "refused"),
+    [
+        (MIRRORED, TopicKind.CONSUMER_OFFSETS, CLASSIC, None),
+        (OWNED, TopicKind.CONSUMER_OFFSETS, CLASSIC, "it is an owned store, and its coordinator is modern"),
+        (MIRRORED, TopicKind.CONNECT_OFFSETS, CLASSIC, "a topic of Kafka Connect has no coordinator"),
+        (OWNED, TopicKind.CONSUMER_OFFSETS, MODERN, None),
+        (MIRRORED, TopicKind.CONNECT_OFFSETS, MODERN, None),
+    ],
+)
+def test_only_the_log_of_a_broker_has_classic_semantics(
+    tmp_path: Path, kind: str, topic_kind: TopicKind, semantics: CoordinatorSemantics, refused: str | None
+) -> None:
+    store = created(tmp_path / "s", StoreProperties(kind, 1, topic_kind=topic_kind))
+    if refused is None:
+        store.with_semantics(semantics, SETTINGS)
+    else:
+        with pytest.raises(StoreMismatch, match=f"as classic: {refused}"):
+            store.with_semantics(semantics, SETTINGS)
+    assert properties_of(store.location).coordinator_semantics == (semantics if refused is None else MODERN)
+
+
+@pytest.mark.parametrize(
+    ("exists", "tables", "expected"),
+    [
+        (False, {}, True),
+        (True, {}, True),
+        (True, {"a_view": True}, True),
+        (True, {"a_table": False}, False),
+        (True, {"log": False}, False),
+    ],
+)
+def test_a_schema_without_tables_has_no_store_yet(exists: bool, tables: dict[str, bool], expected: bool) -> None:
+    shown = [SimpleNamespace(tableName=name, isTemporary=is_temporary) for name, is_temporary in tables.items()]
+    spark: Any = SimpleNamespace(
+        catalog=SimpleNamespace(databaseExists=lambda _: exists),
+        sql=lambda _: SimpleNamespace(collect=lambda: shown),
+    )
+    assert _has_no_store_yet(spark, "schema:lab") == expected
