@@ -21,6 +21,7 @@ from tests.logs import LogPartition, capture_rows
 from tests.places import copied
 from tests.spark.segments import batches_of, write_segment
 from tests.spark.stores import CLOCK, log_of, rows_of, segments_of, table, versions
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +148,7 @@ def test_table_that_is_changed_while_tasks_write_refuses_their_files(
     with pytest.raises(UnsupportedTable, match=r"requires the constraint few \(record_offset < 3\)"):
         appender.append_files(files)
     assert rows_of(location, "log") == []
-    assert not list((location / "log").glob("*.parquet"))
+    wait_until("no file is left", lambda: not list((location / "log").glob("*.parquet")))
 
 
 def test_files_of_an_ingest_that_died_are_not_in_the_log(
@@ -201,7 +202,7 @@ def test_table_that_its_owner_changed_is_written_or_refused_by_name(
     if named is not None:
         with pytest.raises(UnsupportedTable, match=f"requires {named}"):
             workbench.ingest(location, segments_of(CAPTURE))
-        assert not list((location / "log").glob("*.parquet"))
+        wait_until("no file is left", lambda: not list((location / "log").glob("*.parquet")))
         return
     assert workbench.ingest(location, segments_of(CAPTURE)).added == len(capture_log())
     assert read_by_spark(store) == capture_log()

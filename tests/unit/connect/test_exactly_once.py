@@ -29,6 +29,7 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.store.delta import put_if_absent
 from offsets_pipeline.store.delta.storage import NoAnswer, Storage, storage_of
 from tests.places import copied, remove_place
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -216,7 +217,7 @@ def test_an_instance_in_another_process_is_fenced_while_it_commits(place: Path, 
             written(first, 1, "lost")
         assert written(second, 1, "one")
         assert in_table(target) == ["one"]
-        assert len(list(target.glob("*.parquet"))) == 1  # the refused file is gone
+        wait_until("the refused file is gone", lambda: len(list(target.glob("*.parquet"))) == 1)
         assert in_store(one) == in_store(other) == [1, None]
 
 

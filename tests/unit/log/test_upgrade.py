@@ -28,6 +28,7 @@ from offsets_pipeline.store.log.upgrade import upgrade
 from offsets_pipeline.store.store import Store
 from tests.places import copied, place_of
 from tests.spark.stores import CLOCK
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -178,7 +179,7 @@ def test_a_writer_of_the_old_store_stops_the_copy(old: Path, place: Path, monkey
         upgrade(str(old), str(place / "new"))
     new = TableFolder(f"{place}/new/log", LOG)
     assert not new.snapshot().files()
-    assert not list(place_of(new.folder).glob("*.parquet"))
+    wait_until("no file is left", lambda: not list(place_of(new.folder).glob("*.parquet")))
 
 
 def test_follow_goes_on_in_the_copy_where_the_old_program_ended(place: Path) -> None:
