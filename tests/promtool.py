@@ -37,22 +37,22 @@ class Promtool:
         return done.stdout
 
     def assert_firing(
-        self, scrapes: Sequence[str], began_s: float, expected: Mapping[int, Mapping[str, Sequence[str]]]
+        self, scrapes: Sequence[tuple[float, str]], expected: Mapping[int, Mapping[str, Sequence[str]]]
     ) -> None:
         """Check which alerts fire.
 
         Args:
-            scrapes: expositions, one a minute. The last one lasts. Prometheus' test begins at the time 0, so metrics
-                that are times are moved there.
-            began_s: time of the first one in seconds since 1970.
+            scrapes: times in seconds since 1970, and expositions, one for each minute. The last one lasts. Prometheus'
+                test begins at the time 0, so metrics that are times are moved: they keep their age at the scrape.
             expected: by minute and by alert, the labels of what fires, such as `group="billing"`.
         """
         series: dict[str, list[str]] = {}
-        for minute, text in enumerate(scrapes):
+        for minute, (scraped_s, text) in enumerate(scrapes):
             for sample in (each for family in text_string_to_metric_families(text) for each in family.samples):
                 values = series.setdefault(series_of(sample.name, sample.labels), [])
                 values += ["_"] * (minute - len(values))
-                values.append(repr(sample.value - began_s if sample.name.endswith(_OF_TIME) else sample.value))
+                moved_s = 60 * minute - scraped_s if sample.name.endswith(_OF_TIME) else 0
+                values.append(repr(sample.value + moved_s))
         lasting = max(expected) + 1 - len(scrapes)
         for values in series.values():
             if len(values) == len(scrapes) and lasting > 0:

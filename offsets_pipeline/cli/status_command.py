@@ -21,7 +21,7 @@ from offsets_pipeline.questions.query.group_listing import describe_matching, wi
 from offsets_pipeline.questions.status import OPEN_TRANSACTION, Limits, Problem, problems_of, worst_first
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from offsets_pipeline.cli.section_questions import Check, Problems, Status
     from offsets_pipeline.common.config import Settings
@@ -74,8 +74,8 @@ def _found(options: Problems, settings: Settings) -> tuple[list[tuple[Problem, s
         if time.as_of is not None:
             show_status(f"{store} as of {time.as_of}")
         groups = describe_matching(reader, options.groups or None)
-        of_groups = _of_groups(reader, groups, time, options, settings)
-        found += [(each, reader.cluster) for each in (*_of_data(time, store, settings), *of_groups)]
+        of_groups = [*_of_groups(reader, groups, time, options, settings)]
+        found += [(each, reader.cluster) for each in (*_of_data(time, store, settings, of_groups), *of_groups)]
         times.append((reader.cluster, time))
         known |= groups.keys()
     for name in without_match(options.groups, known):
@@ -108,10 +108,16 @@ def _of_groups(
         yield from problems_of(reader, groups, time, positions, limits, options.groups)
 
 
-def _of_data(time: AnswerTime, store: str, settings: Settings) -> Iterator[Problem]:
-    """What the answers of a store lack. A mirror at work is always some seconds behind, and has open transactions."""
+def _of_data(time: AnswerTime, store: str, settings: Settings, of_groups: Collection[Problem]) -> Iterator[Problem]:
+    """What the answers of a store lack, but for transactions that are problems of groups.
+
+    A mirror at work is always some seconds behind, and has open transactions.
+    """
     ages_ms = {MIRROR_BEHIND: mirror_interval_ms(settings), HELD_BACK: settings.topic.open_transaction_warning_ms}
+    is_of_group = any(each.problem == OPEN_TRANSACTION for each in of_groups)
     for reason, status in _OF_DATA.items():
+        if reason == HELD_BACK and is_of_group:
+            continue
         old = shown_time(SystemClock().now_ms() - ages_ms.get(reason, 0))
         stale = [each for each in time.stale if each.reason == reason and (each.since is None or each.since <= old)]
         since = min((each.since for each in stale if each.since is not None), default=None)

@@ -12,6 +12,8 @@ INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1
 #: Digits of a number in JSON: as many as the JSON library of Kafka takes. Python's own error would name a function.
 _MAX_DIGITS = 1_000
+#: Levels of arrays and objects in JSON. Python's own limit differs between its versions, and depends on the caller.
+_MOST_LEVELS = 500
 _SHOWN_CHARACTERS = 40
 _LONG_WORD = re.compile(r"\S{301,}")
 _NUMBER = re.compile(r"-?[0-9]+")
@@ -61,9 +63,23 @@ def parse_json(text: str, *, numbers_as_text: bool = False) -> Any:  # noqa: ANN
         text.encode()
         if "\\u" in text:
             json.dumps(found, ensure_ascii=False).encode()  # an escaped single surrogate
+        is_too_deep = text.count("[") + text.count("{") > _MOST_LEVELS and is_deeper(found, _MOST_LEVELS)
     except RecursionError:
-        raise ValueError("it has too many levels of arrays and objects") from None
+        is_too_deep = True
+    if is_too_deep:
+        raise ValueError("it has too many levels of arrays and objects")
     return found
+
+
+def is_deeper(document: object, levels: int) -> bool:
+    """Return whether a JSON value has more than this number of levels of arrays and objects."""
+    level = [document]
+    for _ in range(levels + 1):
+        level = [each for each in level if isinstance(each, dict | list)]
+        if not level:
+            return False
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+    return True
 
 
 def _whole(number: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from offsets_pipeline.common.input_text import parse_json
+from offsets_pipeline.common.input_text import is_deeper, parse_json
 from offsets_pipeline.connect.connector_config import BLANKS
 from offsets_pipeline.connect.target_states import PAUSED, RUNNING, STOPPED
 from offsets_pipeline.errors import BadConnectRequest
@@ -76,20 +76,6 @@ def _parsed(text: str, what: str, *, numbers_as_text: bool = False) -> object:
         document = parse_json(text, numbers_as_text=numbers_as_text)
     except ValueError as error:
         raise BadConnectRequest(f"{what} is not JSON: {error}") from None
-    if _is_deeper(document, _MAX_DEPTH):
+    if is_deeper(document, _MAX_DEPTH):
         raise BadConnectRequest(f"{what} has more than {_MAX_DEPTH} levels of arrays and objects")
     return document
-
-
-def _is_deeper(document: object, levels: int) -> bool:
-    level = [document]
-    for _ in range(levels + 1):
-        level = [
-            inner
-            for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
-        if not level:
-            return False
-    return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -176,8 +176,10 @@ def _events(
     found = read_views(reader, views, retention=limits.retention, group_ids=names)
     deleted, changes = (in_milliseconds(found[view]).to_pylist() for view in views)
     deletions = defaultdict(list)
+    held = {(name, each.topic, each.partition) for name, group in groups.items() for each in group.offsets}
     for row in deleted:
-        if (row["deleted_timestamp"] or 0) >= since_ms and not row["misplaced"]:
+        is_back = (row["group_id"], row["topic"], row["partition"]) in held  # restored, or committed again
+        if (row["deleted_timestamp"] or 0) >= since_ms and not row["misplaced"] and not is_back:
             deletions[row["group_id"], row["cause"]].append(row)
     for (name, cause), rows in deletions.items():
         places = [f"{row['topic']}-{row['partition']}" for row in rows]
@@ -219,9 +221,11 @@ def _left(name: str, changes: Sequence[Mapping[str, Any]], members: Collection[s
 
 
 def _rebalance_loop(name: str, changes: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    epochs = {row["generation"] or row["group_epoch"] for row in changes} - {None}
-    if len(epochs) >= _LOOP_REBALANCES:
-        detail = f"{len(epochs)} rebalances in {_LOOP_MS // MS_PER_MINUTE} minutes"
+    epochs = [epoch for row in changes if (epoch := row["generation"] or row["group_epoch"])]
+    # a group that was removed counts from 1 again
+    rebalances = sum(before != after for before, after in pairwise([None, *epochs]))
+    if rebalances >= _LOOP_REBALANCES:
+        detail = f"{rebalances} rebalances in {_LOOP_MS // MS_PER_MINUTE} minutes"
         yield Problem(
             GroupStatus.ERR, "rebalance loop", name, shown_time(changes[0]["record_timestamp"]), detail=detail
         )

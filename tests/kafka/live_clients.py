@@ -68,6 +68,15 @@ class LiveClients:
             client.close(self._jvm.java.time.Duration.ofSeconds(1))
         self._clients = []
 
+    def abort_transactions(self) -> None:
+        """End the open transactions of the offsets topic, as `kafka-transactions --abort` does."""
+        admin = self._jvm.org.apache.kafka.clients.admin
+        for (at, producer_id), (epoch, open_since, coordinator_epoch) in self.answers.producers().items():
+            if open_since is not None:
+                place = self._jvm.org.apache.kafka.common.TopicPartition(TOPIC, at)
+                spec = admin.AbortTransactionSpec(place, producer_id, self._short(epoch), coordinator_epoch or 0)
+                self._admin.abortTransaction(spec).all().get()
+
     def wait_for_markers(self) -> None:
         """Wait for the control records of transactions that have ended: a broker writes them after its answer."""
         wait_until(
@@ -179,13 +188,16 @@ class LiveClients:
         """Produce this number of records."""
         self.send(topic, [(partition, None, str(number)) for number in range(count)])
 
-    def send(self, topic: str, records: Iterable[tuple[int, str | None, str | None]]) -> None:
-        """Produce records: partition, key and value."""
+    def send(
+        self, topic: str, records: Iterable[tuple[int, str | None, str | None]], timestamp_ms: int | None = None
+    ) -> None:
+        """Produce records: partition, key and value; with this timestamp in place of the time."""
         producer = self._jvm.org.apache.kafka.clients.producer.KafkaProducer(
             {"bootstrap.servers": self.address, "key.serializer": _STRING, "value.serializer": _STRING}
         )
+        at = () if timestamp_ms is None else (timestamp_ms,)
         for partition, key, value in records:
-            producer.send(self._jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, partition, key, value))
+            producer.send(self._jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, partition, *at, key, value))
         producer.close()
 
     def send_at(self, topic: str, records: Iterable[tuple[int, int]]) -> None:
@@ -295,6 +307,22 @@ class Consumer:
             return len(self._client.assignment()) >= partitions
 
         wait_until(assigned, "the consumer was not assigned its partitions")
+
+    def start_of(self, topic: str, partition: int) -> int:
+        """Assign a partition, and return the position from which it reads first. Raises the client's exceptions."""
+        place = self._jvm.org.apache.kafka.common.TopicPartition(topic, partition)
+        self._client.assign([place])
+        found = self._client.position(place)  # the committed offset, in range or not
+        first: list[int] = []
+
+        def has_read() -> bool:
+            records = self._client.poll(self._jvm.java.time.Duration.ofMillis(200)).records(place)
+            if not records.isEmpty():
+                first.append(records.get(0).offset())
+            return bool(first) or self._client.position(place) == self._client.endOffsets([place])[place]
+
+        wait_until(has_read, f"it reads nothing from {found} on")
+        return first[0] if first else int(self._client.position(place))
 
     def assigned(self) -> int:
         """The number of partitions that it has."""

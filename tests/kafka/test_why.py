@@ -10,12 +10,9 @@ import pytest
 from benchmarks.broker import replace_segments
 from offsets_pipeline.questions.history.history_tables import read_views
 from offsets_pipeline.questions.query.state_reader import StateReader
-from offsets_pipeline.repair.export.segment_export import export_segments
-from offsets_pipeline.semantics.partitioning import partition_for
 from tests.kafka.live import LiveBroker, wait_until
-from tests.logs import LogPartition
+from tests.kafka.past_log import PastLog
 from tests.programs import in_process
-from tests.unit.history.history_stores import random_store
 from tests.unit.history.test_deletion_causes import HISTORY_PAGE
 
 if TYPE_CHECKING:
@@ -36,39 +33,9 @@ EXPIRED = [f"x-{number}" for number in range(6)]  # two in each log partition
 OF_TOPIC = [f"g-{number}" for number in range(6)]
 
 
-class Past:
-    """Records that a broker finds when it starts, older than the test."""
-
-    def __init__(self, now_ms: int) -> None:
-        self._now_ms = now_ms
-        self._logs = {at: LogPartition(at) for at in range(PARTITIONS)}
-        self._times: dict[tuple[int, int], int | None] = {}
-
-    def commit(self, group: str, topic: str, partition: int, age_ms: int) -> None:
-        """A commit of this age."""
-        at = partition_for(group, PARTITIONS)
-        place = self._logs[at].commit((group, topic, partition), 7, commit_timestamp=self._now_ms - age_ms)
-        self._times[at, place] = self._now_ms - age_ms
-
-    def leave(self, group: str, age_ms: int) -> None:
-        """The last member leaves a classic group."""
-        at, since_ms = partition_for(group, PARTITIONS), self._now_ms - age_ms
-        place = self._logs[at].group(
-            2, group, version=3, protocol_type="consumer", generation=3, current_state_timestamp=since_ms
-        )
-        self._times[at, place] = since_ms
-
-    def segments(self, folder: Path) -> Path:
-        """Segment files with the records."""
-        rows = {at: log.rows for at, log in self._logs.items()}
-        store = random_store(folder / "past", rows, self._times, PARTITIONS)
-        export_segments(StateReader(store), folder / "segments")
-        return folder / "segments"
-
-
-def past(now_ms: int) -> Past:
+def past(now_ms: int) -> PastLog:
     """Groups of which the offsets expire after LEFT_MS and OF_MEMBERS_MS, and others that have minutes left."""
-    found = Past(now_ms)
+    found = PastLog(now_ms, PARTITIONS)
     for group in EXPIRED:
         found.commit(group, "t", 0, RETENTION_MS - LEFT_MS)
     found.commit("x-left", "t", 0, RETENTION_MS)

@@ -91,7 +91,7 @@ def test_each_incident_has_its_alert(
             topic.looked(progress({0: 5}, {0: LogPartitionBounds(0, 5, 6)}, open_since))
         else:
             topic.unreachable(BrokerUnreachable("away"))
-        scrapes.append(generate_latest(registry_of(topic.values, groups.count)).decode())
+        scrapes.append((clock.at_ms / 1000, generate_latest(registry_of(topic.values, groups.count)).decode()))
 
     def of(group: str) -> str:
         return f'cluster_name="store", group="{group}"'
@@ -109,7 +109,6 @@ def test_each_incident_has_its_alert(
     away = {"OffsetsBrokerAway": [""], "OffsetsMirrorBehind": [""]}
     promtool.assert_firing(
         scrapes,
-        START_MS / 1000,
         {BROKEN - 1: {}, BROKEN + 3: first, AWAY - 1: {**lasting, **passing}, END - 1: {**lasting, **away}},
     )
 

@@ -175,7 +175,7 @@ def test_members_that_left_and_rebalances_without_end(
     tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = TimedLog()
-    for group in ("well", "fewer", "none", "restarted", "looping", "long-ago"):
+    for group in ("well", "fewer", "none", "restarted", "looping", "removed", "long-ago"):
         log.members(group, 1, "ab", START_MS - 60 * MINUTE_MS)
     log.members("long-ago", 2, "a", START_MS - 55 * MINUTE_MS)
     log.members("fewer", 2, "a", START_MS)
@@ -184,11 +184,16 @@ def test_members_that_left_and_rebalances_without_end(
     log.members("restarted", 3, "ac", START_MS + 3)
     for generation in range(2, 12):
         log.members("looping", generation, "ab", START_MS + generation * 30_000)
+    for number in range(10):  # the group is removed after each second rebalance
+        if number % 2 == 0:
+            log.at(START_MS + number * 30_000).group_tombstone(2, "removed")
+        log.members("removed", 1 + number % 2, "ab", START_MS + number * 30_000)
     found = problems(capsys, sampled(log.store(tmp_path / "store", settings), {"t": [(10, 1)]}))
     assert {key: (row["since"], row["detail"]) for key, row in found.items()} == {
         ("fewer", "left"): (shown_time(START_MS), "b left; 1 members"),
         ("none", "left"): (shown_time(START_MS + 1), "a, b left; no members"),
         ("looping", "rebalance loop"): (shown_time(START_MS + 60_000), "10 rebalances in 10 minutes"),
+        ("removed", "rebalance loop"): (shown_time(START_MS), "10 rebalances in 10 minutes"),
     }
 
 
@@ -216,6 +221,20 @@ def test_deletions_have_the_causes_that_the_administrator_knows(
     # offsets of a removed group are looked up by its name
     gone = next(group for group, true in TRUE_CAUSES[capture].items() if true == "group removed")
     assert {what for _, what in problems(capsys, store, "--group", gone)} <= {"deleted", "missing", "expires", "left"}
+
+
+def test_offset_that_is_committed_again_is_no_problem(
+    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = TimedLog()
+    for group in ("restored", "gone"):
+        for topic in ("t", "u"):
+            log.commit(group, topic, 1, NOW_MS - 3 * MINUTE_MS)
+    for group in ("restored", "gone"):
+        log.at(NOW_MS - 2 * MINUTE_MS).delete((group, "t", 0))
+    log.commit("restored", "t", 1, NOW_MS - MINUTE_MS)
+    found = problems(capsys, sampled(log.store(tmp_path / "store", settings), {"t": [(10, 1)], "u": [(10, 1)]}))
+    assert {key: row["detail"].split(":")[0] for key, row in found.items()} == {("gone", "deleted"): "t-0"}
 
 
 def test_offsets_that_expire_within_a_day(

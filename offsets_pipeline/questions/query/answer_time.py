@@ -194,9 +194,9 @@ def _missing(
         stable, topic_end, complete_ms = note["stable_offset"], note["topic_end_offset"], data_ms.get(at, 0)
         end = max(note["end_offset"] or 0, ends.get(at, 0))
         open_since = note["open_since"]
-        is_held = topic_end is not None and stable is not None and stable < topic_end
-        if is_held and open_since is not None and counts(open_since):
-            yield Stale(at, HELD_BACK, (topic_end or 0) - max(stable or 0, end), shown_time(open_since))
+        held = 0 if topic_end is None or stable is None else topic_end - max(stable, end)
+        if held > 0 and open_since is not None and counts(open_since):
+            yield Stale(at, HELD_BACK, held, shown_time(open_since))
         missing = max(0, min(each for each in (stable, topic_end) if each is not None) - end) if topic_end else 0
         is_followed = note["read_at"] is not None
         if is_followed and (missing or complete_ms < fresh_from_ms) and counts(complete_ms):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
 
-from offsets_pipeline.common.input_text import is_utf8
+from offsets_pipeline.common.input_text import is_deeper, is_utf8
 from offsets_pipeline.errors import QueryFailed
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ _QUERIES = {"SELECT_NODE", "SET_OPERATION_NODE", "CTE_NODE", "RECURSIVE_CTE_NODE
 _TABLE_FUNCTIONS = {"unnest", "range", "generate_series"}
 #: DuckDB allows as many. Its parser takes 9 KB of memory for each bracket before it counts them.
 _MOST_BRACKETS = 1_000
+#: Levels of a parse tree: as many as Python 3.11 reads.
+_MOST_LEVELS = 900
 
 _GROUP, _PARTITION = "group_id", "log_partition"
 #: A filter on a group reads the log partition of R1: misplaced records are elsewhere.
@@ -58,6 +60,8 @@ def parsed(query: str) -> list[Node]:
         answer = json.loads(text)
     except RecursionError:
         raise too_deep from None
+    if is_deeper(answer, _MOST_LEVELS):
+        raise too_deep
     if answer["error"] and answer["error_type"] == "parser":
         reason = answer["error_message"].splitlines()[0]
         if "depth limit" in reason:

@@ -71,6 +71,15 @@ def test_malformed_keys_of_offsets_are_corrupt(key: bytes | None) -> None:
         parse_connect_key(key, OFFSETS)
 
 
+def test_keys_have_at_most_500_levels_with_every_python() -> None:
+    def key(levels: int) -> bytes:
+        return b'["c",' + b'{"a":' * levels + b"1" + b"}" * levels + b"]"
+
+    assert parse_connect_key(key(499), OFFSETS)
+    with pytest.raises(CorruptRecord, match="too many levels of arrays and objects"):
+        parse_connect_key(key(500), OFFSETS)
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [

@@ -1,0 +1,71 @@
+"""`offsets fetch --reset` beside a real consumer: where it starts to read, for each value of auto.offset.reset."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+from tests.kafka.live import LiveBroker, live_broker
+from tests.programs import in_process
+from tests.unit.lag.stores import folded_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from offsets_pipeline.common.config import Settings
+    from tests.kafka.brokers import KafkaJvm
+
+RESETS = ("earliest", "latest", "none", "by_duration:PT10M")
+#: Groups by what they have committed of partition 0, which has the records 3 to 19.
+COMMITTED = {"valid": 7, "too-low": 1, "too-high": 50, "at-the-end": 20, "new": None}
+FIRST, END, OLD = 3, 20, 12  # the records before OLD are an hour old
+
+
+@pytest.fixture(scope="module")
+def read(
+    kafka: KafkaJvm, settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[LiveBroker, Path]]:
+    """A broker, and a store with its log."""
+    folder = tmp_path_factory.mktemp("fetch-reset")
+    with live_broker(kafka, folder / "broker") as broker:
+        broker.create_topic("t", 1)
+        now_ms = int(time.time() * 1000)
+        broker.send("t", [(0, None, "x")] * OLD, now_ms - 3_600_000)
+        broker.produce("t", 0, END - OLD)
+        broker.delete_records("t", 0, FIRST)
+        for group, offset in COMMITTED.items():
+            if offset is not None:
+                broker.commit(group, {("t", 0): offset})
+        yield broker, folded_segments(broker.folder, folder / "store", 5, settings)
+
+
+@pytest.mark.parametrize("group", COMMITTED)
+@pytest.mark.parametrize("reset", RESETS)
+def test_fetch_answers_where_a_real_consumer_starts_to_read(
+    read: tuple[LiveBroker, Path], root: Path, reset: str, group: str
+) -> None:
+    broker, store = read
+    at = ("--store", store, "--bootstrap-server", broker.address)
+    done = in_process(
+        root, "fetch", *at, "--group", group, "--topic", "t", "--partition", "0", "--reset", reset, "--format", "json"
+    )
+    consumer = broker.consumer(group, auto_offset_reset=reset)
+    try:
+        started = consumer.start_of("t", 0)
+    except Py4JJavaError as error:
+        name = error.java_exception.getClass().getSimpleName()
+        assert name in ("NoOffsetForPartitionException", "OffsetOutOfRangeException")
+        started = None
+    finally:
+        consumer.close()
+    assert (done.returncode, done.stderr) == (0, "")
+    (row,) = json.loads(done.stdout)
+    assert row["offset"] == started, row["reason"]
+    known = {"valid": 7, "at-the-end": END}
+    by_reset = {"earliest": FIRST, "latest": END, "none": None, "by_duration:PT10M": OLD}
+    assert started == known.get(group, by_reset[reset])
