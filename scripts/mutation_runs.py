@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "offsets_pipeline"
-FOLDERS = (PACKAGE, "tests", "benchmarks", "scripts", "docs", "conf", "jobs", "notebooks")
+FOLDERS = (PACKAGE, "tests", "benchmarks", "scripts", "docs", "conf", "deploy", "examples", "jobs", "notebooks")
 COPIED = (*FOLDERS, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "pyproject.toml")
 #: The results of a mutant.
 NOTICED, RAISED, SURVIVED, TIMED_OUT, BROKEN = "noticed", "raised", "survived", "timeout", "broken"

@@ -50,13 +50,15 @@ class Promtool:
         for minute, (scraped_s, text) in enumerate(scrapes):
             for sample in (each for family in text_string_to_metric_families(text) for each in family.samples):
                 values = series.setdefault(series_of(sample.name, sample.labels), [])
-                values += ["_"] * (minute - len(values))
+                values += ["stale" if values else "_"] * (minute - len(values))
                 moved_s = 60 * minute - scraped_s if sample.name.endswith(_OF_TIME) else 0
                 values.append(repr(sample.value + moved_s))
         lasting = max(expected) + 1 - len(scrapes)
         for values in series.values():
-            if len(values) == len(scrapes) and lasting > 0:
-                values.append(f"{values.pop()}x{lasting}" if values[-1] != "_" else "_")
+            if len(values) < len(scrapes):
+                values.append("stale")  # as Prometheus marks a series that a scrape no longer has
+            elif lasting > 0:
+                values.append(f"{values.pop()}x{lasting}")
         alerts = [
             {"expr": _FIRING, "eval_time": f"{minute}m"}
             | {"exp_samples": [{"labels": _alert(name, labels), "value": 1} for name in of for labels in of[name]]}

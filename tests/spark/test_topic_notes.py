@@ -63,9 +63,12 @@ def test_first_reading_resumes_until_it_is_complete(workbench: Workbench, store:
     assert {(each.read_at, each.stable) for each in log_info(StateReader(str(store)))} == {(None, 20)}
     topic = TopicDescription("c", "id", 5)
     assert plan_reading(begun, "id", topic, AS_IT_STANDS, {}, DAY_MS, NOW_MS).anew is None
+    assert not notes.is_due(reading)
     reading.advance(read_to(20))
     reading.look(NOW_MS, AS_IT_STANDS)
+    assert notes.is_due(reading)  # the mirror is complete: from now on it may be late
     notes.note(reading)
+    assert not notes.is_due(reading)
     complete = CompleteReads(NOW_MS - 1000, NOW_MS)
     assert notes.known() == KnownLog(5, 0, {}, dict.fromkeys(range(5), 20), dict.fromkeys(range(5), 4), complete)
 

@@ -37,6 +37,7 @@ class MirroredTopic:
         self._clock = clock
         self._names: dict[str, str] = {}
         self._noted_at = 0.0
+        self._noted_complete = False
 
     def refresh(self) -> None:
         """Read the store's properties again: another process may have adopted a new topic of the same name."""
@@ -86,10 +87,15 @@ class MirroredTopic:
         }
         LogMetadata(self.store, self._settings, self._clock, progress.reading.log_incarnation).read(reads)
         self._noted_at = time.monotonic()
+        self._noted_complete = last_ms is not None
 
-    def is_due(self) -> bool:
-        """Whether the last `note` is at least ``note_interval_ms`` old."""
-        return time.monotonic() - self._noted_at >= self._settings.topic.note_interval_ms / 1000
+    def is_due(self, progress: TopicProgress) -> bool:
+        """Whether the last `note` is at least ``note_interval_ms`` old, or the log has all records for the first time.
+
+        A store without that time is one that no process keeps up to date, and so never late.
+        """
+        is_first = progress.complete.last_ms is not None and not self._noted_complete
+        return is_first or time.monotonic() - self._noted_at >= self._settings.topic.note_interval_ms / 1000
 
     def names(self, names: Mapping[str, str]) -> None:
         """Write new or changed names of topics, by topic id (R35)."""

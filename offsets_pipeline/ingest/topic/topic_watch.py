@@ -103,7 +103,7 @@ class TopicWatch:
         if not progress.look(now_ms, bounds, transactions):
             return False
         self._notes.names(names)
-        if progress.counts and (not counted or self._notes.is_due()):
+        if progress.counts and (not counted or self._notes.is_due(progress)):
             retention = admin.offsets_retention()
             self._notes.note(progress)  # if the first reading is complete, this makes its incarnation count
             self._notes.adopt(topic, retention)
