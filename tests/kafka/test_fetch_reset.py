@@ -64,7 +64,7 @@ def test_fetch_answers_where_a_real_consumer_starts_to_read(
     finally:
         consumer.close()
     assert (done.returncode, done.stderr) == (0, "")
-    (row,) = json.loads(done.stdout)
+    row = json.loads(done.stdout)
     assert row["offset"] == started, row["reason"]
     known = {"valid": 7, "at-the-end": END}
     by_reset = {"earliest": FIRST, "latest": END, "none": None, "by_duration:PT10M": OLD}

@@ -521,23 +521,20 @@ def assert_firing(
     def of(*groups: str) -> list[str]:
         return [f'cluster_name="store", group="{group}"' for group in groups]
 
-    before = {
-        "OffsetsGroupBehind": of("reports"),
-        "OffsetsExpireSoon": of("monthly"),
-        "OffsetsOpenTransaction": [f'log_partition="{partition_for("ledger", PARTITIONS)}"'],
-    }
+    before = {"OffsetsGroupBehind": of("reports"), "OffsetsExpireSoon": of("monthly")}
+    hanging = {"OffsetsOpenTransaction": [f'log_partition="{partition_for("ledger", PARTITIONS)}"']}
     incidents = {
         "OffsetsGroupStopped": of("billing", "connect-archive"),
         "OffsetsGroupRewound": of("audit", "invoices"),
         "OffsetsGroupBehind": of("reports", "audit", "invoices"),
         "OffsetsRebalanceLoop": of("shipping"),
-        "OffsetsOpenTransaction": before["OffsetsOpenTransaction"],
+        **hanging,
     }
     promtool.assert_firing(
         scrapes,
         {
-            6: before,
-            10: before | {"OffsetsBrokerAway": [""]},
+            6: before | hanging,
+            10: before | {"OffsetsBrokerAway": [""]},  # of transactions a follower without a broker knows nothing
             17: {"OffsetsFollowAway": [""]},
             27: incidents,
             45: {},

@@ -128,4 +128,4 @@ def test_rules_are_right_and_ask_for_metrics_that_exist(promtool: Promtool, root
     assert len(asked) > 8
     assert asked <= FAMILIES.keys()
     documented = re.findall(r"`(Offsets\w+)`", (root / "docs" / "operations.md").read_text(encoding="utf-8"))
-    assert documented == re.findall(r"alert: (\w+)", rules.read_text(encoding="utf-8"))
+    assert [*dict.fromkeys(documented)] == re.findall(r"alert: (\w+)", rules.read_text(encoding="utf-8"))
