@@ -19,7 +19,7 @@ from offsets_pipeline.semantics.group_description import EMPTY
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from offsets_pipeline.cli.options import Deletion
+    from offsets_pipeline.cli.options import RequestedDeletion
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
@@ -28,7 +28,7 @@ _COLUMNS = ("group", "topic", "partition", "committed_offset")
 
 def delete_in_cluster(
     store: str,
-    options: Deletion,
+    options: RequestedDeletion,
     settings: Settings,
     group_ids: Sequence[str],
     chosen: Callable[[Iterable[TopicPartition]], Sequence[TopicPartition]] | None = None,

@@ -145,7 +145,7 @@ class LiveBrokers(Options):
     )
 
 
-class Deletion(Options):
+class RequestedDeletion(Options):
     """The cluster to delete from, if the store mirrors one: plan first, as a reset."""
 
     needs = tuple((name, "--bootstrap-server: an owned store deletes at once") for name in ("--execute", "--format"))

@@ -13,9 +13,9 @@ from offsets_pipeline.cli.options import (
     EXECUTE,
     GROUP_WITHOUT_MEMBERS,
     Brokers,
-    Deletion,
     LiveBrokers,
     OneStore,
+    RequestedDeletion,
     every_option,
     format_option,
     group_option,
@@ -266,7 +266,7 @@ class DeleteOffsets(OneStore):
         help="Partitions, or topics with all of their partitions.",
     )
     group: str = group_option("Group that committed the offsets.")
-    deletion: Deletion = grouped(Deletion)
+    deletion: RequestedDeletion = grouped(RequestedDeletion)
 
     def chosen(self, held: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The partitions, and those of the topics, among the partitions with an offset."""
@@ -301,7 +301,7 @@ class DeleteGroup(OneStore):
     """Delete groups with their offsets from an owned store, or from the cluster that a store mirrors."""
 
     groups: tuple[str, ...] = groups_option(required=True)
-    deletion: Deletion = grouped(Deletion)
+    deletion: RequestedDeletion = grouped(RequestedDeletion)
 
     def run(self, settings: Settings) -> int:
         """Delete the groups. Raises the error of the first that cannot be deleted, after the others are deleted."""

@@ -18,7 +18,7 @@ from offsets_pipeline.errors import BrokerUnreachable, NoSuchGroup, OffsetsError
 from offsets_pipeline.questions.lag.consumer_status import GroupStatus
 from offsets_pipeline.questions.query.answer_time import HELD_BACK, MIRROR_BEHIND, NOT_FOLDED, AnswerTime, answer_time
 from offsets_pipeline.questions.query.group_listing import describe_matching, without_match
-from offsets_pipeline.questions.status import OPEN_TRANSACTION, Limits, Problem, problems_of, worst_first
+from offsets_pipeline.questions.status import OPEN_TRANSACTION, Problem, StatusLimits, problems_of, worst_first
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -88,7 +88,7 @@ def _of_groups(
     reader: StateReader, groups: Mapping[str, GroupAnswer], time: AnswerTime, options: Problems, settings: Settings
 ) -> Iterator[Problem]:
     """The problems of groups; by the samples of the store if no broker answers, which is a problem, too."""
-    limits = Limits(
+    limits = StatusLimits(
         options.behind_ms,
         options.recent_ms,
         options.within_hours * MS_OF_HOUR,

@@ -73,7 +73,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Limits:
+class StatusLimits:
     """What counts as a problem: times in milliseconds.
 
     A group is behind if its first unread record is older than ``behind_ms``. Its status counts after LATE_SECONDS, or
@@ -94,7 +94,7 @@ def problems_of(
     groups: Mapping[str, GroupAnswer],
     time: AnswerTime,
     positions: PositionSource,
-    limits: Limits,
+    limits: StatusLimits,
     patterns: Sequence[str] = (),
 ) -> list[Problem]:
     """Return the problems of groups of a store, in no order. Raises as `StateReader` and `LogHistory`.
@@ -162,7 +162,7 @@ def _trend(rate: float) -> str:
 
 
 def _events(
-    reader: StateReader, groups: Mapping[str, GroupAnswer], data_ms: int, limits: Limits, patterns: Sequence[str]
+    reader: StateReader, groups: Mapping[str, GroupAnswer], data_ms: int, limits: StatusLimits, patterns: Sequence[str]
 ) -> Iterator[Problem]:
     """Deletions, members that left, and rebalance loops, by the history of the groups that changed."""
     since_ms = data_ms - limits.recent_ms

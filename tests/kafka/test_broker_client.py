@@ -33,7 +33,7 @@ from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, Topic
 from offsets_pipeline.kafka.broker.client_settings import FetchLimits
 from offsets_pipeline.kafka.broker.cluster import Cluster, answered
 from offsets_pipeline.kafka.broker.connection import Connection
-from offsets_pipeline.kafka.broker.fetch import Fetcher, FetchPosition, Problem
+from offsets_pipeline.kafka.broker.fetch import Fetcher, FetchPosition, FetchProblem
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.log_offsets import EpochEnd, epoch_ends, list_offsets, log_bounds
 from offsets_pipeline.kafka.broker.open_transactions import open_transactions
@@ -210,9 +210,9 @@ def test_a_position_outside_the_log_and_a_wrong_leader_epoch_are_told_apart(clus
     positions = {0: FetchPosition(0, epoch - 1), 1: FetchPosition(0, epoch + 1), 2: FetchPosition(10_000, epoch)}
     with Fetcher(cluster, topic, 1) as fetcher:
         assert {at: each.problem for at, each in fetcher.fetch(positions, ONE_BATCH).items()} == {
-            0: Problem.STALE_METADATA,
-            1: Problem.STALE_METADATA,
-            2: Problem.OUT_OF_RANGE,
+            0: FetchProblem.STALE_METADATA,
+            1: FetchProblem.STALE_METADATA,
+            2: FetchProblem.OUT_OF_RANGE,
         }
 
 
@@ -225,7 +225,7 @@ def test_a_topic_that_was_created_anew_is_not_read_as_the_old_one(broker: LiveBr
         broker.delete_topic("anew")
         broker.create_topic("anew", 1)
         broker.produce("anew", 0, 5)
-        assert fetcher.fetch({0: FetchPosition(0, None)})[0].problem is Problem.STALE_METADATA
+        assert fetcher.fetch({0: FetchPosition(0, None)})[0].problem is FetchProblem.STALE_METADATA
     new = cluster.topic("anew")
     assert new.topic_id != old.topic_id
     with Fetcher(cluster, new, 1) as fetcher:

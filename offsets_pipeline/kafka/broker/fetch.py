@@ -40,7 +40,7 @@ _PREFIX = struct.Struct(">qi5x")  # offset and length; the magic is the last byt
 _MOST_BYTES = 2**30  # of a fetch, whose limits are int32
 
 
-class Problem(Enum):
+class FetchProblem(Enum):
     """Why a partition returned no records."""
 
     STALE_METADATA = "the broker does not lead the partition, or in another epoch: refresh the metadata and retry"
@@ -70,7 +70,7 @@ class Fetched:
     high_watermark: int | None
     last_stable_offset: int | None
     log_start_offset: int | None
-    problem: Problem | None = None
+    problem: FetchProblem | None = None
     good_at: int | None = None
 
 
@@ -107,7 +107,7 @@ class Fetcher:
         answers = self._send(positions, chosen)
         if answers is None:
             return {
-                partition: _response(None, each, problem=Problem.STALE_METADATA)
+                partition: _response(None, each, problem=FetchProblem.STALE_METADATA)
                 for partition, each in positions.items()
             }
         return {
@@ -136,9 +136,9 @@ class Fetcher:
 
     def _fetched(self, answer: Message, position: FetchPosition, limits: FetchLimits) -> Fetched:
         if answer.error_code == OFFSET_OUT_OF_RANGE:
-            return _response(answer, position, problem=Problem.OUT_OF_RANGE)
+            return _response(answer, position, problem=FetchProblem.OUT_OF_RANGE)
         if answer.error_code in RETRIABLE:
-            return _response(answer, position, problem=Problem.STALE_METADATA)
+            return _response(answer, position, problem=FetchProblem.STALE_METADATA)
         if answer.error_code != NO_ERROR:
             raise self._error(answer.error_code, answer.partition_index)
         data = answer.records or b""
@@ -167,7 +167,7 @@ class Fetcher:
             larger = replace(limits, max_wait_ms=0, max_bytes=size, max_partition_bytes=size)
             answer = self._alone(partition, position, larger)
             if answer is None:
-                return _response(None, position, problem=Problem.STALE_METADATA)
+                return _response(None, position, problem=FetchProblem.STALE_METADATA)
             data = answer.records or b""
             batches = whole_batches(data)
             good, next_offset = last_good(data, batches)
@@ -290,7 +290,7 @@ def _response(
     position: FetchPosition,
     records: bytes = b"",
     next_offset: int = 0,
-    problem: Problem | None = None,
+    problem: FetchProblem | None = None,
     good_at: int | None = None,
 ) -> Fetched:
     """The response of a partition; without an answer it has no offsets."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, LogTruncated
 from offsets_pipeline.kafka.broker.cluster import answered
-from offsets_pipeline.kafka.broker.fetch import Fetcher, FetchPosition, Problem
+from offsets_pipeline.kafka.broker.fetch import Fetcher, FetchPosition, FetchProblem
 from offsets_pipeline.kafka.broker.log_offsets import epoch_ends
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class _RangeReader:
     def _take(self, partition: int, fetched: Fetched, *, is_full: bool) -> Iterator[FetchedBatches]:
         """Take one partition's answer. ``is_full``: an earlier partition may have used up the limit of bytes."""
         position, ranges = self._positions[partition], self.waiting[partition]
-        if fetched.problem is Problem.OUT_OF_RANGE:
+        if fetched.problem is FetchProblem.OUT_OF_RANGE:
             raise KafkaFailed(
                 f"cannot read record {position} of partition {partition} of topic {self._topic}: the log at "
                 f"{self._cluster.settings.at} no longer has it"

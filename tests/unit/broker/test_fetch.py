@@ -21,7 +21,7 @@ from offsets_pipeline.kafka.broker.fetch import (
     Fetched,
     Fetcher,
     FetchPosition,
-    Problem,
+    FetchProblem,
     last_good,
     whole_batches,
 )
@@ -159,11 +159,11 @@ def test_the_offsets_of_an_answer_are_told_and_a_position_does_not_go_back(captu
 
 @pytest.mark.parametrize(
     ("code", "problem"),
-    [(code, Problem.STALE_METADATA) for code in (3, 5, 6, 7, 9, 56, 74, 75, 78, 100, 103)]
-    + [(1, Problem.OUT_OF_RANGE)],
+    [(code, FetchProblem.STALE_METADATA) for code in (3, 5, 6, 7, 9, 56, 74, 75, 78, 100, 103)]
+    + [(1, FetchProblem.OUT_OF_RANGE)],
 )
 def test_errors_that_new_metadata_or_another_position_heals_are_problems(
-    broker: FakeBroker, code: int, problem: Problem
+    broker: FakeBroker, code: int, problem: FetchProblem
 ) -> None:
     assert fetch(broker, fetched(error_code=code)) == Fetched(b"", 7, None, None, None, problem)
 
