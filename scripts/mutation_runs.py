@@ -69,7 +69,7 @@ class MutatedProject:
         done = subprocess.run(
             [*command, "-p", "no:cacheprovider", *self._options, *tests],
             cwd=self._folder,
-            env={**os.environ, "PYTHONPATH": str(self._folder), "COLUMNS": "1000"},
+            env={**os.environ, "PYTHONPATH": str(self._folder), "CI": "true"},  # pytest prints whole lines then
             capture_output=True,
             text=True,
             check=False,

@@ -63,8 +63,7 @@ SECONDS = float(os.environ.get("OFFSETS_TEST_SECONDS", math.inf))
 BEGUN = time.monotonic()
 STARTED = pytest.StashKey[float]()
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.pop("COLUMNS", None)  # a user's pipe has no width
+os.environ.pop("COLUMNS", None)  # a user's pipe has no width
 
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.register_profile(LONG, deadline=None, database=None, print_blob=True)
