@@ -58,22 +58,22 @@ def parse_json(text: str, *, numbers_as_text: bool = False) -> Any:  # noqa: ANN
     UTF-8 cannot hold, such as 1e400 or a single surrogate.
     """
     as_text = str if numbers_as_text else None
+    too_deep = ValueError("it has too many levels of arrays and objects")
     try:
         found = json.loads(text, parse_constant=_refuse, parse_int=as_text or _whole, parse_float=as_text or _finite)
         text.encode()
         if "\\u" in text:
             json.dumps(found, ensure_ascii=False).encode()  # an escaped single surrogate
-        is_too_deep = text.count("[") + text.count("{") > _MOST_LEVELS and is_deeper(found, _MOST_LEVELS)
     except RecursionError:
-        is_too_deep = True
-    if is_too_deep:
-        raise ValueError("it has too many levels of arrays and objects")
+        raise too_deep from None
+    if text.count("[") + text.count("{") > _MOST_LEVELS and is_deeper(found, _MOST_LEVELS):
+        raise too_deep
     return found
 
 
 def is_deeper(document: object, levels: int) -> bool:
     """Return whether a JSON value has more than this number of levels of arrays and objects."""
-    level = [document]
+    level: list[Any] = [document]
     for _ in range(levels + 1):
         level = [each for each in level if isinstance(each, dict | list)]
         if not level:

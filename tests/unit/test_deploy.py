@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from click.testing import CliRunner
 from offsets_pipeline import __version__
 from offsets_pipeline.cli.program import offsets
 from offsets_pipeline.common.config import load_settings
-from tests.programs import OFFSETS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -221,7 +221,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     units = []
     for path in (DEPLOY / "systemd").iterdir():
         units.append(tmp_path / path.name)
-        units[-1].write_text(path.read_text().replace(PROGRAM, str(OFFSETS)))
+        units[-1].write_text(path.read_text().replace(PROGRAM, sys.executable))
     done = subprocess.run([analyze, "verify", "--man=no", *units], capture_output=True, text=True, check=False)
     said = [line for line in done.stderr.splitlines() if "offsets-" in line]
     assert (done.returncode, said) == (0, [])

@@ -107,5 +107,6 @@ def test_tasks_have_the_drivers_python_on_its_own_machine_only(
     no_spark._instantiatedSession = None
     monkeypatch.setattr(session, "SparkSession", no_spark)
     monkeypatch.setattr(session, "_with_tasks_set_up", lambda started: started)
+    monkeypatch.setattr(session, "_is_installed", lambda _: True)
     session.build_session("a test", Settings(spark=SparkSettings(master=master)))
     assert os.environ.get("PYSPARK_PYTHON") == python

@@ -264,7 +264,7 @@ def test_hostile_file_is_read_quickly_and_later_batches_are_found(name: str) -> 
     took = time.process_time() - began
     assert [offset for offset, _ in found[:3]] == [0, 1, 2]
     assert [offset for offset, _ in found[-2:]] == [1_000_000_000, 1_000_000_001]
-    assert took < 1
+    assert took < 5  # half a second on a quiet machine; a check of each byte for a batch takes minutes
 
 
 def test_damage_is_the_same_however_checksums_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
