@@ -130,8 +130,9 @@ test-spark: check ## the tests of Spark with another version of it (SPARK=4.1.4)
 	$(MAKE) VENV=$(OTHER) $(OTHER)/.done/packages
 	$(OTHER)/bin/python -m pip --disable-pip-version-check --quiet install --no-build-isolation pyspark==$(SPARK)
 	$(MAKE) VENV=$(OTHER) JAR_SETS="delta delta-spark-$(basename $(SPARK))" setup
-	$(OTHER)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "spark and not kafka" -k "not s3" --ignore=tests/cli/test_cluster.py \
-		$(if $(filter 4.0.% 4.1.%,$(SPARK)),--ignore=tests/streaming/test_file_source.py) \
+	$(OTHER)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "spark and not kafka" \
+		--ignore=tests/cli/test_cluster.py --ignore=tests/spark/test_storage_faults.py \
+		$(if $(filter 4.0.% 4.1.%,$(SPARK)),-k "not s3 and not (bad_input and follow)" --ignore=tests/streaming/test_file_source.py,-k "not s3") \
 		tests/test_session.py tests/spark tests/streaming tests/readers tests/cli $(ARGS)
 
 # The seed is chosen once and printed: a run that failed is repeated with it.
