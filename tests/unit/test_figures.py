@@ -88,6 +88,22 @@ def test_a_file_that_cannot_be_written_to_for_a_while_is_written_to_later(tmp_pa
     assert warnings == [expected]
 
 
+def test_groups_are_counted_every_half_minute_and_the_file_is_written_every_two_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intervals_ms = []
+
+    def periodic(_: object, interval_ms: int, **options: object) -> SimpleNamespace:
+        assert options["rests"]  # from the end of a run on
+        intervals_ms.append(interval_ms)
+        return SimpleNamespace(start=lambda _: None, close=lambda *_: None)
+
+    monkeypatch.setattr(exposition, "Periodic", periodic)
+    with Exposition(tmp_path / "m.prom", None, pytest.fail) as metrics:
+        metrics.start(dict)
+    assert intervals_ms == [30_000, 2_000]  # docs/metrics.md
+
+
 def test_unwritable_metrics_file_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(MetricsUnavailable, match="cannot write metrics to"):
         Exposition(tmp_path / "none" / "m.prom", None, lambda _: None)
