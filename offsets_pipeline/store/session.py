@@ -71,7 +71,7 @@ _SMALL_LOCAL_CONF: Mapping[str, str] = {
 }
 _HEAP, _SMALL_HEAP = "2g", "512m"  # Spark refuses less than 450 MB
 # Hadoop's options as this module set them last: others are the user's.
-_set_by_program: dict[str, str] = {}
+_set_by_program: dict[str, set[str]] = {}
 
 
 def build_session(
@@ -189,9 +189,10 @@ def _set_up_hadoop(session: SparkSession) -> None:
     started_with = {} if on_connect(session) else dict(session.sparkContext.getConf().getAll())
     for key, value in {**s3_access.hadoop_options(), **s3_access.hadoop_keys()}.items():
         present = session.conf.get(key, None) or started_with.get(f"spark.hadoop.{key}", None)
-        if present in (None, _set_by_program.get(key)):
+        known = _set_by_program.setdefault(key, set())
+        if present is None or present in known:
             session.conf.set(key, value)
-            _set_by_program[key] = value
+            known.add(value)
 
 
 def _with_tasks_set_up(session: SparkSession) -> SparkSession:
@@ -268,7 +269,8 @@ def _program_conf(settings: Settings) -> dict[str, str]:
     warehouse = tempfile.mkdtemp(prefix="offsets-warehouse-")
     atexit.register(shutil.rmtree, warehouse, ignore_errors=True)
     hadoop = s3_access.hadoop_options()
-    _set_by_program.update(hadoop)
+    for key, value in hadoop.items():  # an earlier value may still be that of a session
+        _set_by_program.setdefault(key, set()).add(value)
     return {
         **DELTA_CONF,
         **_QUIET_CONF,
