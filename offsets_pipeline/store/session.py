@@ -70,7 +70,7 @@ _SMALL_LOCAL_CONF: Mapping[str, str] = {
     "-XX:TieredStopAtLevel=1",
 }
 _HEAP, _SMALL_HEAP = "2g", "512m"  # Spark refuses less than 450 MB
-# Hadoop's options as this module set them last: others are the user's.
+# Values of Hadoop's options that this module has set: others are the user's.
 _set_by_program: dict[str, set[str]] = {}
 
 
