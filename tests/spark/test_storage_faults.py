@@ -158,6 +158,7 @@ def serving(spark: SparkSession) -> Iterator[tuple[FaultyS3, str]]:
     server = FaultyS3()
     server.spared.add(jvm_of(spark))
     with server.serving("storage-faults") as uri:
+        spark.conf.unset("fs.s3a.endpoint")  # that of a server of earlier tests
         yield server, uri
 
 
