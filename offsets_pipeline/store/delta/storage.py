@@ -74,7 +74,7 @@ class Storage(ABC):
         return partial(request, *arguments)
 
     def aside(self, request: Callable[..., object], *arguments: Any) -> None:  # noqa: ANN401 - those of the request
-        """Send a request whose end nobody waits for, if the storage takes long; it raises nothing."""
+        """Send a request without a wait for its end if the storage takes long; it raises nothing."""
         request(*arguments)
 
     @abstractmethod
