@@ -115,10 +115,10 @@ class Commands:
             if done.returncode == -signal.SIGKILL:
                 self.killed += 1
                 continue
-            *warnings, error = done.stderr.splitlines()
+            error = done.stderr.splitlines()[-1]
             assert (done.returncode, done.stdout) == (1, "")
             assert error.startswith("offsets: error: "), done.stderr
-            assert all(each.startswith("offsets: warning: ") for each in warnings), done.stderr
+            assert "/offsets_pipeline/" not in done.stderr  # a daemon of PySpark that is killed may tell where it was
             self.errors.append(error)
         raise AssertionError(f"{words} failed {ATTEMPTS} times: {self.errors[-3:]}")
 

@@ -140,12 +140,14 @@ class Snapshot:
                 yield self.table_folder.read_file(file, columns, only)
 
     def delta_table(self) -> DeltaTable:
-        """Return this version for deltalake. For the modules of this package."""
-        if self._loaded.version() != self.version:
-            with reading(self.folder):
-                self._loaded = open_table(self.folder, self.version)
-            self._changed = {}
-        return self._loaded
+        """Return this version for deltalake. For the modules of this package.
+
+        Leaves the snapshot as it is: threads of a store share it.
+        """
+        if self._loaded.version() == self.version:
+            return self._loaded
+        with reading(self.folder):
+            return open_table(self.folder, self.version)
 
     def after(self, *commits: Commit) -> Snapshot:
         """Return the snapshot after these commits, which directly follow this version."""

@@ -9,8 +9,9 @@ import pytest
 
 from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import UnsupportedTable, WriteConflict
-from offsets_pipeline.store.delta import upkeep
+from offsets_pipeline.store.delta import snapshot, upkeep
 from offsets_pipeline.store.delta.protocol import changes_rows, info_of
+from offsets_pipeline.store.delta.reader import stored_files
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
 from offsets_pipeline.store.delta.table_folder import TableFolder
@@ -20,6 +21,8 @@ from tests.unit.delta.test_table_folder import append, numbers, rows
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from deltalake import DeltaTable
 
     from offsets_pipeline.store.delta.data_file import DataFile
 
@@ -111,6 +114,29 @@ def test_files_that_another_writer_replaced_first_stay_as_that_writer_left_them(
 
     assert compact(folder, overtaken) == 0
     assert numbers(folder) == [7]
+
+
+def test_a_snapshot_has_its_files_while_a_vacuum_in_another_thread_asks_for_its_version(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fold and the upkeep of a stream share the snapshots of a table."""
+    append(folder, 1)
+    append(folder, 2)
+    folder = TableFolder(folder.folder, folder.table)
+    folder.snapshot()  # loads it; the two commits that follow are read one by one
+    compact(folder)
+    append(folder, 3)
+    seen = folder.snapshot()
+    expected = {file.name for file in TableFolder(folder.folder, folder.table).snapshot().files()}
+
+    def listed_while_vacuum_looks(loaded: DeltaTable) -> list[DataFile]:
+        found = stored_files(loaded)
+        assert seen.delta_table().version() == seen.version
+        return found
+
+    monkeypatch.setattr(snapshot, "stored_files", listed_while_vacuum_looks)
+    assert seen.commits_read == 2
+    assert {file.name for file in seen.files()} == expected
 
 
 def test_second_of_two_writers_that_replace_an_empty_table_is_refused(folder: TableFolder) -> None:
