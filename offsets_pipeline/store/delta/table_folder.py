@@ -113,10 +113,10 @@ class TableFolder:
         """
         if version is not None:
             return self._load(version)
-        newest = None
-        if self._newest is not None:
+        newest, last = None, self._newest  # another thread may set it meanwhile
+        if last is not None:
             with suppress(WriteConflict, StoreReplaced):
-                newest = self._newest.after(*islice(self.commits_after(self._newest.known), MOST_COMMITS + 1))
+                newest = last.after(*islice(self.commits_after(last.known), MOST_COMMITS + 1))
         if newest is None or newest.commits_read > MOST_COMMITS:
             newest = self._load()
         self._newest = newest
