@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.opened import open_store
-from offsets_pipeline.cli.output import show_status
+from offsets_pipeline.cli.output import show_status, write_rows
 from offsets_pipeline.cli.progress_bar import progress_bar, tasks
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.common.clock import SystemClock
@@ -94,4 +95,10 @@ def verify(options: Verify, settings: Settings) -> int:
         f"equal: {result.offsets} offsets and {result.groups} groups match a replay of the {result.records} folded "
         f"records of {result.log_partitions} log partitions\n"
     )
+    tables = sorted({table for _, table, _ in result.digests})
+    by_partition: dict[int, dict[str, str]] = defaultdict(dict)
+    for log_partition, table, digest in result.digests:
+        by_partition[log_partition][table] = digest
+    rows = [[at, *(of_tables.get(table) for table in tables)] for at, of_tables in sorted(by_partition.items())]
+    write_rows(["log_partition", *tables], rows, "table")
     return 0

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
 
+from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import DamagedTable
+from offsets_pipeline.fold.maintenance import maintain_store
 from offsets_pipeline.semantics.columnar_replay import Replay
+from offsets_pipeline.store.log.clean import clean_log
 from tests.logs import oracle
 from tests.places import copied
+from tests.spark.segments import write_prefix
 from tests.spark.stores import (
+    CLOCK,
+    Workbench,
     add,
     alter,
     assert_as_reference,
@@ -24,10 +31,9 @@ from tests.spark.stores import (
 )
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable
     from pathlib import Path
-
-    from tests.spark.stores import Workbench
 
 pytestmark = pytest.mark.slow
 
@@ -147,6 +153,31 @@ def test_records_that_are_not_folded_yet_are_not_a_difference(
     found = workbench.verify(store)
     assert (found.equal, found.records, found.groups) == (True, 0, 0)
     assert export_of(store) == {"groups": {}}
+
+
+def test_digests_are_those_of_the_records_however_they_were_folded(
+    workbench: Workbench,
+    folded: Callable[[str], Path],
+    empty: Callable[[int], Path],
+    place: Path,
+    tmp_path: Path,
+    chance: random.Random,
+) -> None:
+    expected = workbench.verify(folded(CAPTURE)).digests
+    assert {table for _, table, _ in expected} == {"offset_facts", "group_facts"}
+    store, segments = copied(empty(5), place / "store"), segments_of(CAPTURE)
+    in_tasks = Workbench(workbench.spark, replace(workbench.settings, fold=FoldSettings(driver_rows=0)))
+    workbench.ingest(store, write_prefix(segments, tmp_path / "half", 0.5, chance))
+    in_tasks.fold(store)
+    assert workbench.verify(store).digests != expected
+    workbench.ingest(store, segments)
+    in_tasks.fold(store)
+    assert in_tasks.verify(store).digests == expected
+    maintain_store(workbench.open(store), CLOCK)
+    assert clean_log(workbench.open(store), workbench.settings, CLOCK).removed
+    for independent in (False, True):
+        found = workbench.verify(store, independent=independent)
+        assert (found.equal, found.digests) == (True, expected)
 
 
 def test_a_fault_of_the_fold_is_found_by_the_specification(

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.fold.state.belonging import belonging
 from offsets_pipeline.fold.state.changes import groups_of, partitions_of
+from offsets_pipeline.fold.state.digest import digests
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
 from offsets_pipeline.fold.state.independent import specified_groups, specified_topic
 from offsets_pipeline.fold.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, ended, state_tables_of
@@ -48,7 +49,11 @@ _EXAMPLES = 5  # differences that a verification shows in words
 
 @dataclass
 class Verification:
-    """Numbers of compared log partitions, records and rows; differences by table, and the first few in words."""
+    """Numbers of compared log partitions, records and rows; differences by table, and the first few in words.
+
+    ``digests`` has log partition, table and digest of the rows that the log gives, if there are any: not of tombstones
+    and of records of groups, which a cleaning removes.
+    """
 
     log_partitions: int = 0
     records: int = 0
@@ -56,6 +61,7 @@ class Verification:
     groups: int = 0
     differences: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
+    digests: list[tuple[int, str, str]] = field(default_factory=list)
 
     @property
     def equal(self) -> bool:
@@ -132,6 +138,9 @@ class _Comparison:
                 for each in (rows[table.name], self._of_state(table, partitions))
             )
             result.compare(table.name, table.key, of_log, of_state)
+            if table is not RECORDS:
+                found = digests(_answers(table, of_log)).items()
+                result.digests += [(at, table.name, digest) for at, digest in found]
             if table is DESCRIBED:
                 result.groups = of_log.num_rows
             elif table is not RECORDS:
@@ -152,7 +161,7 @@ class _Comparison:
     def _comparable(self, table: StateTable, rows: pa.Table) -> pa.Table:
         """The rows without those, and without the columns, that may differ."""
         if table is OFFSETS and self.is_independent:  # the specification has neither tombstones nor positions
-            return rows.filter(rows["committed_offset"].is_valid()).drop_columns(["position"])
+            return _answers(table, rows)
         if table is OFFSETS:
             return self._kept(rows)
         if table is RECORDS:
@@ -220,6 +229,7 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     for at in set(range(count) if progress.partitions else ()) - progress.partitions.keys():
         whole.note_progress(at, "a row", "none")
     del whole.examples[_EXAMPLES:]
+    whole.digests.sort()
     return whole
 
 
@@ -232,6 +242,14 @@ def _replayed(effects: Effects, offsets_partitions: int, semantics: CoordinatorS
         DESCRIBED.name: groups_of(records, offsets_partitions, semantics),
         CONNECT.name: effects.connect_records,
     }
+
+
+def _answers(table: StateTable, rows: pa.Table) -> pa.Table:
+    """The comparable rows that any log with the same records gives, cleaned or not, and either replay."""
+    if table is DESCRIBED:
+        return rows
+    is_tombstone = rows["committed_offset" if table is OFFSETS else "value"].is_null()
+    return rows.filter(pc.invert(is_tombstone)).select([name for name in rows.column_names if name != "position"])
 
 
 def _existing(groups: pa.Table) -> pa.Table:
