@@ -32,7 +32,7 @@ def mirrored_cluster(store: str, brokers: LiveBrokers, settings: Settings) -> It
     """
     reader = open_reader(store, settings)
     if reader.properties.kind == OWNED:
-        raise StoreMismatch(f"{store} is an owned store, which has no brokers; leave out --bootstrap-server")
+        raise StoreMismatch(f"{store} is an owned store, which has no brokers to ask")
     answer_time_of(reader, store, settings)
     with Cluster(kafka_options(brokers, settings)) as cluster:
         ids = {reader.properties.cluster_id, cluster.cluster_id()}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.command import HelpSection, flag, several
-from offsets_pipeline.cli.options import IF_HELD, OneStore, semantics_option
-from offsets_pipeline.cli.values import PARTITION
+from offsets_pipeline.cli.command import HelpSection, flag, grouped, option, several
+from offsets_pipeline.cli.options import IF_HELD, LiveBrokers, OneStore, semantics_option
+from offsets_pipeline.cli.values import PARTITION, SERVERS
 
 if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
@@ -56,18 +56,41 @@ class Reload(OneStore):
         return reload(self, settings)
 
 
-@state.command("verify", "offsets verify --store store", "offsets verify --store store --independent")
+class Against(LiveBrokers):
+    """The brokers with which `verify` compares."""
+
+    needs = (("--command-config", "--against"),)
+
+    bootstrap_server: str | None = option(
+        "--against", "--bootstrap-server", type=SERVERS, help="Compare with what these brokers answer."
+    )
+
+
+@state.command(
+    "verify",
+    "offsets verify --store store",
+    "offsets verify --store store --independent",
+    "offsets verify --store store --against broker:9092",
+)
 class Verify(OneStore):
     """Replay the log from its start and compare the result with the state tables.
 
     The exit status is 1 if they differ. With --independent another implementation replays than the one that wrote
-    the state, so that a fault of either one shows.
+    the state, so that a fault of either one shows. With --against the brokers of a mirrored store are asked for every
+    group in place of a replay. A group may change meanwhile: it counts as soon as it is equal once, within a minute.
     """
 
+    exclusive = (("--independent", "--against"),)
+
     independent: bool = flag("--independent", help="Replay by the specification, record by record: slower.")
+    against: Against = grouped(Against)
 
     def run(self, settings: Settings) -> int:
-        """Compare the state with a replay."""
+        """Compare the state with a replay, or with brokers."""
+        if self.against.bootstrap_server is not None:
+            from offsets_pipeline.cli.against_command import verify_against
+
+            return verify_against(self, settings)
         from offsets_pipeline.cli.state_commands import verify
 
         return verify(self, settings)

@@ -1,0 +1,131 @@
+"""Whether a store answers as the brokers of its cluster do, while consumers go on to commit.
+
+A mirror is always a little behind. So the brokers are asked before and after the store: a group is compared if both of
+their answers are equal. What differs then, or has changed, is asked again in the next round.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets
+from offsets_pipeline.kafka.broker.groups_client import (
+    describe_classic_groups,
+    describe_consumer_groups,
+    list_groups,
+)
+from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from offsets_pipeline.kafka.broker.cluster import Cluster
+    from offsets_pipeline.questions.query.describe import GroupAnswer
+
+    Facts = dict[str, object]  # by their name: what both answer about a group
+
+_ROUND_SECONDS = 1.0
+_REBALANCING = ("PreparingRebalance", "CompletingRebalance")  # which no log says
+
+
+@dataclass
+class BrokerComparison:
+    """Groups that were equal, with their offsets; differences by group, in words; groups that never stood still."""
+
+    offsets: dict[str, int] = field(default_factory=dict)
+    differences: dict[str, str] = field(default_factory=dict)
+    changing: set[str] = field(default_factory=set)
+
+
+def compare_with_brokers(
+    read: Callable[[], Mapping[str, GroupAnswer]],
+    cluster: Cluster,
+    *,
+    patience_seconds: float,
+    sleep: Callable[[float], None] = time.sleep,
+) -> BrokerComparison:
+    """Compare each group until it was equal once, for so long at most.
+
+    ``read`` answers from the newest version of the store. Raises the errors of `Cluster`, and those of ``read``.
+    """
+    found = BrokerComparison()
+    until = time.monotonic() + patience_seconds
+    while True:
+        before, ours, after = answers_of_brokers(cluster), answers_of_store(read()), answers_of_brokers(cluster)
+        group_ids = (before.keys() | ours.keys() | after.keys()) - found.offsets.keys()
+        found.changing = {each for each in group_ids if _changes(before.get(each), after.get(each))}
+        found.differences = {}
+        for group_id in sorted(group_ids - found.changing):
+            difference = _difference(after.get(group_id), ours.get(group_id))
+            if difference is None:
+                found.offsets[group_id] = len(ours[group_id]["offsets"])  # type: ignore[arg-type]
+            else:
+                found.differences[group_id] = difference
+        if not (found.differences or found.changing) or time.monotonic() + _ROUND_SECONDS > until:
+            return found
+        sleep(_ROUND_SECONDS)
+
+
+def answers_of_brokers(cluster: Cluster) -> dict[str, Facts]:
+    """What the coordinators of a cluster say about each group. Raises the errors of `Cluster`."""
+    listed = list_groups(cluster)
+    classic = describe_classic_groups(cluster, [at for at, each in listed.items() if each.group_type == CLASSIC])
+    consumer = describe_consumer_groups(cluster, [at for at, each in listed.items() if each.group_type == CONSUMER])
+    offsets = fetch_group_offsets(cluster, [*classic, *consumer])
+    found: dict[str, Facts] = {}
+    for group_id, group in listed.items():
+        facts: Facts = {"type": group.group_type, "protocol type": group.protocol_type, "state": group.state}
+        facts["members"], facts["offsets"] = [], offsets.get(group_id, {})
+        if group_id in classic:
+            facts["state"] = classic[group_id].state
+            facts["members"] = sorted(
+                (each.member_id, each.group_instance_id, each.client_id, each.client_host)
+                for each in classic[group_id].members
+            )
+        elif group_id in consumer:
+            facts["state"] = consumer[group_id].state
+            facts["group epoch"] = consumer[group_id].group_epoch
+            facts["members"] = sorted(
+                (each.member_id, each.instance_id, each.client_id, each.client_host)
+                for each in consumer[group_id].members
+            )
+        found[group_id] = facts
+    return found
+
+
+def answers_of_store(groups: Mapping[str, GroupAnswer]) -> dict[str, Facts]:
+    """What a store says about each group. Brokers show members and offsets of classic and consumer groups alone."""
+    found: dict[str, Facts] = {}
+    for group_id, group in groups.items():
+        is_shown = group.type in {CLASSIC, CONSUMER}
+        found[group_id] = {
+            "type": group.type,
+            "protocol type": group.protocol_type,
+            "state": group.state,
+            "members": sorted(
+                (each.member_id, each.instance_id, each.client_id, each.host) for each in group.members if is_shown
+            ),
+            "offsets": {
+                (each.topic, each.partition): (each.offset, each.leader_epoch, each.metadata)
+                for each in group.offsets
+                if is_shown
+            },
+            **({"group epoch": group.group_epoch} if group.type == CONSUMER and not group.misplaced else {}),
+        }
+    return found
+
+
+def _changes(before: Facts | None, after: Facts | None) -> bool:
+    return before != after or (after is not None and after["state"] in _REBALANCING)
+
+
+def _difference(of_brokers: Facts | None, ours: Facts | None) -> str | None:
+    """The first fact that differs, in words; None if all are equal."""
+    if of_brokers is None or ours is None:
+        return "the brokers do not list it" if of_brokers is None else "the store does not list it"
+    for name, theirs in of_brokers.items():
+        if theirs != ours.get(name):
+            return f"{name}: the brokers say {theirs}, the store {ours.get(name)}"
+    return None

@@ -1,0 +1,81 @@
+"""`offsets verify --against` a real broker: equal answers are so called, and each difference is found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.cli import against_command, main
+from tests.kafka.live import LiveBroker, live_broker
+from tests.unit.lag.stores import folded_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from offsets_pipeline.common.config import Settings
+    from tests.kafka.brokers import KafkaJvm
+
+#: Offsets by group: without members, of a transaction, and of consumers of both protocols.
+COMMITTED = {"simple": {("t", 0): 5, ("t", 1): 7}, "transactional": {("t", 0): 3}, "classic": {}, "consumer": {}}
+
+
+@pytest.fixture(scope="module")
+def broker(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
+    with live_broker(kafka, tmp_path_factory.mktemp("against") / "broker") as broker:
+        broker.create_topic("t", 2)
+        for partition in range(2):
+            broker.produce("t", partition, 10)
+        broker.commit("simple", COMMITTED["simple"], "größe")
+        transaction = broker.transaction("x")
+        transaction.begin("transactional", COMMITTED["transactional"])
+        transaction.commit()
+        for protocol in ("classic", "consumer"):
+            member = broker.consumer(protocol, ["t"], group_protocol=protocol)
+            member.join(2)
+        broker.wait_for_markers()
+        yield broker
+
+
+@pytest.fixture
+def store(broker: LiveBroker, tmp_path: Path, settings: Settings) -> Path:
+    return folded_segments(broker.folder, tmp_path / "store", 5, settings)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(against_command, "_PATIENCE_SECONDS", 0.0)
+
+
+def test_a_store_that_answers_as_its_broker_is_equal(
+    broker: LiveBroker, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", "--store", str(store), "--against", broker.address]) == 0
+    offsets = sum(map(len, COMMITTED.values()))
+    assert capsys.readouterr().out == f"equal: {offsets} offsets and 4 groups match what {broker.address} answers\n"
+
+
+@pytest.mark.parametrize("group", ["simple", "transactional", "new"])
+def test_a_commit_that_the_store_lacks_is_found(
+    broker: LiveBroker, store: Path, capsys: pytest.CaptureFixture[str], group: str
+) -> None:
+    broker.commit(group, {("t", 0): 9})
+    assert main(["verify", "--store", str(store), "--against", broker.address]) == 1
+    if group == "new":
+        broker.delete_group(group)
+    out, err = capsys.readouterr()
+    said = "the store does not list it" if group == "new" else "offsets: the brokers say {"
+    assert out == ""
+    assert f"{store} differs from what {broker.address} answers, in 1 of " in err
+    assert f"(first: '{group}': {said}" in err
+
+
+def test_a_group_that_the_broker_lacks_is_found(
+    broker: LiveBroker, tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.commit("deleted", {("t", 0): 1})
+    store = folded_segments(broker.folder, tmp_path / "store", 5, settings)
+    broker.delete_group("deleted")
+    assert main(["verify", "--store", str(store), "--against", broker.address]) == 1
+    assert "(first: 'deleted': the brokers do not list it)" in capsys.readouterr().err
