@@ -261,10 +261,10 @@ def test_no_record_is_lost_or_stands_twice_after_faults_of_the_storage(
         assert log_of(store) == records_of(CAPTURE)
         assert_as_reference(store, records_of(CAPTURE))
         assert differences(store, oracle(CAPTURE)) == []
+    assert_gapless(owned)  # first: rows that a compaction doubled have equal record offsets, doubled commits have not
     in_log = Counter(commits_in(owned))
     assert set(in_log.values()) == {1}
     assert {(group, partition, at) for group, at in coordinators.acknowledged for partition in (0, 1)} <= set(in_log)
-    assert_gapless(owned)
     assert_answers_what_is_in_the_log(owned)
     commands.run(in_process, "fold", "--store", owned, "--available-now")
     assert_as_reference(owned, log_of(owned))
