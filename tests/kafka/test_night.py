@@ -260,7 +260,7 @@ class Night:
             nonlocal found
             if working:
                 self.work()
-            found = self.metrics.read_text(encoding="utf-8")
+            found = self.metrics.read_text(encoding="utf-8") if self.metrics.exists() else ""
             values: dict[str, dict[str, float]] = {}
             for sample in (each for family in text_string_to_metric_families(found) for each in family.samples):
                 values.setdefault(sample.name, {})[" ".join(sample.labels.values())] = sample.value
