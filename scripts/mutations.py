@@ -168,9 +168,7 @@ MUTATIONS = [
     ),
     Mutation("R7", ROWS, "kafka/record/message_types.py", "NONE_SENTINEL = -1", "NONE_SENTINEL = -2", RECORD),
     Mutation("R7", ROWS, STATE, "None if topic_id == NO_TOPIC_ID else topic_id", "topic_id"),
-    Mutation(
-        "R8", ROWS, "kafka/record/schema.py", "data = reader.raw(size,", "data = reader.raw(max(size, 1),", RECORD
-    ),
+    Mutation("R8", ROWS, "kafka/record/schema.py", "(tag, reader.raw(size,", "(tag, reader.raw(max(size, 1),", RECORD),
     Mutation(
         "R8",
         ROWS,

@@ -300,19 +300,17 @@ def _read_tagged(reader: Reader, known: dict[int, tuple[Field, Serde]], value: F
     for _ in range(count):
         tag = reader.uvarint("tag")
         size = reader.uvarint(f"size of tag {tag}")
-        start = reader.position
-        data = reader.raw(size, f"tag {tag}")
         if tag not in known:
-            unknown.append((tag, data))  # R8: skip it by its size, and keep it to write it back
+            unknown.append(
+                (tag, reader.raw(size, f"tag {tag}"))
+            )  # R8: skip it by its size, and keep it to write it back
             continue
         field, serde = known[tag]
-        reader.position = start
-        value[field.name] = serde.read(reader, field.name)
-        if reader.position != start + size:
-            taken = reader.position - start
-            raise CorruptRecord(field.name, f"tagged field of {size} bytes, but its value takes {taken}")
+        start = reader.position
+        value[field.name] = serde.read(reader, field.name)  # R8: of a known one the size does not count
         if value[field.name] is None and not field.written_when_null:
-            unknown.append((tag, data))  # keep an explicit null: writing None would omit the tag
+            # keep an explicit null: writing None would omit the tag
+            unknown.append((tag, reader.data[start : reader.position]))
     if unknown:
         value[UNKNOWN_TAGGED_FIELDS] = unknown
 

@@ -91,10 +91,10 @@ CORRUPT = {
         hexed("0004", OFFSET_42, "ffffffff", "01", TIME, "01", "07", "05", "00"),
         "OffsetCommitValue.tag 7: expected 5 bytes at position 26, found 1",
     ),
-    "tagged field of another size": (
+    "topic id that is cut short, whatever its size says": (
         1,
-        hexed("0004", OFFSET_42, "ffffffff", "01", TIME, "01", "00", "11", ID, "00"),
-        "OffsetCommitValue.topic_id: tagged field of 17 bytes, but its value takes 16",
+        hexed("0004", OFFSET_42, "ffffffff", "01", TIME, "01", "00", "0f", ID[:-2]),
+        "OffsetCommitValue.topic_id: expected 16 bytes at position 26, found 15",
     ),
 }
 
