@@ -145,7 +145,7 @@ def test_jobs_on_a_cluster_resolve_relative_paths_reach_s3_and_outlive_an_execut
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     by_partition = {at: len(rows) for at, rows in capture_rows(CAPTURE).items()}
     records, first = sum(by_partition.values()), by_partition[0]
-    said = [line for line in done.stdout.splitlines() if not re.match(r"LOG-PARTITION|\d+ +[0-9a-f]{16}", line)]
+    said = [line for line in done.stdout.splitlines() if not re.match(r"LOG-PARTITION| *\d+  ", line)]
     assert said[:4] == [
         f"{first} records added to store from 1 segment files (5 log partitions)",
         f"{records - first} records added to store from 5 segment files (5 log partitions)",
