@@ -207,7 +207,7 @@ class CannotClean(OffsetsError):
 
 
 class StateDiffers(OffsetsError):
-    """The state tables differ from a replay of the log."""
+    """The state tables differ from a replay of the log, or answers from those of the brokers."""
 
 
 class UndecodableRecord(OffsetsError):

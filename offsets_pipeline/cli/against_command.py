@@ -29,8 +29,8 @@ def verify_against(options: Verify, settings: Settings) -> int:
         first = min(found.differences)
         raise StateDiffers(
             f"{options.store} differs from what {at} answers, in {len(found.differences)} of "
-            f"{len(found.differences) + len(found.offsets)} groups (first: {first!r}: {found.differences[first]}); is "
-            "`follow` running, and `offsets verify` content?"
+            f"{len(found.differences) + len(found.offsets)} groups (first: {first!r}: {found.differences[first]}); "
+            "`offsets status` shows whether the store is behind, `offsets verify` whether its state is that of its log"
         )
     never = f"; {len(found.changing)} groups changed all the time and were not compared" if found.changing else ""
     sys.stdout.write(
