@@ -1,4 +1,4 @@
-"""Fixtures of tests that follow a topic."""
+"""Fixtures of tests on live brokers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.common.config.sections import FoldSettings, TopicSettings
+from tests.kafka.brokers import KafkaJvm, kafka_3_9
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from offsets_pipeline.common.config import Settings
 
 _SHORT = TopicSettings(watch_interval_ms=200, note_interval_ms=200, min_records_wait_ms=100)
@@ -19,3 +22,11 @@ _SHORT = TopicSettings(watch_interval_ms=200, note_interval_ms=200, min_records_
 def quick(settings: Settings) -> Settings:
     """Settings of queries that look often."""
     return replace(settings, topic=_SHORT, fold=FoldSettings(trigger_interval_ms=100, max_backoff_ms=500))
+
+
+@pytest.fixture(scope="module")
+def classic_kafka(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaJvm]:
+    """A JVM for brokers of 3.9."""
+    jvm = KafkaJvm(tmp_path_factory.mktemp("kafka-3.9"), kafka_3_9())
+    yield jvm
+    jvm.close()

@@ -11,27 +11,18 @@ import pytest
 
 from offsets_pipeline.questions.query.log_info import log_info
 from offsets_pipeline.questions.query.state_reader import StateReader
-from tests.kafka.brokers import KafkaJvm, kafka_3_9
 from tests.kafka.client_actions import classic_clients, leaving_member
 from tests.kafka.following import Heard, answers_of, caught_up, following, log_places, log_records
 from tests.kafka.live import LiveBroker, live_broker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from offsets_pipeline.common.config import Settings
+    from tests.kafka.brokers import KafkaJvm
     from tests.spark.stores import Workbench
 
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def classic_kafka(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaJvm]:
-    """A JVM for brokers of 3.9."""
-    jvm = KafkaJvm(tmp_path_factory.mktemp("kafka-3.9"), kafka_3_9())
-    yield jvm
-    jvm.close()
 
 
 def clients_do_it_all(broker: LiveBroker, round_: int) -> None:

@@ -7,23 +7,32 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import against_command, main
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from tests.kafka.live import LiveBroker, live_broker
 from tests.unit.lag.stores import folded_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from offsets_pipeline.common.config import Settings
     from tests.kafka.brokers import KafkaJvm
 
-#: Offsets by group: without members, of a transaction, and of consumers of both protocols.
+#: Offsets by group: without members, of a transaction, and of consumers of both protocols, which have not committed.
 COMMITTED = {"simple": {("t", 0): 5, ("t", 1): 7}, "transactional": {("t", 0): 3}, "classic": {}, "consumer": {}}
 
 
+@pytest.fixture(scope="module", params=["4.2", "3.9"])
+def release(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def broker(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    with live_broker(kafka, tmp_path_factory.mktemp("against") / "broker") as broker:
+def broker(
+    release: str, kafka: KafkaJvm, classic_kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveBroker]:
+    server = classic_kafka if release == "3.9" else None
+    with live_broker(kafka, tmp_path_factory.mktemp("against") / "broker", server=server) as broker:
         broker.create_topic("t", 2)
         for partition in range(2):
             broker.produce("t", partition, 10)
@@ -32,15 +41,17 @@ def broker(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         transaction.begin("transactional", COMMITTED["transactional"])
         transaction.commit()
         for protocol in ("classic", "consumer"):
-            member = broker.consumer(protocol, ["t"], group_protocol=protocol)
+            member = broker.consumer(protocol, ["t"], group_protocol="classic" if release == "3.9" else protocol)
             member.join(2)
         broker.wait_for_markers()
         yield broker
 
 
 @pytest.fixture
-def store(broker: LiveBroker, tmp_path: Path, settings: Settings) -> Path:
-    return folded_segments(broker.folder, tmp_path / "store", 5, settings)
+def folded(release: str, broker: LiveBroker, tmp_path: Path, settings: Settings) -> Callable[[], Path]:
+    """Make a store of the broker's log."""
+    semantics = CoordinatorSemantics.CLASSIC if release == "3.9" else MODERN
+    return lambda: folded_segments(broker.folder, tmp_path / "store", 5, settings, semantics)
 
 
 @pytest.fixture(autouse=True)
@@ -49,17 +60,18 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_store_that_answers_as_its_broker_is_equal(
-    broker: LiveBroker, store: Path, capsys: pytest.CaptureFixture[str]
+    broker: LiveBroker, folded: Callable[[], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["verify", "--store", str(store), "--against", broker.address]) == 0
+    assert main(["verify", "--store", str(folded()), "--against", broker.address]) == 0
     offsets = sum(map(len, COMMITTED.values()))
     assert capsys.readouterr().out == f"equal: {offsets} offsets and 4 groups match what {broker.address} answers\n"
 
 
 @pytest.mark.parametrize("group", ["simple", "transactional", "new"])
 def test_a_commit_that_the_store_lacks_is_found(
-    broker: LiveBroker, store: Path, capsys: pytest.CaptureFixture[str], group: str
+    broker: LiveBroker, folded: Callable[[], Path], capsys: pytest.CaptureFixture[str], group: str
 ) -> None:
+    store = folded()
     broker.commit(group, {("t", 0): 9})
     assert main(["verify", "--store", str(store), "--against", broker.address]) == 1
     if group == "new":
@@ -72,10 +84,10 @@ def test_a_commit_that_the_store_lacks_is_found(
 
 
 def test_a_group_that_the_broker_lacks_is_found(
-    broker: LiveBroker, tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+    broker: LiveBroker, folded: Callable[[], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     broker.commit("deleted", {("t", 0): 1})
-    store = folded_segments(broker.folder, tmp_path / "store", 5, settings)
+    store = folded()
     broker.delete_group("deleted")
     assert main(["verify", "--store", str(store), "--against", broker.address]) == 1
     assert "(first: 'deleted': the brokers do not list it)" in capsys.readouterr().err
