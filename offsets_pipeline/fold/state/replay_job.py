@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.store.log.log_reader import shared_out
-from offsets_pipeline.store.log.task_results import items_of, numbers, parallelism, task_results
+from offsets_pipeline.store.log.task_results import items_of, numbers, parallelism, repartitioned, task_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -64,4 +64,5 @@ def replay_log(
 def _in_ranges(rows: DataFrame, partitions: Collection[int], tasks: int) -> DataFrame:
     """The rows with neighbouring log partitions in one task: so the files of published rows are of disjoint ranges."""
     first, last = min(partitions, default=0), max(partitions, default=0)
-    return rows.repartitionById(tasks, F.expr(f"int((log_partition - {first}) * {tasks} div {last - first + 1})"))
+    number = F.expr(f"int((log_partition - {first}) * {tasks} div {last - first + 1})")
+    return repartitioned(rows, tasks, number)

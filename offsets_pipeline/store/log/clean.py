@@ -43,7 +43,7 @@ from offsets_pipeline.store.log.file_writer import LogFilePlace
 from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import shared_out
 from offsets_pipeline.store.log.metadata import LogMetadata
-from offsets_pipeline.store.log.task_results import parallelism, results_in_tasks, task_results
+from offsets_pipeline.store.log.task_results import parallelism, repartitioned, results_in_tasks, task_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -215,7 +215,7 @@ class _Cleaning:
         numbers = iter(range(len(files)))  # neighbours stay together, in order
         numbered = [(task, next(numbers)) for task, share in enumerate(shares) for _ in share]
         rows = self._store.spark.createDataFrame(numbered, "task int, file int")
-        return rows.repartitionById(max(1, len(shares)), F.col("task")), len(shares)
+        return repartitioned(rows, max(1, len(shares)), F.col("task")), len(shares)
 
     def _rewrite(self, chosen: list[DataFile], *, dry_run: bool) -> list[tuple[list[Rewritten], list[DataFile]]]:
         """Run the tasks that choose and write; returns the results and the new files of each."""
@@ -236,12 +236,12 @@ class _Cleaning:
             yield rewriter.rewritten, new
 
         chosen_rows = numbers.select("file").mapInArrow(read, from_arrow_schema(CANDIDATES))
-        of_partitions = chosen_rows.repartitionById(count, F.col("log_partition") % count)
+        of_partitions = repartitioned(chosen_rows, count, F.col("log_partition") % count)
         keep = partial(kept, semantics=bounds.semantics, topic_kind=bounds.topic_kind)
         stay = of_partitions.mapInArrow(keep, from_arrow_schema(KEPT))
         # an empty row for each file: a file that keeps no candidate must reach the writing task, too
         stay = stay.unionByName(numbers.select("file", F.lit(b"").alias("positions")))
-        shared = stay.join(F.broadcast(numbers), "file").repartitionById(tasks, F.col("task"))
+        shared = repartitioned(stay.join(F.broadcast(numbers), "file"), tasks, F.col("task"))
         return task_results(shared.sortWithinPartitions("file").select("file", "positions"), write)
 
 

@@ -17,12 +17,13 @@ from offsets_pipeline.store.session import on_connect
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _MORE_THAN_CORES = 100_000
+_HASHES = 40  # for each partition: that none of them falls to one of a thousand partitions has a chance of 1e-14
 
 
 def parallelism(spark: SparkSession) -> int:
@@ -43,6 +44,21 @@ def numbers(spark: SparkSession, items: Sequence[object]) -> DataFrame:
 def items_of(items: Sequence[Item], batches: Iterable[pa.RecordBatch]) -> Iterator[Item]:
     """The items with these numbers."""
     return (items[number] for batch in batches for number in batch["id"].to_pylist())
+
+
+def repartitioned(rows: DataFrame, count: int, number: Column) -> DataFrame:
+    """The rows in ``count`` partitions, each row in the partition with this number, an int below ``count``."""
+    if hasattr(rows, "repartitionById"):
+        return rows.repartitionById(count, number)
+    return by_hash(rows, count, number)
+
+
+def by_hash(rows: DataFrame, count: int, number: Column) -> DataFrame:
+    """`repartitioned` for Spark 4.0, which partitions by hash alone: each number stands for one with its hash."""
+    hashes = rows.sparkSession.range(_HASHES * count).select("id", F.expr(f"pmod(hash(int(id)), {count})")).collect()
+    of_partition = {found: value for value, found in hashes}
+    chosen = F.array(*(F.lit(of_partition[at]).cast("int") for at in range(count)))
+    return rows.repartition(count, F.element_at(chosen, number + 1))
 
 
 def task_results(rows: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Iterable[Result]]) -> list[Result]:
