@@ -34,7 +34,8 @@ FACTS = ["offset_facts", "group_facts", "group_records"]
 MERGED = ["current_offsets", "consumer_groups"]
 #: Questions do not read them: they are made of the others.
 WHOLE = ["group_members", "unstable_offsets"]
-QUESTIONS = [["describe", "--all-groups"], ["groups"], ["lag"]]
+#: With times as they are: an age may change between two answers.
+QUESTIONS = [["describe", "--all-groups"], ["groups", "--absolute"], ["lag", "--absolute"]]
 UPKEEP = [["verify"], ["verify", "--independent"], ["maintain"], ["reload", "--partition", "0"]]
 MANY_RECORDS = 1_000_000
 
