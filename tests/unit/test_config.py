@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from dataclasses import FrozenInstanceError, asdict, fields
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,14 @@ def test_every_setting_of_the_committed_file_has_a_comment(root: Path) -> None:
     for number, line in enumerate(lines):
         if re.match(r"\w+ = ", line):
             assert lines[number - 1].startswith("#"), line
+
+
+@pytest.mark.parametrize("file", ["conf/log4j2.properties", "conf/spark-defaults.conf", "deploy/yarn/spark.properties"])
+def test_no_property_is_set_twice(root: Path, file: str) -> None:
+    # The second would replace the first without a word.
+    lines = (root / file).read_text(encoding="utf-8").splitlines()
+    names = Counter(re.split(r"[\s=]", line)[0] for line in lines if line and not line.startswith("#"))
+    assert [name for name, times in names.items() if times > 1] == []
 
 
 def test_without_a_file_every_setting_has_its_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
