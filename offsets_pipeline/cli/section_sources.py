@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+import click
+
 from offsets_pipeline.cli.command import HelpSection, argument, flag, grouped, option
 from offsets_pipeline.cli.options import (
     GROUP_WITHOUT_MEMBERS,
@@ -133,11 +135,21 @@ class Follow(OfTopic):
     Only reads the topic, and joins no group. After a crash it resumes at the end of the log.
     """
 
+    exclusive = (("--sample", "--available-now"),)
+
+    sample: int | None = option(
+        "--sample",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Compare N groups with the brokers every sample_interval_ms of the settings, in turn; see the metrics "
+        "offsets_mirror_*.",
+    )
+
     def run(self, settings: Settings) -> int:
         """Append and fold until a signal stops it."""
         from offsets_pipeline.cli.follow_command import read_topic
 
-        return read_topic(self, settings, fold=True)
+        return read_topic(self, settings, fold=True, sample=self.sample)
 
 
 @sources.command(

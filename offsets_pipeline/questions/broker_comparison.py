@@ -11,20 +11,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets
-from offsets_pipeline.kafka.broker.groups_client import (
-    describe_classic_groups,
-    describe_consumer_groups,
-    list_groups,
-)
+from offsets_pipeline.kafka.broker.groups_client import describe_classic_groups, describe_consumer_groups, list_groups
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from offsets_pipeline.kafka.broker.cluster import Cluster
+    from offsets_pipeline.kafka.broker.groups_client import GroupListing
     from offsets_pipeline.questions.query.describe import GroupAnswer
 
-    Facts = dict[str, object]  # by their name: what both answer about a group
+    #: What both answer about a group, by name.
+    Facts = dict[str, object]
 
 _ROUND_SECONDS = 1.0
 _REBALANCING = ("PreparingRebalance", "CompletingRebalance")  # which no log says
@@ -53,12 +51,14 @@ def compare_with_brokers(
     found = BrokerComparison()
     until = time.monotonic() + patience_seconds
     while True:
-        before, ours, after = answers_of_brokers(cluster), answers_of_store(read()), answers_of_brokers(cluster)
+        before = answers_of_brokers(cluster, list_groups(cluster))
+        ours = answers_of_store(read())
+        after = answers_of_brokers(cluster, list_groups(cluster))
         group_ids = (before.keys() | ours.keys() | after.keys()) - found.offsets.keys()
-        found.changing = {each for each in group_ids if _changes(before.get(each), after.get(each))}
+        found.changing = {each for each in group_ids if is_changing(before.get(each), after.get(each))}
         found.differences = {}
         for group_id in sorted(group_ids - found.changing):
-            difference = _difference(after.get(group_id), ours.get(group_id))
+            difference = first_difference(after.get(group_id), ours.get(group_id))
             if difference is None:
                 found.offsets[group_id] = len(ours[group_id]["offsets"])  # type: ignore[arg-type]
             else:
@@ -68,9 +68,8 @@ def compare_with_brokers(
         sleep(_ROUND_SECONDS)
 
 
-def answers_of_brokers(cluster: Cluster) -> dict[str, Facts]:
-    """What the coordinators of a cluster say about each group. Raises the errors of `Cluster`."""
-    listed = list_groups(cluster)
+def answers_of_brokers(cluster: Cluster, listed: Mapping[str, GroupListing]) -> dict[str, Facts]:
+    """What the coordinators of a cluster say about these groups. Raises the errors of `Cluster`."""
     classic = describe_classic_groups(cluster, [at for at, each in listed.items() if each.group_type == CLASSIC])
     consumer = describe_consumer_groups(cluster, [at for at, each in listed.items() if each.group_type == CONSUMER])
     offsets = fetch_group_offsets(cluster, [*classic, *consumer])
@@ -117,12 +116,15 @@ def answers_of_store(groups: Mapping[str, GroupAnswer]) -> dict[str, Facts]:
     return found
 
 
-def _changes(before: Facts | None, after: Facts | None) -> bool:
+def is_changing(before: Facts | None, after: Facts | None) -> bool:
+    """Whether two answers of brokers are not the same, or the second one is that of a rebalance."""
     return before != after or (after is not None and after["state"] in _REBALANCING)
 
 
-def _difference(of_brokers: Facts | None, ours: Facts | None) -> str | None:
-    """The first fact that differs, in words; None if all are equal."""
+def first_difference(of_brokers: Facts | None, ours: Facts | None) -> str | None:
+    """The first fact that differs, in words; None if all are equal, or neither lists the group."""
+    if of_brokers is None and ours is None:
+        return None
     if of_brokers is None or ours is None:
         return "the brokers do not list it" if of_brokers is None else "the store does not list it"
     for name, theirs in of_brokers.items():

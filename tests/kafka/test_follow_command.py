@@ -119,7 +119,9 @@ def test_available_records_are_followed_to_the_end_and_the_metrics_show_it(
         assert min(figures["offsets_batch_duration_seconds_sum"].values()) > 0
         told = {each if each in FAMILIES else each.removesuffix("_sum").removesuffix("_count") for each in figures}
         of_others = {
-            name for name, of in FAMILIES.items() if name.startswith("offsets_coordinator") or "partition" in of.labels
+            name
+            for name, of in FAMILIES.items()
+            if name.startswith(("offsets_coordinator", "offsets_mirror")) or "partition" in of.labels
         }
         # no transaction is open, no group is behind, and groups without members never rebalanced
         of_others |= {"offsets_topic_open_transaction_seconds", "offsets_group_partitions", "offsets_group_epoch"}
@@ -219,8 +221,8 @@ def test_topic_that_its_first_consumer_creates_is_followed_and_an_open_transacti
     kafka: KafkaJvm, spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
     store, file, (port,) = tmp_path / "store", tmp_path / "metrics.prom", free_ports(1)
-    (tmp_path / "short.toml").write_text(SHORT)
-    open_ = "offsets_topic_open_transaction_seconds"
+    (tmp_path / "short.toml").write_text(f"{SHORT}[lag]\nsample_interval_ms = 300\n")
+    open_, differing = "offsets_topic_open_transaction_seconds", "offsets_mirror_differing_groups"
 
     def told() -> Figures:
         try:
@@ -256,6 +258,8 @@ def test_topic_that_its_first_consumer_creates_is_followed_and_an_open_transacti
             end = broker.answers.bounds()[0][1]
             assert figures["offsets_topic_unstable_records"] == {"0": end - began}
             wait_until(lambda: told().get(open_, {}).get("0", 0) * 1000 > age_ms, "it grows no older")
+            # the topic is read up to the open transaction only
+            wait_until(lambda: told()[differing][""] > 0, "the sample does not see that the broker knows more")
 
             wait_until(lambda: info().open_since is not None, "log-info tells nothing of it")
             at = info()
@@ -268,14 +272,26 @@ def test_topic_that_its_first_consumer_creates_is_followed_and_an_open_transacti
             wait_until(lambda: differences(store, broker.answers.groups()) == [], "we answer otherwise than the broker")
             wait_until(lambda: open_ not in told(), "it is still told of")
             wait_until(lambda: info().open_since is None, "log-info still tells of it")
+            wait_until(lambda: told()[differing][""] == 0, "the sample still differs")
 
-        shown = ("--metrics-port", f"127.0.0.1:{port}", "--metrics-file", file, "--config", tmp_path / "short.toml")
+        shown = (
+            "--sample",
+            "3",
+            "--metrics-port",
+            f"127.0.0.1:{port}",
+            "--metrics-file",
+            file,
+            "--config",
+            tmp_path / "short.toml",
+        )
         command = ("follow", "--store", store, "--bootstrap-server", broker.address, *shown)
         done = stopped_in_process(root, look, *command)
         records = len(broker.log_places())
         said = f"{records} records added to {store}, {records} folded\n"
         assert (done.returncode, done.stdout) == (0, said)
-        assert "warning" not in done.stderr
+        warnings = [line for line in done.stderr.splitlines() if "warning" in line]
+        assert warnings
+        assert [each for each in warnings if "is not as its coordinator answers: " not in each] == []
         waited = (
             f"the cluster at {broker.address} has no topic {TOPIC} yet: waiting until its first consumer creates it"
         )

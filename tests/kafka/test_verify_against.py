@@ -1,12 +1,17 @@
-"""`offsets verify --against` a real broker: equal answers are so called, and each difference is found."""
+"""Comparison with a real broker, of all groups or of a sample: equal is so called, and each difference is found."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsets_pipeline.cli import against_command, main
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.observability.mirror_sample import MirrorSample
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from tests.kafka.live import LiveBroker, live_broker
 from tests.unit.lag.stores import folded_segments
@@ -91,3 +96,17 @@ def test_a_group_that_the_broker_lacks_is_found(
     broker.delete_group("deleted")
     assert main(["verify", "--store", str(store), "--against", broker.address]) == 1
     assert "(first: 'deleted': the brokers do not list it)" in capsys.readouterr().err
+
+
+def test_a_sample_finds_what_the_store_lacks(broker: LiveBroker, folded: Callable[[], Path]) -> None:
+    store, warnings = StateReader(str(folded())), list[str]()
+    sample = MirrorSample(KafkaOptions(broker.address, {}), lambda: describe_groups(store), 3, warnings.append)
+    with closing(sample):
+        for _ in range(4):
+            sample.sample()
+        assert sample.values() == {"offsets_mirror_compared_groups_total": 12, "offsets_mirror_differing_groups": 0}
+        broker.commit("simple", {("t", 1): 8})
+        for _ in range(4):
+            sample.sample()
+        assert sample.values()["offsets_mirror_differing_groups"] == 1
+    assert [each.partition(": ")[0] for each in warnings] == ["group 'simple' is not as its coordinator answers"]

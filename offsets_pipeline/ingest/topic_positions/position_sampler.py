@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from offsets_pipeline.common.foreign_errors import in_one_line
 from offsets_pipeline.common.periodic import Periodic
@@ -55,31 +55,47 @@ class PositionSampler:
             self._cluster.close()
 
 
+class Sampler(Protocol):
+    """Asks brokers at each `sample`."""
+
+    def sample(self) -> object:
+        """Ask once. Raises the errors of `Cluster`."""
+
+    def close(self) -> None:
+        """End."""
+
+
 class SamplerThread:
     """Runs a sampler at an interval in a thread, until `close`; an error is a warning, and the next sample tries again.
 
-    ``make`` makes the sampler with the first sample: the brokers may be away.
+    ``make`` makes the sampler with the first sample: the brokers may be away. ``failing`` begins the warning.
     """
 
     def __init__(
-        self, make: Callable[[], PositionSampler], interval_ms: int, clock: Clock, warn: Callable[[str], object]
+        self,
+        make: Callable[[], Sampler],
+        interval_ms: int,
+        clock: Clock,
+        warn: Callable[[str], object],
+        *,
+        name: str = "topic-offsets",
+        failing: str = "cannot sample positions of topics",
     ) -> None:
         self._make = make
-        self._sampler: PositionSampler | None = None
+        self._name = name
+        self._sampler: Sampler | None = None
         self._periodic = Periodic(
             self._sample,
             interval_ms,
             clock.now_ms,
             warn=warn,
-            describe=lambda error: (
-                f"cannot sample positions of topics: {in_one_line(error)}; the next sample tries again"
-            ),
+            describe=lambda error: f"{failing}: {in_one_line(error)}; the next sample tries again",
             at_end=self._close_sampler,
         )
 
     def start(self) -> None:
         """Take the first sample at once."""
-        self._periodic.start("topic-offsets")
+        self._periodic.start(self._name)
 
     def close(self) -> None:
         """End after the sample in progress; waits ten seconds at most. Does nothing before `start`."""

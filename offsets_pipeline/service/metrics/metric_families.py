@@ -61,6 +61,10 @@ FAMILIES: Mapping[str, MetricFamily] = {
     ),
     "offsets_batch_duration_seconds": MetricFamily("summary", "Duration of the batches of a query.", ("query",)),
     "offsets_batches_total": _counter("Batches of a query.", "query"),
+    "offsets_mirror_compared_groups_total": _counter("Groups that were compared with the brokers (follow --sample)."),
+    "offsets_mirror_differing_groups": _gauge(
+        "Groups that differed from the brokers' answer at two looks, while this answer did not change."
+    ),
     "offsets_warnings_total": _counter("Warnings; each is also printed on stderr."),
     # of groups, with the names and labels of kminion
     "kminion_kafka_consumer_group_info": _gauge(

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from prometheus_client.exposition import generate_latest
+
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.observability import mirror_sample
+from offsets_pipeline.observability.mirror_sample import MirrorSample
 from offsets_pipeline.questions import broker_comparison
 from offsets_pipeline.questions.broker_comparison import compare_with_brokers
 from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
+from offsets_pipeline.service.metrics.exposition import registry_of
+from tests.promtool import find_promtool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pytest
+    from pathlib import Path
 
 CLUSTER: Any = None  # the answers of its brokers are given
 
@@ -33,7 +40,8 @@ def compared(
 ) -> broker_comparison.BrokerComparison:
     """Each round asks the brokers twice and the store once. Ends after the last of these answers."""
     left = iter(brokers)
-    monkeypatch.setattr(broker_comparison, "answers_of_brokers", lambda _: next(left))
+    monkeypatch.setattr(broker_comparison, "list_groups", lambda _: {})
+    monkeypatch.setattr(broker_comparison, "answers_of_brokers", lambda *_: next(left))
     answers, slept = iter(stores), list[float]()
     patience = 3600 if len(stores) > 1 else 0
     found = compare_with_brokers(lambda: next(answers), CLUSTER, patience_seconds=patience, sleep=slept.append)
@@ -51,6 +59,82 @@ def test_a_store_that_is_behind_at_first_is_equal_in_a_later_round(monkeypatch: 
 def test_a_group_that_changes_between_both_answers_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compared(monkeypatch, [{"g": by_brokers(1)}, {"g": by_brokers(2)}], [{"g": by_store(1)}])
     assert (found.offsets, found.differences, found.changing) == ({}, {}, {"g"})
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
+    return Looked(monkeypatch)
+
+
+class Looked:
+    """A sample of two groups at each look, and the warnings; the answers are given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.brokers: dict[str, dict[str, object]] = {}
+        self.store: dict[str, GroupAnswer] = {}
+        self.asked: list[set[str]] = []
+        self.warnings: list[str] = []
+        monkeypatch.setattr(mirror_sample, "list_groups", lambda _: dict.fromkeys(self.brokers))
+        monkeypatch.setattr(mirror_sample, "answers_of_brokers", self._answers)
+        options = KafkaOptions("localhost:1", {})
+        self.sample = MirrorSample(options, lambda: self.store, 2, self.warnings.append)
+
+    def _answers(self, _: object, listed: dict[str, None]) -> dict[str, dict[str, object]]:
+        self.asked.append({*listed})
+        return {group_id: self.brokers[group_id] for group_id in listed}
+
+    def differing(self) -> float | None:
+        self.sample.sample()
+        found = self.sample.values()["offsets_mirror_differing_groups"]
+        assert not isinstance(found, Mapping)
+        return found
+
+
+def test_a_sample_asks_for_the_next_groups_by_name_and_begins_again_after_the_last(looked: Looked) -> None:
+    looked.brokers = {name: by_brokers(1) for name in "abc"}
+    looked.store = {name: by_store(1) for name in "abc"}
+    assert looked.sample.values()["offsets_mirror_compared_groups_total"] is None
+    assert [looked.differing() for _ in range(4)] == [0, 0, 0, 0]
+    assert looked.asked == [{"a", "b"}, {"c", "a"}, {"b", "c"}, {"a", "b"}]
+    assert (looked.sample.values()["offsets_mirror_compared_groups_total"], looked.warnings) == (8, [])
+
+
+def test_a_group_differs_at_its_second_look_unless_its_brokers_answer_changed(looked: Looked) -> None:
+    looked.brokers, looked.store = {"a": by_brokers(2)}, {"a": by_store(1)}
+    assert looked.differing() == 0
+    looked.brokers = {"a": by_brokers(3)}
+    assert looked.differing() == 0
+    assert (looked.differing(), looked.differing()) == (1, 1)
+    assert len(looked.warnings) == 1
+    assert looked.warnings[0].startswith("group 'a' is not as its coordinator answers: offsets: the brokers say {")
+    looked.store = {"a": by_store(3)}
+    assert looked.differing() == 0
+    looked.brokers = {"a": by_brokers(3, "PreparingRebalance")}
+    assert (looked.differing(), looked.differing()) == (0, 0)
+
+
+def test_a_group_that_one_of_both_lacks_differs_until_both_lack_it(looked: Looked) -> None:
+    looked.brokers, looked.store = {"a": by_brokers(2)}, {"b": by_store(1)}
+    assert (looked.differing(), looked.differing()) == (0, 2)
+    assert [each.rpartition(": ")[2] for each in looked.warnings] == [
+        "the store does not list it",
+        "the brokers do not list it",
+    ]
+    looked.brokers, looked.store = {}, {}
+    assert looked.differing() == 0
+
+
+def test_a_group_that_differs_has_an_alert_after_two_minutes(looked: Looked, root: Path, tmp_path: Path) -> None:
+    scrapes = []
+    for minute in range(10):
+        looked.brokers, looked.store = {"a": by_brokers(minute < 5)}, {"a": by_store(0)}
+        looked.sample.sample()
+        scrapes.append((60.0 * minute, generate_latest(registry_of(looked.sample.values)).decode()))
+    promtool = find_promtool(root / "conf" / "prometheus" / "offsets.rules.yml", tmp_path)
+    # since the second look, for two minutes; the brokers' answer is the store's from the fifth minute on
+    away = {"OffsetsFollowAway": [""]}
+    differs = {"OffsetsMirrorDiffers": [""]}
+    promtool.assert_firing(scrapes, {2: {}, 3: differs, 4: differs, 5: away, 9: away})
 
 
 def test_a_rebalance_is_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
