@@ -21,6 +21,16 @@ def test_links_lead_somewhere(root: Path) -> None:
     assert [target for target in lead if not target.exists()] == []
 
 
+def test_tests_that_are_named_exist(root: Path) -> None:
+    named = {
+        path
+        for each in (root / "docs").glob("*.md")
+        for path in re.findall(r"`(tests/[\w/.]+)`", each.read_text("utf-8"))
+    }
+    assert len(named) > 20
+    assert [path for path in sorted(named) if not (root / path).exists()] == []
+
+
 def test_rules_that_are_cited_are_written_down(root: Path) -> None:
     rules = (root / "docs" / "semantics.md").read_text(encoding="utf-8")
     written = set(re.findall(r"^- (R\d+)\b", rules, re.MULTILINE))
