@@ -63,11 +63,11 @@ def generate(shape: Shape, folder: Path) -> GeneratedLog:
     random = np.random.default_rng(shape.seed)
     names = Names(shape, random)
     batches = draw_batches(shape, names, random)
-    templates = Templates(shape, names)
     segment_bytes = 0
     for log_partition in range(shape.offsets_partitions):
         writer = SegmentWriter(folder / f"__consumer_offsets-{log_partition}")
         first, last = np.searchsorted(batches.log_partition, [log_partition, log_partition + 1]).tolist()
+        templates = Templates(shape, names, np.unique(batches.group[first:last]))
         for start in range(first, last, _BLOCK_BATCHES):
             block = batches.take(slice(start, min(start + _BLOCK_BATCHES, last)))
             writer.write(*encode(block, templates, names, shape), block.base_offset)

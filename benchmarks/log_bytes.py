@@ -35,25 +35,33 @@ _KINDS_OF_TEMPLATES, _HEADER_TEMPLATE = 3, 2
 
 
 class Templates:
-    """The bytes of a record of each identity, and the positions of the numbers that change."""
+    """The bytes of a record of each identity of some groups, and the positions of the numbers that change.
 
-    def __init__(self, shape: Shape, names: Names) -> None:
-        self.identities = shape.identities
-        self.committed_offset_at = np.zeros(TOMBSTONE * shape.identities, dtype=np.int64)
+    Takes a kilobyte of memory for each identity.
+    """
+
+    def __init__(self, shape: Shape, names: Names, of_groups: Int64s) -> None:
+        """``of_groups``: the numbers of the groups, in order."""
+        self._of_groups = of_groups
+        self._of_one = shape.identities_per_group
+        self.identities = len(of_groups) * self._of_one
+        self.committed_offset_at = np.zeros(TOMBSTONE * self.identities, dtype=np.int64)
         self.commit_timestamp_at = np.zeros_like(self.committed_offset_at)
         self._records: list[bytes] = []
-        groups = [_string(name) for name in names.groups]
+        chosen = (of_groups[:, None] * self._of_one + np.arange(self._of_one)).ravel()
         topics = [_string(name) for name in names.topics]
         metadata = [text.encode() for text in METADATA]
         columns = zip(
-            names.group.tolist(),
-            names.topic.tolist(),
-            names.partition.tolist(),
-            names.leader_epoch.tolist(),
+            *(each[chosen].tolist() for each in (names.group, names.topic, names.partition, names.leader_epoch)),
             strict=True,
         )
         identities = [
-            (b"\x00\x01" + groups[group] + topics[topic] + partition.to_bytes(4, "big"), group, topic, epoch)
+            (
+                b"\x00\x01" + _string(names.groups[group]) + topics[topic] + partition.to_bytes(4, "big"),
+                group,
+                topic,
+                epoch,
+            )
             for group, topic, partition, epoch in columns
         ]
         metadata_of_group, sends_topic_id = names.metadata_of_group.tolist(), names.group_sends_topic_ids.tolist()
@@ -75,7 +83,9 @@ class Templates:
     def rows(self, template: Int64s, identity: Int64s, marker: Int64s) -> Int64s:
         """Return the row of each record's template in ``array``."""
         others = _KINDS_OF_TEMPLATES * self.identities
-        return np.where(marker == NONE, template * self.identities + identity, others + marker)
+        group, within = np.divmod(identity, self._of_one)
+        place = np.searchsorted(self._of_groups, group) * self._of_one + within
+        return np.where(marker == NONE, template * self.identities + place, others + marker)
 
     @property
     def header(self) -> int:
