@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,10 @@ from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, TOPICS
 from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from offsets_pipeline.questions.query.relations import Relations
+    from offsets_pipeline.store.delta.snapshot import Snapshot
 
 
 class StateReader(StoreSnapshot):
@@ -53,11 +57,20 @@ class StateReader(StoreSnapshot):
         while True:
             progress = self._progress()
             self._pin_log()  # not before: the progress may name a newer incarnation of the log
-            for name in (*facts, *published):
-                self.versions[name] = belonging(self.folder_of(name), progress, is_named=True)
+            self._pin(facts, progress)
+            self._pin(published, progress)  # not before: see `belonging`
             if self._progress().says_same(progress):  # so nothing has dropped facts of theirs meanwhile
                 self.versions[FOLD_PROGRESS.name] = progress.snapshot
                 return current_state(self.table, self.properties, self._at_most)
+
+    def _pin(self, names: Sequence[str], progress: FoldProgress) -> None:
+        """Take the versions of these tables that belong to the progress: all at once, as object stores are slow."""
+
+        def belongs(name: str) -> Snapshot:
+            return belonging(self.folder_of(name), progress, is_named=True)
+
+        with ThreadPoolExecutor(max_workers=max(1, len(names))) as threads:
+            self.versions.update(zip(names, threads.map(belongs, names), strict=True))
 
     def topic_names(self) -> dict[str, str]:
         """Return the names of topic ids (R35)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
@@ -115,8 +116,13 @@ class Snapshot:
                     f"cannot read the table {self.folder} without Spark: its files have deleted rows that were not "
                     f"rewritten (deletion vectors); run REORG TABLE delta.`{self.folder}` APPLY (PURGE)"
                 )
-            files = [file for file in stored_files(self._loaded) if file.name not in self._changed]
+            files = [file for file in self._stored_files if file.name not in self._changed]
         return files + [file for file in self._changed.values() if file is not None]
+
+    @cached_property
+    def _stored_files(self) -> list[DataFile]:
+        """The files of the version that deltalake read, which reads the table's log again for them."""
+        return stored_files(self._loaded)
 
     def path(self, file: DataFile) -> str:
         """Return the path or URI of a file of this version."""
