@@ -7,6 +7,7 @@ the driver.
 
 from __future__ import annotations
 
+import math
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_TASKS_PER_CORE = 2  # of a replay of the log: enough to even out their durations
+_TASKS_PER_CORE = 2  # of a replay of the log, at least: enough to even out their durations
+_TASK_ROWS = 5_000_000  # of the log, at most if they are of several log partitions: a task holds their state in memory
 _FEW_STORED_BYTES = 16 * 1024 * 1024  # of files that may be read in the driver
 
 
@@ -44,7 +46,7 @@ def replay_log(
     if rows <= at_most and size <= _FEW_STORED_BYTES:
         return [replay(reader.read(files))]
     spark = store.spark
-    most_tasks = _TASKS_PER_CORE * parallelism(spark)
+    most_tasks = max(_TASKS_PER_CORE * parallelism(spark), math.ceil(rows / _TASK_ROWS))
     in_order = sorted(files, key=lambda file: (file.lowest.get("log_partition", 0), file.name))
     shares = shared_out(in_order, most_tasks)
 
