@@ -4,24 +4,28 @@
 
 Mutants come from the syntax tree of every module: comparisons and their boundaries, boolean operators and constants,
 arithmetic, removed statements, and removed rules (an `if` that is never taken, or a condition of several left out).
-Tests run without Spark, broker or processes: those that import the module, directly or through helpers, first, and of
-these those that have its name and those of its package; then all of the package. Tests of commands import only the
-program. No test begins after three minutes, so a share is a lower bound.
-"Untested" is a module that only tests with Spark or a broker reach. The program exits with 1 if a test that noticed a
-mutant fails without one, too.
+The tests of a mutant are those without Spark, broker or processes that run its line, by coverage in one run of all of
+them; the nearest first, and half a minute of them, so a share is a lower bound. A line that runs at import, as a
+constant does, has the tests of the lines that name what it sets. "Untested" is a line that none of these tests runs.
+The program exits with 1 if a test that noticed a mutant fails without one, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import os
 import random
 import re
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a program, not as a module
@@ -38,16 +42,17 @@ from scripts.mutation_runs import (
     Outcome,
     mutated_project,
 )
+from scripts.tested_lines import FOLDER, TestedLines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 UNTESTED = "untested"
-MOST_SECONDS = 180
+#: Four times what the tests of a mutant took when they were recorded: two mutants run at a time.
+MOST_SECONDS = 120
 LARGEST_CHANGED = 16
 FAST = ("-m", "not (spark or kafka or process or slow or long)")
 TESTS = ("tests/unit", "tests/property")
-PROGRAM = f"{PACKAGE}.cli"  # it imports its commands by name
 #: Operators by their node, each with what replaces it: the opposite, and the other side of a boundary.
 COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Eq: ("==", "!="),
@@ -82,10 +87,15 @@ RULE = re.compile(r"#.*\bR\d+")
 
 
 class Mutant(NamedTuple):
-    """A place of a file, in bytes, and what stands there instead. ``kind``: comparison, boundary, rule and so on."""
+    """A place of a file, in bytes, and what stands there instead. ``kind``: comparison, boundary, rule and so on.
+
+    ``statement`` is the first line of its statement. ``names``: what that sets if it runs at import, else None.
+    """
 
     file: str
     line: int
+    statement: int
+    names: frozenset[str] | None
     start: int
     end: int
     new: str
@@ -118,8 +128,18 @@ class Mutants(ast.NodeVisitor):
         self._starts = [0]
         for line in self._data.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
+        self._statement = 0
+        self._names: frozenset[str] | None = frozenset()
         self.found: list[Mutant] = []
         self.visit(ast.parse(self._data))
+
+    def visit(self, node: ast.AST) -> None:
+        """Note the statement, and the names that it sets at import."""
+        if isinstance(node, ast.stmt):
+            self._statement = node.lineno
+            if self._names is not None:
+                self._names = _names(node) or self._names
+        super().visit(node)
 
     def visit_If(self, node: ast.If) -> None:
         """Leave the branch out. What is for the type checker does not run."""
@@ -205,10 +225,18 @@ class Mutants(ast.NodeVisitor):
         if node.value is not None:
             self.visit(node.value)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         """Look at the body and the defaults, not at annotations and decorators."""
-        for each in (*node.body, *node.args.defaults, *filter(None, node.args.kw_defaults)):
+        for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
+            self.visit(default)
+        names, self._names = self._names, None
+        for each in node.body:
             self.visit(each)
+        self._names = names
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        """Look at the same as of other functions."""
+        self.visit_FunctionDef(node)
 
     def _removed(self, node: ast.stmt) -> None:
         self._replaced(node, "pass", self._rule_or("statement", node))
@@ -231,7 +259,7 @@ class Mutants(ast.NodeVisitor):
         self._add(node.lineno, self._start(node), self._end(node), new, kind)
 
     def _add(self, line: int, start: int, end: int, new: str, kind: str) -> None:
-        self.found.append(Mutant(self._file, line, start, end, new, kind))
+        self.found.append(Mutant(self._file, line, self._statement, self._names, start, end, new, kind))
 
     def _start(self, node: ast.stmt | ast.expr) -> int:
         return self._starts[node.lineno - 1] + node.col_offset
@@ -245,63 +273,11 @@ def _is_type_alias(node: ast.Assign) -> bool:
     return isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr) and ast.unparse(value.right)[:1].isupper()
 
 
-class ImportMap:
-    """Which tests can notice a change of a module, by imports."""
-
-    def __init__(self) -> None:
-        self._imports = {path: _imported(path) for path in ROOT.glob("tests/**/*.py")}
-        #: For each module of the package the test modules that import it.
-        self._importing: dict[str, list[str]] = defaultdict(list)
-        for test in sorted(path for folder in TESTS for path in (ROOT / folder).glob("**/test_*.py")):
-            for module in self._reached(test):
-                self._importing[module].append(str(test.relative_to(ROOT)))
-
-    def tests(self, file: str) -> list[str]:
-        """Test modules that import this file, those of its name, its package and small ones first, then its package."""
-        module = f"{PACKAGE}.{file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
-        package = Path(file).parent.name  # tests of `store/log/` are in `tests/unit/log/`
-        words = set(Path(file).stem.split("_"))
-        of_package = sorted(
-            str(path.relative_to(ROOT))
-            for path in (ROOT / "tests/unit").glob("**/test_*.py")
-            if package in {path.parent.name, path.stem.removeprefix("test_")}
-        )
-        importing = {*self._importing[module], *(self._importing[PROGRAM] if module.startswith(f"{PROGRAM}.") else ())}
-        in_order = sorted(
-            importing,
-            key=lambda test: (
-                -len(words & set(Path(test).stem.split("_"))),
-                test not in of_package,
-                (ROOT / test).stat().st_size,
-            ),
-        )
-        return list(dict.fromkeys([*in_order, *of_package]))
-
-    def _reached(self, test: Path) -> set[str]:
-        """Modules of the package that a test imports, also through its helpers."""
-        found: set[str] = set()
-        todo, seen = [test, *(each for each in (test.parent / "conftest.py",) if each.exists())], set[Path]()
-        while todo:
-            path = todo.pop()
-            seen.add(path)
-            for name in self._imports[path]:
-                helper = ROOT / f"{name.replace('.', '/')}.py"
-                if name.startswith(f"{PACKAGE}."):
-                    found.add(name)
-                elif helper in self._imports and helper not in seen:
-                    todo.append(helper)
-        return found
-
-
-def _imported(path: Path) -> set[str]:
-    """Modules that a file imports, also within functions; `from a import b` may name a module or not."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
-        elif isinstance(node, ast.Import):
-            found |= {each.name for each in node.names}
-    return found
+def _names(node: ast.stmt) -> frozenset[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return frozenset() if node.name.startswith("__") else frozenset([node.name])
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return frozenset(each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
 
 
 def drawn(packages: set[str], sample: int, seed: int) -> Iterator[Mutant]:
@@ -344,18 +320,22 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     print(f"mutations: SEED={options.seed} repeats this sample", flush=True)
     packages = set(filter(None, options.packages.split(",")))
-    test_map, counts = ImportMap(), defaultdict[str, Counter[str]](Counter)
+    counts = defaultdict[str, Counter[str]](Counter)
     noticed_by: set[str] = set()
-    with mutated_project(MOST_SECONDS) as project:
-        for mutant in drawn(packages, options.sample, options.seed):
-            begun = time.monotonic()
-            outcome = _outcome(project, mutant, test_map.tests(mutant.file))
-            counts[mutant.package][outcome.result] += 1
-            if outcome.result in {NOTICED, RAISED}:
-                noticed_by.add(outcome.by)
-            seconds = time.monotonic() - begun
-            print(f"{outcome.result:9}{seconds:6.1f} s  {mutant.kind:11}{mutant}  {outcome.by}", flush=True)
-        unchanged = project.tested([*FAST, *sorted(noticed_by)])
+    with ExitStack() as stack:
+        projects = [stack.enter_context(mutated_project()) for _ in range(os.cpu_count() or 1)]
+        tested = recorded(projects[0])
+        free = SimpleQueue[MutatedProject]()
+        for project in projects:
+            free.put(project)
+        with ThreadPoolExecutor(len(projects)) as pool:
+            run = pool.map(lambda mutant: _run(free, mutant, tested), drawn(packages, options.sample, options.seed))
+            for mutant, outcome, seconds in run:
+                counts[mutant.package][outcome.result] += 1
+                if outcome.result in {NOTICED, RAISED}:
+                    noticed_by.add(outcome.by)
+                print(f"{outcome.result:9}{seconds:6.1f} s  {mutant.kind:11}{mutant}  {outcome.by}", flush=True)
+        unchanged = projects[0].tested(sorted(noticed_by)) if noticed_by else Outcome(SURVIVED)
     print(table(counts))
     if unchanged.result != SURVIVED:
         print(f"without a mutation {unchanged.by} fails")
@@ -363,10 +343,33 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _outcome(project: MutatedProject, mutant: Mutant, tests: list[str]) -> Outcome:
+def recorded(project: MutatedProject) -> TestedLines:
+    """Run the tests once, and return which run each line."""
+    with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
+        workers = f"-n{os.cpu_count() or 1}"
+        done = project.pytest([workers, "-p", "scripts.tested_lines", *FAST, *TESTS], **{FOLDER: folder})
+        print(f"mutations: the tests without a mutant: {done.stdout.splitlines()[-1]}", flush=True)
+        return TestedLines(Path(folder), ROOT / PACKAGE)
+
+
+def tests_of(mutant: Mutant, tested: TestedLines) -> list[str]:
+    """Return the tests that may notice a mutant, by node id, in the order in which they run."""
+    if mutant.names is None:
+        return tested.of_line(mutant.file, mutant.line, mutant.statement)
+    return tested.of_names(mutant.file, mutant.names)
+
+
+def _run(free: SimpleQueue[MutatedProject], mutant: Mutant, tested: TestedLines) -> tuple[Mutant, Outcome, float]:
+    begun = time.monotonic()
+    tests = tests_of(mutant, tested)
     if not tests:
-        return Outcome(UNTESTED)
-    return project.outcome(mutant.file, mutant.source(), [*FAST, *tests])
+        return mutant, Outcome(UNTESTED), 0
+    project = free.get()
+    try:
+        outcome = project.outcome(mutant.file, mutant.source(), tests, MOST_SECONDS)
+    finally:
+        free.put(project)
+    return mutant, outcome, time.monotonic() - begun
 
 
 def table(counts: dict[str, Counter[str]]) -> str:

@@ -29,7 +29,7 @@ NOTICED, RAISED, SURVIVED, TIMED_OUT, BROKEN = "noticed", "raised", "survived", 
 #: After an exception other tests may still fail by an assertion: so many failures end a run.
 MOST_FAILURES = 4
 #: A line of pytest's summary: the test, and the first line of its exception.
-_FAILED = re.compile(r"^FAILED (\S+?\.py::.*?) - (.*)$", re.MULTILINE)
+_FAILED = re.compile(r"^FAILED (\S+?\.py::[^\s\[]+(?:\[.*?\])?) - (.*)$", re.MULTILINE)
 _ASSERTED = re.compile(r"assert |AssertionError|Failed: DID NOT |Failed: (?!Timeout)|ExceptionGroup: Hypothesis")
 _TIMED_OUT = re.compile(r"Failed: Timeout")
 
@@ -44,36 +44,28 @@ class Outcome(NamedTuple):
 class MutatedProject:
     """A copy of the project. Each mutation replaces one of its files."""
 
-    def __init__(self, folder: Path, most_seconds: int | None = None) -> None:
-        """``most_seconds``: no test begins later than this after the first; None: all run."""
-        self._folder = folder
-        self._options = [] if most_seconds is None else [f"--session-timeout={most_seconds}", "--timeout=60"]
+    def __init__(self, folder: Path) -> None:
+        """``folder``: has the copy."""
+        self.folder = folder
 
-    def outcome(self, file: str, source: str, tests: Sequence[str]) -> Outcome:
+    def outcome(self, file: str, source: str, tests: Sequence[str], most_seconds: int | None = None) -> Outcome:
         """Return what these tests say of a mutant: a file of the package, with the source that it has instead."""
         try:
             compile(source, file, "exec")
         except (SyntaxError, ValueError) as error:
             return Outcome(BROKEN, str(error))
-        path = self._folder / PACKAGE / file
+        path = self.folder / PACKAGE / file
         before = path.read_text(encoding="utf-8")
         self._replace(path, source)
         try:
-            return self.tested(tests)
+            return self.tested(tests, most_seconds)
         finally:
             self._replace(path, before)
 
-    def tested(self, tests: Sequence[str]) -> Outcome:
-        """Run these tests until an assertion fails."""
-        command = [sys.executable, "-m", "pytest", f"--maxfail={MOST_FAILURES}", "-q", "--no-header", "--tb=no", "-rf"]
-        done = subprocess.run(
-            [*command, "-p", "no:cacheprovider", *self._options, *tests],
-            cwd=self._folder,
-            env={**os.environ, "PYTHONPATH": str(self._folder), "CI": "true"},  # pytest prints whole lines then
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    def tested(self, tests: Sequence[str], most_seconds: int | None = None) -> Outcome:
+        """Run these tests until an assertion fails; none begins later than ``most_seconds`` after the first."""
+        bounds = [] if most_seconds is None else [f"--session-timeout={most_seconds}", f"--timeout={most_seconds}"]
+        done = self.pytest([f"--maxfail={MOST_FAILURES}", "--tb=no", "-rf", *bounds, *tests])
         failed = _FAILED.findall(done.stdout)
         for result, reason_is in ((NOTICED, _ASSERTED), (TIMED_OUT, _TIMED_OUT), (RAISED, re.compile(""))):
             for test, reason in failed:
@@ -83,13 +75,29 @@ class MutatedProject:
             return Outcome(SURVIVED)
         return Outcome(BROKEN, f"pytest ended with {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}")
 
+    def pytest(self, arguments: Sequence[str], **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run pytest in the copy, with these variables in its environment."""
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *arguments],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(self.folder),
+                "CI": "true",
+                **variables,
+            },  # CI: pytest prints whole lines
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
     def _replace(self, path: Path, source: str) -> None:
         path.write_text(source, encoding="utf-8")
         Path(cache_from_source(str(path))).unlink(missing_ok=True)  # it may be as old and as long as the last
 
 
 @contextmanager
-def mutated_project(most_seconds: int | None = None) -> Iterator[MutatedProject]:
+def mutated_project() -> Iterator[MutatedProject]:
     """A copy of the project in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="mutations-") as name:
         folder = Path(name)
@@ -100,4 +108,4 @@ def mutated_project(most_seconds: int | None = None) -> Iterator[MutatedProject]
             else:
                 shutil.copy2(source, folder / each)
         (folder / "tests" / "data").symlink_to(ROOT / "tests" / "data")
-        yield MutatedProject(folder, most_seconds)
+        yield MutatedProject(folder)

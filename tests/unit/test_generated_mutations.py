@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+from pathlib import Path
 
 import pytest
 
-from scripts import generated_mutations
-from scripts.generated_mutations import ImportMap, Mutants
+from scripts import generated_mutations, tested_lines
+from scripts.generated_mutations import Mutants
 from scripts.mutation_runs import BROKEN, NOTICED, PACKAGE, RAISED, SURVIVED, MutatedProject
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MODULE = '''"""ü, which takes two bytes."""
 LIMIT: int | None = 4096
@@ -37,6 +35,49 @@ EXPECTED = {
     ("arithmetic", "+", "-"),
     ("arithmetic", "1", "2"),
 }
+
+
+CHOICE = """
+LIMIT = 2
+
+def shared() -> int:
+    return LIMIT * 1
+
+def second(flag: bool) -> int:
+    if (
+        flag
+        and not bool(
+            False
+        )
+    ):
+        return 9
+    return 0
+"""
+TESTS_OF_CHOICE = """
+import pytest
+from offsets_pipeline import a
+
+@pytest.fixture(scope="module")
+def shared():
+    return a.shared()
+
+def test_shared_once(shared):
+    assert shared == 2
+
+def test_shared_again(shared):
+    assert shared == 2
+
+@pytest.mark.parametrize("odd", ["a::b[c] - d", "\u00fc"])
+def test_second(odd):
+    assert a.second(False) == 0
+
+def test_fails_without_a_mutant():
+    assert a.shared() == a.second(True) == 3
+
+@pytest.mark.spark
+def test_of_spark():
+    assert a.second(True) == 9
+"""
 
 
 @pytest.fixture
@@ -77,31 +118,30 @@ def test_results(project: Path, source: str, result: str) -> None:
     assert (project / PACKAGE / "a.py").read_text(encoding="utf-8") == before
 
 
-def test_tests_of_a_module_import_it_directly_or_through_helpers() -> None:
-    found = ImportMap().tests("semantics/survivors.py")
-    assert "tests/unit/semantics/test_survivors.py" in found
-    assert "tests/unit/semantics/test_partition_state.py" in found  # of the package
-    assert "tests/property/test_cleaning_keeps.py" in found
-    assert not [each for each in found if each.startswith("tests/spark")]
+def test_tests_of_a_mutant_run_its_line(project: Path) -> None:
+    (project / PACKAGE / "a.py").write_text(CHOICE, encoding="utf-8")
+    for folder in ("tests/unit", "tests/property", "scripts"):
+        (project / folder).mkdir(parents=True)
+    (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", encoding="utf-8")
+    (project / "tests/unit/test_a.py").write_text(TESTS_OF_CHOICE, encoding="utf-8")
+    shutil.copy2(Path(tested_lines.__file__), project / "scripts")
+    copy = MutatedProject(project)
+    tested = generated_mutations.recorded(copy)
 
+    mutants = {str(each).partition(" ")[2]: each for each in Mutants("a.py").found}
 
-@pytest.mark.parametrize(
-    ("file", "test"),
-    [
-        ("store/log/clean_files.py", "log/test_ordered_log.py"),
-        ("questions/history/decoded_log.py", "history/test_history_commands.py"),
-        ("common/config/allowed_values.py", "test_config.py"),
-    ],
-)
-def test_tests_of_a_package_are_found_without_the_packages_around_it(file: str, test: str) -> None:
-    assert f"tests/unit/{test}" in ImportMap().tests(file)
+    def tests(mutant: str) -> list[str]:
+        return [each.partition("::")[2] for each in generated_mutations.tests_of(mutants[mutant], tested)]
 
-
-def test_importing_tests_of_the_package_run_first() -> None:
-    found = ImportMap().tests("common/config/__init__.py")
-    assert (found[0], len(found) > 5) == ("tests/unit/test_config.py", True)
-
-
-def test_tests_of_a_command_import_the_program_and_those_of_its_name_run_first() -> None:
-    found = ImportMap().tests("cli/history_commands.py")
-    assert (found[0], len(found) > 5) == ("tests/unit/history/test_history_commands.py", True)
+    second = [r"test_second[a::b[c] - d]", r"test_second[\xfc]"]
+    of_fixture = ["test_shared_again", "test_shared_once"]
+    assert sorted(tests("'2' -> '3'")) == of_fixture  # a constant: the tests of the lines that name it
+    assert sorted(tests("'*' -> '//'")) == of_fixture  # whichever of the two ran the fixture
+    assert tests("'False' -> 'True'") == tests("'flag' -> 'True'") != []  # no test reaches the first
+    assert sorted(tests("'flag' -> 'True'")) == sorted(second)
+    assert tests("'9' -> '10'") == []
+    mutant = mutants["'0' -> '1'"]
+    outcome = copy.outcome("a.py", mutant.source(), generated_mutations.tests_of(mutant, tested), 60)
+    assert outcome.result == NOTICED
+    assert outcome.by.partition("::")[2] in second
+    assert copy.tested([outcome.by]).result == SURVIVED
