@@ -35,6 +35,7 @@ class FailingTarget:
 
     def __init__(self) -> None:
         self.is_up = True
+        self.is_closed = False
         self.commits: list[dict[tuple[str, int], int]] = []
         self.tried = threading.Event()
         self.goes_on = threading.Event()
@@ -48,7 +49,7 @@ class FailingTarget:
         self.commits.append({where: each.offset for where, each in offsets.items()})
 
     def close(self) -> None:
-        pass
+        self.is_closed = True
 
 
 @pytest.fixture(autouse=True)
@@ -148,6 +149,7 @@ def test_flush_retries_at_once() -> None:
     failing.is_up = True
     assert listener.flush(10)
     assert failing.commits == [{("orders", 0): 1}]
+    assert failing.is_closed  # so the next try connects anew
 
 
 @pytest.mark.parametrize("way", ["flush", "close"])
