@@ -347,7 +347,7 @@ def recorded(project: MutatedProject) -> TestedLines:
     """Run the tests once, and return which run each line."""
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         workers = f"-n{os.cpu_count() or 1}"
-        done = project.pytest([workers, "-p", "scripts.tested_lines", *FAST, *TESTS], **{FOLDER: folder})
+        done = project.pytest([workers, "-p", "scripts.tested_lines", *FAST, *TESTS], variables={FOLDER: folder})
         print(f"mutations: the tests without a mutant: {done.stdout.splitlines()[-1]}", flush=True)
         return TestedLines(Path(folder), ROOT / PACKAGE)
 

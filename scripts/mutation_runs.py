@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "offsets_pipeline"
@@ -63,9 +63,14 @@ class MutatedProject:
             self._replace(path, before)
 
     def tested(self, tests: Sequence[str], most_seconds: int | None = None) -> Outcome:
-        """Run these tests until an assertion fails; none begins later than ``most_seconds`` after the first."""
-        bounds = [] if most_seconds is None else [f"--session-timeout={most_seconds}", f"--timeout={most_seconds}"]
-        done = self.pytest([f"--maxfail={MOST_FAILURES}", "--tb=no", "-rf", *bounds, *tests])
+        """Run these tests until an assertion fails; none begins after ``most_seconds``, and none has more than half."""
+        options = [f"--maxfail={MOST_FAILURES}", "--tb=no", "-rf", *tests]
+        if most_seconds is not None:
+            options += [f"--session-timeout={most_seconds}", f"--timeout={most_seconds // 2}"]
+        try:
+            done = self.pytest(options, 2 * most_seconds if most_seconds else None)
+        except subprocess.TimeoutExpired:  # an endless loop may catch the exception of the timeout
+            return Outcome(TIMED_OUT)
         failed = _FAILED.findall(done.stdout)
         for result, reason_is in ((NOTICED, _ASSERTED), (TIMED_OUT, _TIMED_OUT), (RAISED, re.compile(""))):
             for test, reason in failed:
@@ -75,20 +80,23 @@ class MutatedProject:
             return Outcome(SURVIVED)
         return Outcome(BROKEN, f"pytest ended with {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}")
 
-    def pytest(self, arguments: Sequence[str], **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run pytest in the copy, with these variables in its environment."""
+    def pytest(
+        self, arguments: Sequence[str], timeout: float | None = None, variables: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run pytest in the copy, with these variables in its environment.
+
+        Raises:
+            subprocess.TimeoutExpired: it ran for longer than ``timeout`` seconds.
+        """
         return subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *arguments],
             cwd=self.folder,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(self.folder),
-                "CI": "true",
-                **variables,
-            },  # CI: pytest prints whole lines
+            # with CI pytest prints whole lines
+            env={**os.environ, "PYTHONPATH": str(self.folder), "CI": "true", **(variables or {})},
             capture_output=True,
             text=True,
             check=False,
+            timeout=timeout,
         )
 
     def _replace(self, path: Path, source: str) -> None:

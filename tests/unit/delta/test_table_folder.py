@@ -11,6 +11,7 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -506,6 +507,21 @@ def test_a_commit_whose_first_request_took_all_the_time_is_put_again(
 ) -> None:
     answers(folder, monkeypatch, LOST)
     assert append(folder, 1) == 1
+
+
+def test_a_request_without_an_answer_is_sent_for_a_minute_with_growing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits double from 50 ms to 5 s; ten of these end after 6.35 + 50 s, an eleventh would after the minute."""
+    waits, requests = list[float](), list[float]()
+
+    def request() -> bool:
+        requests.append(sum(waits))
+        raise LOST
+
+    monkeypatch.setattr(put_if_absent, "time", SimpleNamespace(monotonic=lambda: sum(waits), sleep=waits.append))
+    with pytest.raises(NoAnswer):
+        put_if_absent.answered(request)
+    assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5] * 10]
+    assert requests[:3] == [0, 0, 0.05]
 
 
 @pytest.mark.parametrize("then", [LOST, REFUSED, False])
