@@ -14,7 +14,7 @@ from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
 from offsets_pipeline.store.delta.store_folder import create_tables, name_cluster, properties_of
-from offsets_pipeline.store.store import Store, _has_no_store_yet
+from offsets_pipeline.store.store import Store, _has_no_store_yet, normalised
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +28,19 @@ CLASSIC = CoordinatorSemantics.CLASSIC
 def created(folder: Path, properties: StoreProperties) -> Store:
     create_tables(str(folder), properties)
     return Store(cast("SparkSession", None), str(folder), properties)
+
+
+@pytest.mark.parametrize(
+    ("location", "normal"),
+    [
+        ("s3://bucket/store/", "s3://bucket/store"),
+        ("schema:offsets", "schema:offsets"),
+        ("/data/./store/", "/data/store"),
+        ("/data/other/../store", "/data/store"),
+    ],
+)
+def test_one_store_has_one_location(location: str, normal: str) -> None:
+    assert normalised(location) == normal
 
 
 def test_a_topic_is_noted_and_unknown_ids_keep_the_known_ones(tmp_path: Path) -> None:
