@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,6 +14,7 @@ import pytest
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.partitioning import partition_for
+from tests.coordinator.line_process import PATIENCE_SECONDS, LineProcess
 from tests.replays import Replayed, replay
 from tests.unit.coordinator.stores import log_of, opened
 
@@ -27,66 +25,28 @@ if TYPE_CHECKING:
 PARTITIONS = 4
 PROCESSES = 4
 WRITER = Path(__file__).parent / "writer.py"
-PATIENCE_SECONDS = 60
 START = [sys.executable]  # how a writer is started
 
 
-class Writer:
-    """A process of `writer.py`, and its output."""
+class Writer(LineProcess):
+    """A process of `writer.py`, and the commits that it told of."""
 
     def __init__(self, store: Path | str, name: str, commits: int, acks: int) -> None:
+        super().__init__(START, WRITER, store, name, commits, acks)
         self.acknowledged: list[tuple[str, int]] = []
         self.latencies_ms: list[float] = []  # from one acknowledgement of a group to its next
-        self._process = subprocess.Popen(
-            [*START, str(WRITER), str(store), name, str(commits), str(acks)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(WRITER.parents[2])},
-        )
-        self._reader = threading.Thread(target=self._read)
+        self._last: dict[str, float] = {}
 
     def await_ready(self) -> None:
         assert self.first_line() == "ready\n"
 
-    def first_line(self) -> str:
-        """Why it cannot open the store, or "ready"; nothing if it was killed before."""
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
-
-    def runs(self) -> bool:
-        return self._process.poll() is None
-
-    def go(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-        self._reader.start()
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-
-    def wait(self) -> int:
-        status = self._process.wait(PATIENCE_SECONDS)
-        if self._reader.ident is not None:  # it was told to go
-            self._reader.join(PATIENCE_SECONDS)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        return status
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        last: dict[str, float] = {}
-        for line in self._process.stdout:
-            if line.endswith("\n"):  # killed in the midst of a line, it said nothing
-                group_id, offset = line.split()
-                self.acknowledged.append((group_id, int(offset)))
-                now = time.monotonic()
-                if group_id in last:
-                    self.latencies_ms.append(1000 * (now - last[group_id]))
-                last[group_id] = now
+    def on_line(self, line: str) -> None:
+        group_id, offset = line.split()
+        self.acknowledged.append((group_id, int(offset)))
+        now = time.monotonic()
+        if group_id in self._last:
+            self.latencies_ms.append(1000 * (now - self._last[group_id]))
+        self._last[group_id] = now
 
     def describe_latency(self) -> str:
         """The median and the 99th percentile of the time of a commit: each group commits without a rest."""

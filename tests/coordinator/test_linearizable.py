@@ -6,11 +6,8 @@ Each one takes effect between its call and its answer: no process is answered wi
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.coordinator.owned_store import OwnedStore
+from tests.coordinator.line_process import PATIENCE_SECONDS, LineProcess
 from tests.coordinator.test_kill import assert_gapless
 from tests.linearizable import COMMIT, DELETE, FETCH, NEVER, Operation, is_linearizable
 from tests.unit.delta.faulty_s3 import FAULTS, BadNetwork, Fault, FaultyS3
@@ -31,60 +29,32 @@ pytestmark = [pytest.mark.slow, pytest.mark.process]  # processes share a store 
 
 REGISTERS = Path(__file__).parent / "registers.py"
 PROCESSES = 3
-PATIENCE_SECONDS = 120
 
 
-class Process:
+class Process(LineProcess):
     """A process of `registers.py`, and the operations that it told of, by register."""
 
     def __init__(self, store: Path | str, number: int, seed: int) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(REGISTERS), str(store), str(number), str(seed)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(REGISTERS.parents[2])},
-        )
+        super().__init__([sys.executable], REGISTERS, store, number, seed)
         self.errors: Counter[str] = Counter()
         self.told = 0
         self._lines: list[str] = []
-        self._reader = threading.Thread(target=self._read)
 
     def starts(self) -> bool:
         """Wait until it is ready; returns False if it cannot open the store, or was killed."""
-        assert self._process.stdout is not None
-        if self._process.stdout.readline() != "ready\n":
-            self._reader.start()
+        if self.first_line() != "ready\n":
             self.end()
             return False
         return True
 
-    def go(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-        self._reader.start()
-
-    def runs(self) -> bool:
-        return self._process.poll() is None
-
     def end(self) -> None:
         """Kill it, and wait until all is read that it told."""
-        self._process.kill()
-        status = self._process.wait(PATIENCE_SECONDS)
-        self._reader.join(PATIENCE_SECONDS)
-        assert status in {-signal.SIGKILL, 0}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
+        self.kill()
+        assert self.wait() in {-signal.SIGKILL, 0}
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.endswith("\n"):  # killed in the midst of a line, it said nothing
-                self._lines.append(line)
-                self.told += "answer" in line
+    def on_line(self, line: str) -> None:
+        self._lines.append(line)
+        self.told += "answer" in line
 
     def operations(self) -> dict[str, list[Operation]]:
         begun, ended = dict[int, dict[str, Any]](), dict[int, dict[str, Any]]()
