@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
@@ -119,16 +120,26 @@ class Options:
 
 
 class CommandOptions(Options):
-    """The options of a command, and its work. The docstring of a command's class is its help."""
+    """The options of a command, and its work. The docstring of a command's class is its help.
 
+    Attributes:
+        work: The function that does the work, after its module in this package. It gets this object and the settings.
+    """
+
+    work: ClassVar[str]
     config: Path | None
 
-    def run(self, settings: Settings) -> int:
-        """Run the command with the settings that `--config` names; returns the exit status.
+    def check(self) -> None:
+        """Raise click.UsageError for values that do not go together."""
+
+    def run(self, settings: Settings) -> int | None:
+        """Run the command with the settings that `--config` names; returns the exit status, None for success.
 
         It imports what it needs when it runs: help and completion start at once, and questions import no Spark.
         """
-        raise NotImplementedError
+        module, _, function = self.work.partition(".")
+        status: int | None = getattr(import_module(f"offsets_pipeline.cli.{module}"), function)(self, settings)
+        return status
 
 
 class HelpSection:
@@ -164,7 +175,7 @@ class Command(click.Command):
         self.options = options
         self.examples = examples
 
-    def _run(self, **values: object) -> int:
+    def _run(self, **values: object) -> int | None:
         from offsets_pipeline.common.config import load_settings
         from offsets_pipeline.common.warnings import set_line_times
         from offsets_pipeline.store.delta.s3_access import use_settings
@@ -173,6 +184,7 @@ class Command(click.Command):
         set_line_times(are_on=False)
         settings = load_settings(options.config)
         use_settings(settings.s3)
+        options.check()
         return options.run(settings)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -242,7 +254,7 @@ class CommandGroup(click.Group):
     def invoke(self, ctx: click.Context) -> int:
         """Run a command; returns the exit status, which is 1 after one line on stderr if it failed."""
         try:
-            status: int = super().invoke(ctx)
+            return super().invoke(ctx) or 0
         except (click.ClickException, click.exceptions.Exit):
             raise
         except OffsetsError as error:
@@ -259,7 +271,6 @@ class CommandGroup(click.Group):
             extra = needed_extra(error) if isinstance(error, ModuleNotFoundError) else None
             sys.stderr.write(f"offsets: error: {extra or f'{in_one_line(error)} ({_DEBUG_ENV}=1 shows where)'}\n")
             return 1
-        return status
 
 
 def usage_error_line(error: click.ClickException) -> str:

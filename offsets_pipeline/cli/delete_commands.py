@@ -32,8 +32,8 @@ def delete_in_cluster(
     settings: Settings,
     group_ids: Sequence[str],
     chosen: Callable[[Iterable[TopicPartition]], Sequence[TopicPartition]] | None = None,
-) -> int:
-    """Show the offsets that would be deleted, or delete them; returns the exit status.
+) -> None:
+    """Show the offsets that would be deleted, or delete them.
 
     Deletes the groups, or with ``chosen`` only offsets of these partitions. After the others are deleted, raises
     NoSuchGroup, NonEmptyGroup or the broker's error.
@@ -71,4 +71,3 @@ def delete_in_cluster(
     unknown = [NoSuchGroup.of(missing, at)] if missing else []
     active = {name: str(each.state) for name, each in standings.items() if each.state not in {None, EMPTY}}
     raise_errors(active, [*unknown, *failed.values()], "change")
-    return 0

@@ -65,14 +65,15 @@ class StoreAnswer:
     lags: Mapping[tuple[str, str, int], LagRow] = field(default_factory=dict)
 
 
-def describe(options: Describe, settings: Settings) -> int:
-    """Show groups; returns the exit status.
+def describe(options: Describe, settings: Settings) -> None:
+    """Show groups.
 
     Raises NoSuchGroup for named groups that do not exist, and for patterns that match none, after the others are shown.
     """
     readers = open_readers(options.stores, settings)
     if options.list_:
-        return _list(readers, settings, options)
+        _list(readers, settings, options)
+        return
     with LiveCluster(options.live, settings) as live:
         answers = [_answer(store, reader, settings, options, live) for store, reader in readers.items()]
     missing = without_match(options.groups, {name for each in answers for name in each.groups})
@@ -80,7 +81,6 @@ def describe(options: Describe, settings: Settings) -> int:
         _show(answers, options)
     if missing:
         raise NoSuchGroup.of(missing, ", ".join(reader.location for reader in readers.values()))
-    return 0
 
 
 def _answer(store: str, reader: StateReader, settings: Settings, options: Describe, live: LiveCluster) -> StoreAnswer:
@@ -104,7 +104,7 @@ def _with_lag(name: str, group: GroupAnswer, lags: Mapping[tuple[str, str, int],
     return group if group.type == SHARE else replace(group, offsets=[of(each) for each in group.offsets])
 
 
-def _list(readers: Mapping[str, StateReader], settings: Settings, options: Describe) -> int:
+def _list(readers: Mapping[str, StateReader], settings: Settings, options: Describe) -> None:
     listed = []
     times = []
     for store, reader in readers.items():
@@ -114,11 +114,10 @@ def _list(readers: Mapping[str, StateReader], settings: Settings, options: Descr
         listed += [each for each in found if each.group in chosen or not options.groups]
     if options.format_ == "table" and not (options.state or options.verbose):
         write_lines(each.group for each in listed)
-        return 0
+        return
     columns = ["group", *(["type"] if options.verbose else []), "state"]
     rows = [{name: getattr(each, name) for name in ("group", "type", "state", "cluster")} for each in listed]
     write_listing("groups", columns, rows, times, options.format_)
-    return 0
 
 
 def _show(answers: Sequence[StoreAnswer], options: Describe) -> None:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.query.state_reader import StateReader
 
 
-def fetch(options: Fetch, settings: Settings) -> int:
-    """Show where a consumer of the group would start in the topic's partitions; returns the exit status.
+def fetch(options: Fetch, settings: Settings) -> None:
+    """Show where a consumer of the group would start in the topic's partitions.
 
     Raises UnknownTopicOrPartition if no store knows a partition of the topic.
     """
@@ -46,7 +46,6 @@ def fetch(options: Fetch, settings: Settings) -> int:
     if options.format_ == "json":
         columns += TIME_COLUMNS
     write_rows(columns, rows, options.format_)
-    return 0
 
 
 def _of_store(store: str, reader: StateReader, options: Fetch, settings: Settings) -> tuple[str, list[tuple[Any, ...]]]:

@@ -28,19 +28,16 @@ from offsets_pipeline.store.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.store.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from offsets_pipeline.cli.section_sources import OfTopic
-    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.service.metrics.metric_families import Values, ValueSource
-    from offsets_pipeline.store.store import Store
 
 
-def read_topic(options: OfTopic, settings: Settings, *, fold: bool, sample: int | None = None) -> int:
-    """Append the topic to the log, and with ``fold`` fold the log; returns the exit status.
+def read_topic(options: OfTopic, settings: Settings) -> int:
+    """Append the topic to the log, and if the command ``folds`` fold the log; returns the exit status.
 
     With ``sample`` compares so many groups with the brokers at an interval. Checks address, topic and store, and waits
     for another process that does the same, before it starts Spark.
@@ -48,131 +45,126 @@ def read_topic(options: OfTopic, settings: Settings, *, fold: bool, sample: int 
     Raises the errors of `TopicIngest`, MetricsUnavailable, LeaseHeld, LeaseLost, and ConfigError for a ``sample``
     without an interval.
     """
-    store = options.store
-    kafka = kafka_options(options.brokers, settings)
-    clock, queries = SystemClock(), QueryMetrics()
-    log = OperatorLog(clock, only_warnings=options.available_now)
-    topic = TopicMetrics(TopicLog(options.topic or settings.topic.name, log, clock), clock)
-    folded = 0
-
-    def on_fold(records: int) -> None:
-        nonlocal folded
-        folded += records
-
-    def folds() -> Values:
-        return {"offsets_records_folded_total": folded if fold else None}
-
-    def groups() -> Mapping[str, GroupAnswer]:
-        return describe_groups(_reader(ingest.store, settings))
-
-    mirrors = _mirrors(kafka, groups, sample, settings, log.warning)
-    sources = (topic.values, folds, queries.values, log.values, *(each.values for each in mirrors))
-    with Exposition(options.metrics_file, options.metrics_port, log.warning, *sources) as exposition:
-        spark, stopped = spark_when_needed(settings, store, is_small=True), threading.Event()
-        ingest = TopicIngest(spark, store, kafka, settings, clock, topic, options.topic, options.semantics)
-
-        def stop() -> None:
-            stopped.set()
-            ingest.stop()
-
-        def read() -> int:
-            stopping.spare_jvm(spark())
-            samplings = list(_samplings(ingest.store, kafka, mirrors, settings, clock, log.warning)) if fold else []
-            exposition.start(*_counted(ingest.store, settings, clock, log.warning, with_groups=fold))
-            with queries.counting(spark()), ExitStack() as ends:
-                for each in samplings if not options.available_now else ():
-                    each.start()
-                    ends.callback(each.close)
-                if fold:
-                    records = follow(
-                        *(ingest, settings, clock),
-                        available_now=options.available_now,
-                        on_fold=on_fold,
-                        on_upkeep=log.upkeep,
-                        warn=log.warning,
-                    )
-                else:
-                    records = ingest.run(available_now=options.available_now)
-            for each in samplings if options.available_now else ():
-                each.sample_once()
-            return records
-
-        stopping = Stopping(stop, spark() if is_submitted() else None)
-        added = 0
-        if options.available_now or ingest.await_topic():
-            folder = arrow_folder(ingest.prepare().folder())
-            command, tasks = ("follow", (INGEST_TOPIC, FOLD)) if fold else ("ingest-topic", (INGEST_TOPIC,))
-            lease = Lease(folder, command, tasks, settings, clock, log.warning)
-            with lease.held(options.if_held or (END if options.available_now else WAIT), stopped) as is_held:
-                lease.when_lost(stop)
-                if lease.has_waited and is_held:
-                    ingest.prepare()
-                added = read() if is_held else 0
-    sys.stdout.write(f"{added} records added to {store}" + (f", {folded} folded\n" if fold else "\n"))
-    return stopping.status(has_an_end=options.available_now)
+    return _TopicReading(options, settings).run()
 
 
-def _reader(store: Store, settings: Settings) -> StateReader:
-    return StateReader(store.folder(), settings.questions.max_unfolded_records)
+class _TopicReading:
+    """One run of a command: it waits for the topic, then for the lease, then reads until a signal or the end."""
 
+    def __init__(self, options: OfTopic, settings: Settings) -> None:
+        self._options = options
+        self._settings = settings
+        self._kafka = kafka_options(options.brokers, settings)
+        self._clock = clock = SystemClock()
+        self._log = OperatorLog(clock, only_warnings=options.available_now)
+        self._topic = TopicMetrics(TopicLog(options.topic or settings.topic.name, self._log, clock), clock)
+        self._queries = QueryMetrics()
+        self._folded = 0
+        self._mirror: MirrorSample | None = None
+        if options.sample is not None:
+            if not settings.lag.sample_interval_ms:
+                raise ConfigError(
+                    "--sample compares groups every sample_interval_ms, which is 0 in the settings; set it"
+                )
+            self._mirror = MirrorSample(self._kafka, self._groups, options.sample, self._log.warning)
+        self._spark = spark_when_needed(settings, options.store, is_small=True)
+        self._ingest = TopicIngest(
+            *(self._spark, options.store, self._kafka, settings, clock, self._topic),
+            *(options.topic, options.semantics),
+        )
+        self._stopped = threading.Event()
 
-def _counted(
-    store: Store, settings: Settings, clock: Clock, warn: Callable[[str], None], *, with_groups: bool
-) -> Iterator[ValueSource]:
-    """Counts of the state tables, and with a fold of groups."""
+    def run(self) -> int:
+        """Read the topic, and print how many records were added; returns the exit status."""
+        options, added = self._options, 0
+        sources = [self._topic.values, self._folds, self._queries.values, self._log.values]
+        sources += [] if self._mirror is None else [self._mirror.values]
+        with Exposition(options.metrics_file, options.metrics_port, self._log.warning, *sources) as exposition:
+            stopping = Stopping(self._stop, self._spark() if is_submitted() else None)
+            if options.available_now or self._ingest.await_topic():
+                added = self._read_alone(stopping, exposition)
+        folded = f", {self._folded} folded" if options.folds else ""
+        sys.stdout.write(f"{added} records added to {options.store}{folded}\n")
+        return stopping.status(has_an_end=options.available_now)
 
-    def reader() -> StateReader:
-        return _reader(store, settings)
+    def _stop(self) -> None:
+        self._stopped.set()
+        self._ingest.stop()
 
-    yield StateMetrics(reader).count
-    if with_groups and not store.properties.topic_kind.is_connect:
-        samples = store.table(TOPIC_OFFSETS.name)
-        yield GroupMetrics(
-            reader,
-            samples,
-            settings.lag,
-            lambda each: retention_of(each, settings, None).retention_ms,
-            clock,
-            warn,
-        ).count
+    def _read_alone(self, stopping: Stopping, exposition: Exposition) -> int:
+        """Read while no other process does the same work on the store; returns the number of appended records."""
+        options, folder = self._options, arrow_folder(self._ingest.prepare().folder())
+        command, tasks = ("follow", (INGEST_TOPIC, FOLD)) if options.folds else ("ingest-topic", (INGEST_TOPIC,))
+        lease = Lease(folder, command, tasks, self._settings, self._clock, self._log.warning)
+        if_held = options.if_held or (END if options.available_now else WAIT)
+        with lease.held(if_held, self._stopped) as is_held:
+            lease.when_lost(self._stop)
+            if not is_held:
+                return 0
+            if lease.has_waited:
+                self._ingest.prepare()
+            stopping.spare_jvm(self._spark())
+            samplers = list(self._samplers()) if options.folds else []
+            exposition.start(*self._counted())
+            return self._read(samplers)
 
+    def _read(self, samplers: list[SamplerThread]) -> int:
+        """Append, and fold, with the samplers beside it, or once at the end; returns the number of appended records."""
+        is_ending = self._options.available_now
+        with self._queries.counting(self._spark()), ExitStack() as ends:
+            for each in samplers if not is_ending else ():
+                each.start()
+                ends.callback(each.close)
+            if self._options.folds:
+                records = follow(
+                    *(self._ingest, self._settings, self._clock),
+                    available_now=is_ending,
+                    on_fold=self._on_fold,
+                    on_upkeep=self._log.upkeep,
+                    warn=self._log.warning,
+                )
+            else:
+                records = self._ingest.run(available_now=is_ending)
+        for each in samplers if is_ending else ():
+            each.sample_once()
+        return records
 
-def _mirrors(
-    kafka: KafkaOptions,
-    groups: Callable[[], Mapping[str, GroupAnswer]],
-    size: int | None,
-    settings: Settings,
-    warn: Callable[[str], None],
-) -> list[MirrorSample]:
-    """The comparison of groups with the brokers, if there is a size of the sample. Raises ConfigError."""
-    if size is None:
-        return []
-    if not settings.lag.sample_interval_ms:
-        raise ConfigError("--sample compares groups every sample_interval_ms, which is 0 in the settings; set it")
-    return [MirrorSample(kafka, groups, size, warn)]
+    def _samplers(self) -> Iterator[SamplerThread]:
+        """Samples of topics' positions if settings and topic want them, and the comparison with the brokers.
 
+        Raises StoreMismatch for a comparison in a store of Connect, which has no groups.
+        """
+        store, clock, warn, mirror = self._ingest.store, self._clock, self._log.warning, self._mirror
+        interval_ms, topics = self._settings.lag.sample_interval_ms, self._settings.lag.sample_topics
+        if interval_ms and not store.properties.topic_kind.is_connect:
+            table = store.table(TOPIC_OFFSETS.name)
+            yield SamplerThread(lambda: PositionSampler(self._kafka, table, topics, clock), interval_ms, clock, warn)
+        if mirror is not None:
+            store.properties.require_topic_kind(store.location, TopicKind.CONSUMER_OFFSETS)
+            failing = "cannot compare groups with the brokers"
+            yield SamplerThread(lambda: mirror, interval_ms, clock, warn, name="mirror-sample", failing=failing)
 
-def _samplings(
-    store: Store,
-    kafka: KafkaOptions,
-    mirrors: Iterable[MirrorSample],
-    settings: Settings,
-    clock: Clock,
-    warn: Callable[[str], None],
-) -> Iterator[SamplerThread]:
-    """Samples of topics' positions if settings and topic want them, and comparisons with the brokers."""
-    interval_ms = settings.lag.sample_interval_ms
-    if interval_ms and not store.properties.topic_kind.is_connect:
-        table, topics = store.table(TOPIC_OFFSETS.name), settings.lag.sample_topics
-        yield SamplerThread(lambda: PositionSampler(kafka, table, topics, clock), interval_ms, clock, warn)
-    for mirror in mirrors:
-        yield _comparing(mirror, store, interval_ms, clock, warn)
+    # --- metrics
 
+    def _on_fold(self, records: int) -> None:
+        self._folded += records
 
-def _comparing(
-    mirror: MirrorSample, store: Store, interval_ms: int, clock: Clock, warn: Callable[[str], None]
-) -> SamplerThread:
-    """Comparisons at an interval. Raises StoreMismatch for a topic of Connect, which has no groups."""
-    store.properties.require_topic_kind(store.location, TopicKind.CONSUMER_OFFSETS)
-    failing = "cannot compare groups with the brokers"
-    return SamplerThread(lambda: mirror, interval_ms, clock, warn, name="mirror-sample", failing=failing)
+    def _folds(self) -> Values:
+        return {"offsets_records_folded_total": self._folded if self._options.folds else None}
+
+    def _reader(self) -> StateReader:
+        return StateReader(self._ingest.store.folder(), self._settings.questions.max_unfolded_records)
+
+    def _groups(self) -> Mapping[str, GroupAnswer]:
+        return describe_groups(self._reader())
+
+    def _counted(self) -> Iterator[ValueSource]:
+        """Counts of the state tables, and with a fold of groups."""
+        store, settings = self._ingest.store, self._settings
+        yield StateMetrics(self._reader).count
+        if self._options.folds and not store.properties.topic_kind.is_connect:
+            yield GroupMetrics(
+                *(self._reader, store.table(TOPIC_OFFSETS.name), settings.lag),
+                lambda each: retention_of(each, settings, None).retention_ms,
+                *(self._clock, self._log.warning),
+            ).count

@@ -43,12 +43,11 @@ _SORT_KEYS: Mapping[str, Callable[[GroupFigures], Any]] = {
 }
 
 
-def groups(options: ListGroups, settings: Settings) -> int:
-    """List groups; returns the exit status."""
+def groups(options: ListGroups, settings: Settings) -> None:
+    """List groups."""
     with LiveCluster(options.live, settings) as live:
         listed, times = _listed(options, settings, live)
     write_listing("groups", _COLUMNS, list(map(vars, listed)), times, options.format_, absolute=options.absolute)
-    return 0
 
 
 def top(options: Top, settings: Settings) -> int:

@@ -31,8 +31,8 @@ _EVENT_COLUMNS = [name for name in TimelineEvent.__dataclass_fields__ if name !=
 _FIRST_COLUMNS = ("cluster", "time", "event", "topic", "partition", "offset", "delta", "detail")
 
 
-def as_of(options: AsOf, settings: Settings) -> int:
-    """Show groups of the past; returns the exit status.
+def as_of(options: AsOf, settings: Settings) -> None:
+    """Show groups of the past.
 
     Raises NoSuchGroup for named groups that did not exist in any store, after the others are shown.
     """
@@ -58,11 +58,10 @@ def as_of(options: AsOf, settings: Settings) -> int:
         show_groups(shown, options.format_, members=options.members)
     if missing:
         raise NoSuchGroup.of(missing, f"{_named(logs)} as of then")
-    return 0
 
 
-def history(options: History, settings: Settings) -> int:
-    """Show the events of a group; returns the exit status. Raises NoSuchGroup for a group that no log knows."""
+def history(options: History, settings: Settings) -> None:
+    """Show the events of a group. Raises NoSuchGroup for a group that no log knows."""
     rows: list[list[Any]] = []
     documents = []
     logs = open_logs(options.stores, settings)
@@ -100,11 +99,10 @@ def history(options: History, settings: Settings) -> int:
         write_rows(
             with_cluster(_EVENT_COLUMNS, logs), rows, options.format_, absolute=options.absolute, first=_FIRST_COLUMNS
         )
-    return 0
 
 
-def why(options: Why, settings: Settings) -> int:
-    """Tell why an offset is what it is; returns the exit status."""
+def why(options: Why, settings: Settings) -> None:
+    """Tell why an offset is what it is."""
     documents = []
     logs = open_logs(options.stores, settings)
     for store, log in logs.items():
@@ -122,7 +120,6 @@ def why(options: Why, settings: Settings) -> int:
             in_cluster = f" in {each['cluster']}" if len(logs) > 1 else ""
             text = f"{each['group']} {each['topic']}-{each['partition']}{in_cluster}: {each['text']}"
             sys.stdout.write(f"{printable(text)}\n")
-    return 0
 
 
 def _named(logs: Mapping[str, LogHistory]) -> str:

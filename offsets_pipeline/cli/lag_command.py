@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 _FIRST_COLUMNS = ("cluster", "group", "topic", "partition", "lag", "lag_seconds", "status", "reason")
 
 
-def lag(options: Lag, settings: Settings) -> int:
-    """Show the lag of these groups, or of all; returns the exit status.
+def lag(options: Lag, settings: Settings) -> None:
+    """Show the lag of these groups, or of all.
 
     Raises NoSuchGroup for named groups that do not exist, and for patterns that match none, after the others are shown.
     """
     with _for_many_rows():
-        return _lag(options, settings)
+        _lag(options, settings)
 
 
-def _lag(options: Lag, settings: Settings) -> int:
+def _lag(options: Lag, settings: Settings) -> None:
     kind = GroupLag if options.summary else LagRow
     readers = open_readers(options.stores, settings)
     columns = with_cluster(kind._fields, readers)
@@ -68,7 +68,6 @@ def _lag(options: Lag, settings: Settings) -> int:
         write_rows(columns, shown, options.format_, absolute=options.absolute, first=_FIRST_COLUMNS)
     if missing:
         raise NoSuchGroup.of(missing, ", ".join(reader.location for reader in readers.values()))
-    return 0
 
 
 def _of_store(

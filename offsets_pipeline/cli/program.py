@@ -51,10 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"offsets: error: argument {number} is not UTF-8: {shown(each)}. See `offsets --help`.\n")
             return 2
     try:
-        status = offsets.main(arguments, prog_name="offsets", standalone_mode=False)
+        return int(offsets.main(arguments, prog_name="offsets", standalone_mode=False))
     except click.Abort:  # Ctrl-C before a command ran
         return 130
     except click.ClickException as error:
         sys.stderr.write(usage_error_line(error))
         return error.exit_code
-    return int(status or 0)

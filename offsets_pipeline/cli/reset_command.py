@@ -57,8 +57,8 @@ _COMMIT_TIMEOUT_MS = 600_000
 _NAMED_GROUPS = 5
 
 
-def reset_offsets(options: ResetOffsets, settings: Settings) -> int:
-    """Show the plan of a reset, or commit it; returns the exit status.
+def reset_offsets(options: ResetOffsets, settings: Settings) -> None:
+    """Show the plan of a reset, or commit it.
 
     Raises NotCoordinator and the errors of `plan_reset`. After the others are reset, raises the error of the groups
     that cannot be.
@@ -71,7 +71,8 @@ def reset_offsets(options: ResetOffsets, settings: Settings) -> int:
         store = OwnedStore.open(folder)
     except NotCoordinator:
         if options.live.bootstrap_server is not None:
-            return _reset_cluster(options, settings, scenario, group_ids)
+            _reset_cluster(options, settings, scenario, group_ids)
+            return
         if options.execute:
             raise NotCoordinator(
                 f"cannot reset offsets in {options.store}: in a mirrored store only the broker writes (R4); "
@@ -82,19 +83,18 @@ def reset_offsets(options: ResetOffsets, settings: Settings) -> int:
         plan = _plan(options, settings, scenario, mirrored_group_offsets(reader, group_ids))
         _show(options, plan, plan.offsets, None)
         raise_errors(plan.active, [], "reset")
-        return 0
+        return
     with open_coordinator(store, settings, group_ids) as coordinator:
         plan = _plan(options, settings, scenario, owned_group_offsets(coordinator, group_ids))
         failed = _commit(coordinator, plan.offsets) if options.execute else {}
     _show(options, plan, [each for each in plan.offsets if each.group_id not in failed], options.store)
     raise_errors(plan.active, [*failed.values()], "reset")
-    return 0
 
 
 def _reset_cluster(
     options: ResetOffsets, settings: Settings, scenario: Scenario, group_ids: Sequence[str] | None
-) -> int:
-    """Show the plan of a reset in the cluster that the store mirrors, or commit it; returns the exit status."""
+) -> None:
+    """Show the plan of a reset in the cluster that the store mirrors, or commit it."""
     with mirrored_cluster(options.store, options.live, settings) as cluster:
         plan = _plan(options, settings, scenario, cluster_group_offsets(cluster, group_ids))
         offsets: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
@@ -108,7 +108,6 @@ def _reset_cluster(
     if options.execute:
         say_undo(options.store, options.live, sorted(changed), before_ms)
     raise_errors(plan.active, [*failed.values()], "reset")
-    return 0
 
 
 def _scenario(options: ResetOffsets, group_ids: Sequence[str], clock: Clock) -> Scenario:

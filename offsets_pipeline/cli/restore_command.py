@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 _COLUMNS = ("group", "topic", "partition", "past_offset", "new_offset", "current_offset", "method", "detail")
 
 
-def restore(options: Restore, settings: Settings) -> int:
-    """Show the plan, or commit it; returns the exit status.
+def restore(options: Restore, settings: Settings) -> None:
+    """Show the plan, or commit it.
 
     Raises NoSuchGroup for a named group without offsets at the time, NonEmptyGroup for named groups with members after
     the others are restored, and the errors of `Cluster`.
@@ -49,7 +49,7 @@ def restore(options: Restore, settings: Settings) -> int:
     past = _past_offsets(reader, options.groups, at_ms)
     if not past:
         warn(f"no consumer group of {reader.location} had an offset as of {shown_time(at_ms)}")
-        return 0
+        return
     _warn_of_gaps(reader, past, at_ms)
     with ExitStack() as opened:
         live = opened.enter_context(Cluster(kafka_options(options.live, settings)))
@@ -69,7 +69,6 @@ def restore(options: Restore, settings: Settings) -> int:
         states = ", ".join(f"{group_id!r} is {state}" for group_id, state in plan.active.items())
         warn(f"groups with members are skipped: {states}; stop their members, and restore again")
     raise_errors(plan.active if options.groups else {}, [*failed.values()], "restore")
-    return 0
 
 
 def _past_offsets(

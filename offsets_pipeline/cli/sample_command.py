@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
 
 
-def sample_topic_offsets(options: SampleTopicOffsets, settings: Settings) -> int:
-    """Append positions to the table topic_offsets; returns the exit status. Raises NoSuchTopic if no topic matches."""
+def sample_topic_offsets(options: SampleTopicOffsets, settings: Settings) -> None:
+    """Append positions to the table topic_offsets. Raises NoSuchTopic if no topic matches."""
     reader = open_reader(options.store, settings)
     table = table_of(reader.location)
     clock = SystemClock()
@@ -37,7 +37,7 @@ def sample_topic_offsets(options: SampleTopicOffsets, settings: Settings) -> int
             raise NoSuchTopic(f"{asked.positions} has no topic that matches {pattern!r}; check --topics")
         added = SampleWriter(table, asked.positions).append(rows.filter(matches))
         sys.stdout.write(f"{added} positions added to {options.store}\n")
-        return 0
+        return
     # a broker's client takes long to import
     from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler
 
@@ -55,4 +55,3 @@ def sample_topic_offsets(options: SampleTopicOffsets, settings: Settings) -> int
                     "its partitions answers; check --topics"
                 )
             sys.stdout.write(f"{line_time()}positions of {sampled} partitions sampled into {options.store}\n")
-    return 0

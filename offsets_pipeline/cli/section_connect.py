@@ -65,7 +65,7 @@ class ListConnectors(SeveralStores):
 
     format_: str = format_option()
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Show the connectors. Raises StoreMismatch for a store without a topic of Connect."""
         from offsets_pipeline.cli.answer_times import answer_time_of, write_listing
         from offsets_pipeline.cli.opened import open_beside, open_readers
@@ -80,7 +80,6 @@ class ListConnectors(SeveralStores):
             listed += [{**vars(each), "cluster": own.cluster} for each in list_connectors(readers)]
             times += [(own.cluster, answer_time_of(reader, reader.location, settings)) for reader in readers]
         write_listing("connectors", list(ConnectorInfo.__dataclass_fields__), listed, times, self.format_)
-        return 0
 
 
 @connectors.command(
@@ -103,7 +102,7 @@ class DescribeConnector(OfConnector):
     )
     format_: str = format_option("Output format; json is the answer of Connect's REST interface.")
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Show the offsets. Raises NoSuchConnector, StoreMismatch."""
         from offsets_pipeline.cli.answer_times import answer_time_of
         from offsets_pipeline.cli.opened import open_beside, open_reader
@@ -125,7 +124,6 @@ class DescribeConnector(OfConnector):
         else:
             rows = [[canonical_json(each["partition"]), json.dumps(each["offset"])] for each in answer["offsets"]]
             write_rows(["partition", "offset"], rows, self.format_)
-        return 0
 
 
 @connectors.command(
@@ -146,7 +144,7 @@ class Configure(OfConnector):
         "settings.",
     )
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Configure the connector. Raises NoSuchConnector, BadConnectRequest, NoSuchPath."""
         from offsets_pipeline.cli.output import write_json
         from offsets_pipeline.connect.request_bodies import settings_of
@@ -159,7 +157,6 @@ class Configure(OfConnector):
                 created, _info = management.put_config(self.connector, configuration)
                 done = "created" if created else "configured"
                 sys.stdout.write(f"connector {self.connector} is {done} in {self.store}\n")
-        return 0
 
 
 class _SetState(OfConnector):
@@ -167,12 +164,11 @@ class _SetState(OfConnector):
 
     state: str
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Set the state. Raises NoSuchConnector."""
         with self.opened(settings) as management:
             management.set_target_state(self.connector, self.state)
         sys.stdout.write(f"connector {self.connector} is {self.state} in {self.store}\n")
-        return 0
 
 
 @connectors.command("stop", "offsets connect stop --store owned --connector files")
@@ -209,7 +205,7 @@ class _ChangesOffsets(OneStore):
     )
     live: LiveBrokers = grouped(LiveBrokers)
 
-    def change(self, settings: Settings, request: Callable[[OffsetManagement | SinkOffsets], str]) -> int:
+    def change(self, settings: Settings, request: Callable[[OffsetManagement | SinkOffsets], str]) -> None:
         """Print the answer to a request. Raises as `ConnectLog.open`, `stopped_sink_group` and `mirrored_cluster`."""
         from offsets_pipeline.cli.mirrored_cluster import mirrored_cluster, say_undo
         from offsets_pipeline.cli.opened import open_coordinator, open_folder, open_reader
@@ -231,7 +227,7 @@ class _ChangesOffsets(OneStore):
                 message = request(SinkOffsets(LiveGroups(cluster), group_id))
             say_undo(self.store, self.live, [group_id], before_ms)
             sys.stdout.write(f"{message}\n")
-            return 0
+            return
         folder = open_folder(self.store, settings)
         owned = OwnedStore.open(folder, TopicKind.CONNECT, TopicKind.CONSUMER_OFFSETS)
         if owned.properties.topic_kind is TopicKind.CONNECT:
@@ -241,7 +237,6 @@ class _ChangesOffsets(OneStore):
             with open_coordinator(owned, settings, [group_id]) as coordinator:
                 message = request(SinkOffsets(coordinator, group_id))
         sys.stdout.write(f"{message}\n")
-        return 0
 
 
 @connectors.command(
@@ -264,12 +259,12 @@ class Alter(_ChangesOffsets):
         help="JSON as Connect's REST interface takes it: offsets, pairs of partition and offset. - is stdin.",
     )
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Alter the offsets. Raises NoSuchConnector, BadConnectRequest, NoSuchPath, NonEmptyGroup."""
         from offsets_pipeline.connect.request_bodies import offsets_of
 
         offsets = offsets_of(*_read(self.file))
-        return self.change(settings, lambda management: management.alter(self.connector, offsets))
+        self.change(settings, lambda management: management.alter(self.connector, offsets))
 
 
 @connectors.command(
@@ -283,9 +278,9 @@ class Reset(_ChangesOffsets):
     The group of a sink connector is deleted; it must have no members.
     """
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Delete the offsets. Raises NoSuchConnector, BadConnectRequest, NonEmptyGroup."""
-        return self.change(settings, lambda management: management.reset(self.connector))
+        self.change(settings, lambda management: management.reset(self.connector))
 
 
 @connectors.command("delete", "offsets connect delete --store owned --connector files")
@@ -295,12 +290,11 @@ class Delete(OfConnector):
     A connector that is created again with the same name resumes at them; `offsets connect reset` deletes them first.
     """
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Delete the connector. Raises NoSuchConnector."""
         with self.opened(settings) as management:
             management.delete(self.connector)
         sys.stdout.write(f"connector {self.connector} is deleted from {self.store}; its offsets stay\n")
-        return 0
 
 
 @connectors.command(
@@ -330,7 +324,7 @@ class Serve(OneStore):
         help="Limit of a request's body.",
     )
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Serve until a signal stops the service.
 
         Raises as `ConnectLog.open` and `RestServer`, and as `create_owned` with a cluster id.
@@ -350,7 +344,6 @@ class Serve(OneStore):
 
             what = f"connectors of {self.store} are served"
             serve_until_stopped(what, self.listen, self.access, app_at, self.max_request_bytes)
-        return 0
 
 
 def _read(file: Path) -> tuple[str, str]:

@@ -62,7 +62,7 @@ class Create(OneStore):
         help="Create the store for the connectors of this cluster of Kafka Connect, in place of groups.",
     )
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Create the store. Raises as `create_owned` if something is in the folder."""
         from offsets_pipeline.cli.opened import create_owned
         from offsets_pipeline.connect.connect_log import PARTITIONS
@@ -76,7 +76,6 @@ class Create(OneStore):
             count = self.offsets_partitions or PARTITIONS
         create_owned(self.store, settings, count, kind, self.connect_cluster_id, must_be_new=True)
         sys.stdout.write(f"owned store {self.store} created for {holds}, with {count} log partitions\n")
-        return 0
 
 
 @coordinator.command(
@@ -105,7 +104,7 @@ class CommitOffsets(OneStore):
         help="Time until the offsets expire (default: -1, the store's retention).",
     )
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Commit the offsets of a group without members."""
         from offsets_pipeline.coordinator.requests import OffsetAndMetadata
 
@@ -113,7 +112,6 @@ class CommitOffsets(OneStore):
         with _opened(self.store, settings, [self.group]) as opened:
             opened.commit_offsets(self.group, commits, retention_time_ms=self.retention_ms)
         sys.stdout.write(f"{len(commits)} offsets of group {self.group} committed in {self.store}\n")
-        return 0
 
 
 #: The options of `reset-offsets` that choose the new offsets.
@@ -188,15 +186,9 @@ class ResetOffsets(OneStore):
     dry_run: bool = flag("--dry-run", help="Only show the plan (default).")
     format_: str = format_option("Format of the plan; csv is the format of --export.")
     export: bool = flag("--export", help="CSV without a header, for Kafka's --from-file.")
+    work = "reset_command.reset_offsets"
 
-    def run(self, settings: Settings) -> int:
-        """Show the plan, or commit it."""
-        from offsets_pipeline.cli.reset_command import reset_offsets
-
-        self._require_scope()
-        return reset_offsets(self, settings)
-
-    def _require_scope(self) -> None:
+    def check(self) -> None:
         """Raise click.UsageError if the command line names no groups or no partitions, or partitions twice."""
         names_partitions = self.topics or self.all_topics
         if self.from_file is not None:
@@ -241,12 +233,7 @@ class Restore(OneStore):
     )
     execute: bool = EXECUTE
     format_: str = format_option("Format of the plan.")
-
-    def run(self, settings: Settings) -> int:
-        """Show the plan, or commit it."""
-        from offsets_pipeline.cli.restore_command import restore
-
-        return restore(self, settings)
+    work = "restore_command.restore"
 
 
 @coordinator.command(
@@ -278,18 +265,18 @@ class DeleteOffsets(OneStore):
             found += of_topic if partition is None else [TopicPartition(topic, partition)]
         return list(dict.fromkeys(found))
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Delete the offsets. As with Kafka's tool, a partition without an offset is no error."""
         if self.deletion.live.bootstrap_server is not None:
             from offsets_pipeline.cli.delete_commands import delete_in_cluster
 
-            return delete_in_cluster(self.store, self.deletion, settings, [self.group], self.chosen)
+            delete_in_cluster(self.store, self.deletion, settings, [self.group], self.chosen)
+            return
         with _opened(self.store, settings, [self.group]) as opened:
             deleted = opened.delete_offsets(self.group, self.chosen(opened.fetch_offsets(self.group)))
         named = ", ".join(topic if at is None else f"{topic}:{at}" for topic, at in self.places)
         nothing = "" if deleted else f": it has no committed offset of {named}"
         sys.stdout.write(f"{deleted} offsets of group {self.group} deleted from {self.store}{nothing}\n")
-        return 0
 
 
 @coordinator.command(
@@ -303,12 +290,13 @@ class DeleteGroup(OneStore):
     groups: tuple[str, ...] = groups_option(required=True)
     deletion: RequestedDeletion = grouped(RequestedDeletion)
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Delete the groups. Raises the error of the first that cannot be deleted, after the others are deleted."""
         if self.deletion.live.bootstrap_server is not None:
             from offsets_pipeline.cli.delete_commands import delete_in_cluster
 
-            return delete_in_cluster(self.store, self.deletion, settings, self.groups)
+            delete_in_cluster(self.store, self.deletion, settings, self.groups)
+            return
         with _opened(self.store, settings, self.groups) as opened:
             answers = opened.delete_groups(list(self.groups))
         for group_id, error in answers.items():
@@ -317,7 +305,6 @@ class DeleteGroup(OneStore):
         for error in answers.values():
             if error is not None:
                 raise error
-        return 0
 
 
 @coordinator.command(
@@ -345,12 +332,7 @@ class ExpireOffsets(OneStore):
     retention_minutes: int | None = retention_option(
         "Forecast: the broker's offsets.retention.minutes (default: as `follow` read it, else settings)."
     )
-
-    def run(self, settings: Settings) -> int:
-        """Expire offsets, or forecast."""
-        from offsets_pipeline.cli.expire_command import expire_offsets
-
-        return expire_offsets(self, settings)
+    work = "expire_command.expire_offsets"
 
 
 def _opened(location: str, settings: Settings, group_ids: Iterable[str]) -> Coordinator:

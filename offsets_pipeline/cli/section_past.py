@@ -59,7 +59,7 @@ class ExportSegments(OneStore):
         help="Compression of the batches (default: offsets_topic_compression_codec, or none).",
     )
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Write the segment files. Raises as `export_segments`."""
         from offsets_pipeline.cli.opened import open_reader
         from offsets_pipeline.cli.progress_bar import Progress, progress_bar
@@ -89,7 +89,6 @@ class ExportSegments(OneStore):
             f"in {sum(len(each.files) for each in written)} segment files"
             + ("\n" if self.as_of_ms is None else f", as of {shown_time(self.as_of_ms)}\n")
         )
-        return 0
 
 
 @past.command(
@@ -107,7 +106,7 @@ class Dump(NoStore):
     paths: tuple[str, ...] = argument("FILE...", nargs=-1, required=True, type=PATH, help="Segment files.")
     format_: str = format_option()
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Show the records. Raises NoSuchPath, StorageFailed, NotASegment."""
         from offsets_pipeline.cli.output import write_rows
         from offsets_pipeline.questions.history.segment_dump import DUMP_COLUMNS, SHORT_COLUMNS, dump_files
@@ -116,7 +115,6 @@ class Dump(NoStore):
         of_table = SHORT_COLUMNS if len(self.paths) == 1 else ("file", *SHORT_COLUMNS)
         columns = of_table if self.format_ == "table" else DUMP_COLUMNS
         write_rows(columns, dump_files(self.paths, columns), self.format_)
-        return 0
 
 
 @past.command(
@@ -137,14 +135,12 @@ class AsOf(SeveralStores):
     groups: tuple[str, ...] = groups_option()
     members: bool = MEMBERS
     format_: str = format_option()
+    work = "history_commands.as_of"
 
-    def run(self, settings: Settings) -> int:
-        """Show the groups of the past."""
-        from offsets_pipeline.cli.history_commands import as_of
-
+    def check(self) -> None:
+        """Raise click.UsageError for a position and several stores."""
         if len(set(self.stores)) > 1 and self.positions is not None:
             raise click.UsageError("--position is of one log: give one --store with it")
-        return as_of(self, settings)
 
 
 @past.command(
@@ -166,12 +162,7 @@ class History(SeveralStores):
     retention_minutes: int | None = _RETENTION
     absolute: bool = ABSOLUTE
     format_: str = format_option()
-
-    def run(self, settings: Settings) -> int:
-        """Show the events of the group."""
-        from offsets_pipeline.cli.history_commands import history
-
-        return history(self, settings)
+    work = "history_commands.history"
 
 
 @past.command("why", "offsets why --store store --group billing --topic orders --partition 0")
@@ -183,12 +174,7 @@ class Why(SeveralStores):
     partition: int = option("--partition", required=True, type=PARTITION, metavar="P", help="The topic's partition.")
     retention_minutes: int | None = _RETENTION
     format_: str = format_option()
-
-    def run(self, settings: Settings) -> int:
-        """Tell why the offset is what it is."""
-        from offsets_pipeline.cli.history_commands import why
-
-        return why(self, settings)
+    work = "history_commands.why"
 
 
 @past.command(
@@ -206,7 +192,7 @@ class WriteReport(OneStore):
     at_ms: int | None = time_option("--at", "As if now were this time")
     coverage: ReportCoverage = grouped(ReportCoverage)
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Write the page. Raises TargetNotWritable, and as `collect_report`."""
         from offsets_pipeline.cli.report_command import collected, write_page
         from offsets_pipeline.common.clock import SystemClock
@@ -214,7 +200,6 @@ class WriteReport(OneStore):
 
         write_page(self.html, page(collected(self.store, settings, SystemClock().now_ms(), self.coverage, self.at_ms)))
         sys.stdout.write(f"report of {self.store} written to {self.html}\n")
-        return 0
 
 
 @past.command(
@@ -240,7 +225,7 @@ class ServeReport(OneStore):
     access: ServiceAccess = grouped(ServiceAccess)
     coverage: ReportCoverage = grouped(ReportCoverage)
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Serve the page until a signal stops the service.
 
         Raises as `collect_report` if the store cannot be read at the start, and as `RestServer`.
@@ -263,4 +248,3 @@ class ServeReport(OneStore):
 
         what = f"report of {self.store} is served"
         serve_until_stopped(what, self.listen, self.access, app_at, _MAX_REQUEST_BYTES)
-        return 0

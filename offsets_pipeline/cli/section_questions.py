@@ -67,12 +67,7 @@ class Describe(SeveralStores):
     verbose: bool = flag("--verbose", help="Show more columns.")
     live: LiveBrokers = grouped(LiveBrokers)
     format_: str = format_option()
-
-    def run(self, settings: Settings) -> int:
-        """Show the groups."""
-        from offsets_pipeline.cli.describe_command import describe
-
-        return describe(self, settings)
+    work = "describe_command.describe"
 
 
 class ListedGroups(SeveralStores):
@@ -111,12 +106,7 @@ class ListGroups(ListedGroups):
     """
 
     format_: str = format_option()
-
-    def run(self, settings: Settings) -> int:
-        """List the groups."""
-        from offsets_pipeline.cli.groups_command import groups
-
-        return groups(self, settings)
+    work = "groups_command.groups"
 
 
 @questions.command(
@@ -139,12 +129,7 @@ class Top(ListedGroups):
     every_ms: int = option(
         "--every", type=INTERVAL, default="5", help="Seconds between refreshes, or a duration: PT1M."
     )
-
-    def run(self, settings: Settings) -> int:
-        """List the first groups again and again."""
-        from offsets_pipeline.cli.groups_command import top
-
-        return top(self, settings)
+    work = "groups_command.top"
 
 
 @questions.command(
@@ -163,13 +148,11 @@ class Lag(SeveralStores):
     summary: bool = flag("--summary", help="One row per group.")
     absolute: bool = ABSOLUTE
     format_: str = format_option()
+    work = "lag_command.lag"
 
-    def run(self, settings: Settings) -> int:
-        """Show the lag."""
-        from offsets_pipeline.cli.lag_command import lag
-
+    def check(self) -> None:
+        """Raise click.UsageError for positions of one cluster and several stores."""
         self.positions_from.require_one_of(self.stores)
-        return lag(self, settings)
 
 
 class Problems(SeveralStores):
@@ -206,12 +189,7 @@ class Status(Problems):
 
     absolute: bool = ABSOLUTE
     format_: str = format_option()
-
-    def run(self, settings: Settings) -> int:
-        """Show the problems."""
-        from offsets_pipeline.cli.status_command import status
-
-        return status(self, settings)
+    work = "status_command.status"
 
 
 @questions.command(
@@ -225,11 +203,7 @@ class Check(Problems):
     It is a plugin for Nagios, and a line for cron. Starts no Spark.
     """
 
-    def run(self, settings: Settings) -> int:
-        """Show the line."""
-        from offsets_pipeline.cli.status_command import check
-
-        return check(self, settings)
+    work = "status_command.check"
 
 
 @questions.command(
@@ -254,13 +228,11 @@ class Fetch(SeveralStores):
     )
     positions_from: PositionsFrom = grouped(PositionsFrom)
     format_: str = format_option()
+    work = "fetch_command.fetch"
 
-    def run(self, settings: Settings) -> int:
-        """Show where the consumer would start."""
-        from offsets_pipeline.cli.fetch_command import fetch
-
+    def check(self) -> None:
+        """Raise click.UsageError for positions of one cluster and several stores."""
         self.positions_from.require_one_of(self.stores)
-        return fetch(self, settings)
 
 
 @questions.command("log-info", "offsets log-info --store store")
@@ -270,7 +242,7 @@ class LogInfo(SeveralStores):
     absolute: bool = ABSOLUTE
     format_: str = format_option()
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Show each log partition."""
         from offsets_pipeline.cli.answer_times import answer_time_of, write_listing
         from offsets_pipeline.cli.opened import open_readers
@@ -287,7 +259,6 @@ class LogInfo(SeveralStores):
         write_listing(
             "log_partitions", columns, listed, times, self.format_, absolute=self.absolute, first=FIRST_COLUMNS
         )
-        return 0
 
 
 @questions.command(
@@ -310,7 +281,7 @@ class Sql(SeveralStores):
     spark: bool = flag("--spark", help="Run the query in Spark: any statement, and only folded records.")
     format_: str = format_option()
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Show the result of the query, or the views and tables. Raises QueryFailed."""
         from offsets_pipeline.cli.answer_times import answer_time_of
         from offsets_pipeline.cli.opened import open_beside, open_readers
@@ -319,7 +290,8 @@ class Sql(SeveralStores):
         if (self.query is None) is not self.tables:
             raise click.UsageError("give either a QUERY or --tables")
         if self.spark and self.query is not None:
-            return self._run_in_spark(settings, self.query)
+            self._run_in_spark(settings, self.query)
+            return
         from offsets_pipeline.questions.query.local_sql import LocalSql
 
         readers = open_readers(self.stores, settings)
@@ -327,14 +299,13 @@ class Sql(SeveralStores):
         with closing(LocalSql(list(readers.values()), beside)) as local:
             if self.query is None:
                 write_rows(("name", "kind", "column", "type"), local.columns(), self.format_, all_columns=True)
-                return 0
+                return
             columns, rows = local.run(self.query)
             for store, reader in readers.items():
                 answer_time_of(reader, store, settings)
             write_rows(columns, rows, self.format_, all_columns=True)
-        return 0
 
-    def _run_in_spark(self, settings: Settings, query: str) -> int:
+    def _run_in_spark(self, settings: Settings, query: str) -> None:
         from offsets_pipeline.cli.answer_times import answer_time_of
         from offsets_pipeline.cli.opened import open_reader, spark_when_needed
         from offsets_pipeline.cli.output import write_rows
@@ -346,7 +317,6 @@ class Sql(SeveralStores):
             with suppress(*UNREADABLE):  # Spark may read tables that this process cannot
                 answer_time_of(open_reader(store, settings, at_most=0), store, settings)
         write_rows(columns, rows, self.format_, all_columns=True)
-        return 0
 
 
 @questions.command(
@@ -359,7 +329,7 @@ class CreateViews(SeveralStores):
 
     schema: str = option("--schema", required=True, type=SCHEMA, help="Schema for the views; created if it is missing.")
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Create the views. Raises CatalogMissing."""
         from offsets_pipeline.cli.opened import spark_when_needed
         from offsets_pipeline.questions.query.views import create_views
@@ -367,4 +337,3 @@ class CreateViews(SeveralStores):
         created = create_views(spark_when_needed(settings, *self.stores), *self.stores, schema=self.schema)
         names = ", ".join(f"{self.schema}.{name}" for name in created)
         sys.stdout.write(f"views of {', '.join(self.stores)} created: {names}\n")
-        return 0

@@ -60,7 +60,7 @@ class IngestSegments(OneStore):
     )
     semantics: CoordinatorSemantics | None = SEMANTICS_OF_NEW_STORE
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Append the files, and warn about bytes that were left out."""
         from offsets_pipeline.cli.opened import spark_when_needed
         from offsets_pipeline.cli.progress_bar import progress_bar, tasks
@@ -87,11 +87,18 @@ class IngestSegments(OneStore):
             f"{report.added} records added to {self.store} from {len(report.files)} segment files "
             f"({report.offsets_partitions} log partitions)\n"
         )
-        return 0
 
 
 class OfTopic(OneStore):
-    """The options of the commands that read a topic."""
+    """The options of the commands that read a topic.
+
+    Attributes:
+        folds: Whether the command folds the log, too.
+        sample: Number of groups to compare with the brokers at an interval, if any.
+    """
+
+    work = "follow_command.read_topic"
+    folds = False
 
     brokers: Brokers = grouped(Brokers)
     topic: str | None = option("--topic", type=TOPIC_NAME, help="Topic (default: settings, __consumer_offsets).")
@@ -102,6 +109,7 @@ class OfTopic(OneStore):
     metrics_port: tuple[str, int] | None = option(
         "--metrics-port", type=ADDRESS, help="Serve metrics for Prometheus at this port."
     )
+    sample: int | None = None
 
 
 @sources.command("ingest-topic", "offsets ingest-topic --store store --bootstrap-server localhost:9092")
@@ -113,12 +121,6 @@ class IngestTopic(OfTopic):
 
     Runs until SIGTERM or Ctrl-C. With --available-now it ends when all records up to now are read.
     """
-
-    def run(self, settings: Settings) -> int:
-        """Append the topic until a signal stops it."""
-        from offsets_pipeline.cli.follow_command import read_topic
-
-        return read_topic(self, settings, fold=False)
 
 
 @sources.command(
@@ -136,6 +138,7 @@ class Follow(OfTopic):
     """
 
     exclusive = (("--sample", "--available-now"),)
+    folds = True
 
     sample: int | None = option(
         "--sample",
@@ -144,12 +147,6 @@ class Follow(OfTopic):
         help="Compare N groups with the brokers every sample_interval_ms of the settings, in turn; see the metrics "
         "offsets_mirror_*.",
     )
-
-    def run(self, settings: Settings) -> int:
-        """Append and fold until a signal stops it."""
-        from offsets_pipeline.cli.follow_command import read_topic
-
-        return read_topic(self, settings, fold=True, sample=self.sample)
 
 
 @sources.command(
@@ -179,12 +176,7 @@ class SnapshotGroups(OneStore):
     available_now: bool = flag("--available-now", "--once", help="End after one snapshot.")
     if_held: str | None = IF_HELD
     offsets_partitions: int | None = PARTITIONS_OF_NEW_STORE
-
-    def run(self, settings: Settings) -> int:
-        """Append changes until a signal stops it."""
-        from offsets_pipeline.cli.snapshot_command import snapshot
-
-        return snapshot(self, settings)
+    work = "snapshot_command.snapshot"
 
 
 @sources.command(
@@ -212,12 +204,7 @@ class ImportZookeeper(OneStore):
     )
     offsets_partitions: int | None = PARTITIONS_OF_NEW_STORE
     format_: str = format_option()
-
-    def run(self, settings: Settings) -> int:
-        """Import, and show the result of each group."""
-        from offsets_pipeline.cli.zookeeper_command import import_zookeeper
-
-        return import_zookeeper(self, settings)
+    work = "zookeeper_command.import_zookeeper"
 
 
 @sources.command(
@@ -242,7 +229,7 @@ class ImportCheckpoint(OneStore):
     )
     offsets_partitions: int | None = PARTITIONS_OF_NEW_STORE
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Commit the completed batches."""
         from offsets_pipeline.cli.opened import open_to_import
         from offsets_pipeline.spark_query import checkpoint_import
@@ -257,7 +244,6 @@ class ImportCheckpoint(OneStore):
         sys.stdout.write(
             f"{len(ids)} batches{which} of {self.path} committed for group {self.group} in {self.store}{known}\n"
         )
-        return 0
 
 
 @sources.command(
@@ -280,9 +266,4 @@ class SampleTopicOffsets(OneStore):
         "--topics", type=PATTERN, help="Regular expression of topics (default: setting sample_topics)."
     )
     every_ms: int | None = every_option()
-
-    def run(self, settings: Settings) -> int:
-        """Append positions to the table topic_offsets."""
-        from offsets_pipeline.cli.sample_command import sample_topic_offsets
-
-        return sample_topic_offsets(self, settings)
+    work = "sample_command.sample_topic_offsets"

@@ -25,12 +25,7 @@ class Fold(OneStore):
 
     available_now: bool = flag("--available-now", help="End when all records up to now are folded.")
     if_held: str | None = IF_HELD
-
-    def run(self, settings: Settings) -> int:
-        """Fold until a signal stops it."""
-        from offsets_pipeline.cli.state_commands import fold
-
-        return fold(self, settings)
+    work = "state_commands.fold"
 
 
 @state.command(
@@ -48,12 +43,7 @@ class Reload(OneStore):
     semantics: CoordinatorSemantics | None = semantics_option(
         "Coordinator to reproduce from now on: modern of Kafka 4.x, classic of brokers up to 3.9 (default: unchanged)."
     )
-
-    def run(self, settings: Settings) -> int:
-        """Rebuild the state of the log partitions."""
-        from offsets_pipeline.cli.state_commands import reload
-
-        return reload(self, settings)
+    work = "state_commands.reload"
 
 
 class Against(LiveBrokers):
@@ -85,12 +75,13 @@ class Verify(OneStore):
     independent: bool = flag("--independent", help="Replay by the specification, record by record: slower.")
     against: Against = grouped(Against)
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Compare the state with a replay, or with brokers."""
         if self.against.bootstrap_server is not None:
             from offsets_pipeline.cli.against_command import verify_against
 
-            return verify_against(self, settings)
+            verify_against(self, settings)
+            return
         from offsets_pipeline.cli.state_commands import verify
 
-        return verify(self, settings)
+        verify(self, settings)

@@ -25,7 +25,7 @@ class Maintain(OneStore):
 
     every_ms: int | None = every_option()
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Compact and vacuum the tables, once or again and again."""
         from offsets_pipeline.cli.opened import open_store
         from offsets_pipeline.cli.output import write_rows
@@ -43,7 +43,6 @@ class Maintain(OneStore):
         for done in repeated(maintained, self.every_ms, clock, spark=lambda: store.spark):
             sys.stdout.write(f"{line_time()}tables of {self.store} compacted\n" if self.every_ms else "")
             write_rows(list(maintenance.Upkeep._fields), done, "table")
-        return 0
 
 
 @upkeep.command(
@@ -68,7 +67,7 @@ class CleanLog(OneStore):
     dry_run: bool = flag("--dry-run", help="Show how many records would go; remove nothing.")
     every_ms: int | None = every_option()
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Clean the log, once or again and again."""
         from offsets_pipeline.cli.opened import open_store
         from offsets_pipeline.cli.output import write_rows
@@ -91,7 +90,6 @@ class CleanLog(OneStore):
             sys.stdout.write(f"{line_time()}log of {self.store} cleaned\n" if self.every_ms else "")
             row = [self.store, *asdict(done).values(), done.removed]
             write_rows(["store", *asdict(done), "removed"], [row], "table")
-        return 0
 
 
 @upkeep.command("name-cluster", "offsets name-cluster --store store prod")
@@ -100,14 +98,13 @@ class NameCluster(OneStore):
 
     name: str = argument("NAME", type=CLUSTER, help="1 to 100 letters, digits, dots, _ and -.")
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings) -> None:
         """Write the name to the store's properties."""
         from offsets_pipeline.cli.opened import open_reader
         from offsets_pipeline.store.delta.store_folder import name_cluster
 
         name_cluster(open_reader(self.store, settings).location, self.name, settings.fold)
         sys.stdout.write(f"the cluster of {self.store} is {self.name}\n")
-        return 0
 
 
 @upkeep.command("upgrade", "offsets upgrade --store store --to new-store")
@@ -123,7 +120,7 @@ class Upgrade(OneStore):
 
     to: str = option("--to", required=True, metavar="FOLDER", type=PATH, help="Folder of the new store.")
 
-    def run(self, _: Settings) -> int:
+    def run(self, _: Settings) -> None:
         """Copy the store. Raises NotAStore for a schema of a catalog."""
         from offsets_pipeline.errors import NotAStore
         from offsets_pipeline.store.delta.filesystems import arrow_folder
@@ -136,4 +133,3 @@ class Upgrade(OneStore):
                 raise NotAStore(f"cannot upgrade {store} to {to}: name folders; a schema's tables are in a folder, too")
         records = upgrade(arrow_folder(store), arrow_folder(to))
         sys.stdout.write(f"{to} has the {records} records of {store}; offsets reload --store {to} makes its state\n")
-        return 0

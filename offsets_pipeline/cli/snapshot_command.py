@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
 
 
-def snapshot(options: SnapshotGroups, settings: Settings) -> int:
-    """Append the changes of a cluster's groups, and positions of its topics; returns the exit status.
+def snapshot(options: SnapshotGroups, settings: Settings) -> None:
+    """Append the changes of a cluster's groups, and positions of its topics.
 
     Raises any error of the first connection. After a later retriable error, such as a broker that is away, the next
     snapshot tries again. Raises LeaseHeld, LeaseLost.
@@ -53,4 +53,3 @@ def snapshot(options: SnapshotGroups, settings: Settings) -> int:
         for groups, records in repeated(run, interval_ms, clock, stopped, say=warning):
             if records or options.available_now:
                 sys.stdout.write(f"{line_time()}{records} records appended to {options.store}; {groups} groups\n")
-    return 0

@@ -70,18 +70,17 @@ def fold(options: Fold, settings: Settings) -> int:
     return status
 
 
-def reload(options: Reload, settings: Settings) -> int:
-    """Rebuild the state of these log partitions, or of all; returns the exit status."""
+def reload(options: Reload, settings: Settings) -> None:
+    """Rebuild the state of these log partitions, or of all."""
     store = open_store(options.store, settings)
     with progress_bar("replaying", tasks):
         records = reload_partitions(store, list(options.partitions) or None, settings, SystemClock(), options.semantics)
         Publisher(store, settings.fold, SystemClock(), warn).finish()
     sys.stdout.write(f"{records} records replayed in {options.store}\n")
-    return 0
 
 
-def verify(options: Verify, settings: Settings) -> int:
-    """Compare the state with a replay of the log; returns the exit status. Raises StateDiffers."""
+def verify(options: Verify, settings: Settings) -> None:
+    """Compare the state with a replay of the log. Raises StateDiffers."""
     store = open_store(options.store, settings)
     with progress_bar("comparing", tasks):
         result = verify_store(store, settings.fold, independent=options.independent)
@@ -101,4 +100,3 @@ def verify(options: Verify, settings: Settings) -> int:
         by_partition[log_partition][table] = digest
     rows = [[at, *(of_tables.get(table) for table in tables)] for at, of_tables in sorted(by_partition.items())]
     write_rows(["log_partition", *tables], rows, "table")
-    return 0

@@ -35,15 +35,14 @@ _OF_DATA = {MIRROR_BEHIND: GroupStatus.ERR, NOT_FOLDED: GroupStatus.WARN, HELD_B
 _SHOWN = 3  # problems in the line of `check`
 
 
-def status(options: Status, settings: Settings) -> int:
-    """Show the problems, the worst first; returns the exit status. A table without problems is empty."""
+def status(options: Status, settings: Settings) -> None:
+    """Show the problems, the worst first. A table without problems is empty."""
     found, times = _found(options, settings)
     rows = [{**vars(each), "cluster": cluster} for each, cluster in found]
     if rows or options.format_ != "table":
         write_listing(
             "problems", [*Problem.__dataclass_fields__], rows, times, options.format_, absolute=options.absolute
         )
-    return 0
 
 
 def check(options: Check, settings: Settings) -> int:

@@ -26,15 +26,16 @@ _COUNTS = ("group", "offsets", "imported", "up_to_date", "kept", "skipped")
 _WARNINGS = 20
 
 
-def import_zookeeper(options: ImportZookeeper, settings: Settings) -> int:
-    """Import, and show the result of each group; returns the exit status."""
+def import_zookeeper(options: ImportZookeeper, settings: Settings) -> None:
+    """Import, and show the result of each group."""
     if options.dump is not None:
-        return _import(options, settings, read_dump(options.dump))
+        _import(options, settings, read_dump(options.dump))
+        return
     with ZooKeeperClient(replace(settings.zookeeper, connect=str(options.zookeeper))) as client:
-        return _import(options, settings, read_groups(client, group_ids(client, must_exist=True)))
+        _import(options, settings, read_groups(client, group_ids(client, must_exist=True)))
 
 
-def _import(options: ImportZookeeper, settings: Settings, groups: Iterable[GroupNodes]) -> int:
+def _import(options: ImportZookeeper, settings: Settings, groups: Iterable[GroupNodes]) -> None:
     with open_to_import(options.store, settings, options.offsets_partitions) as coordinator:
         results = list(import_offsets(coordinator, groups))
     _show(results, options.format_)
@@ -48,7 +49,6 @@ def _import(options: ImportZookeeper, settings: Settings, groups: Iterable[Group
         f"offsets: {imported} offsets of {len(results)} groups imported into {options.store}; {up_to_date} were "
         f"up to date, {kept} have later commits, {len(skipped)} nodes skipped\n"
     )
-    return 0
 
 
 def _show(results: Iterable[ImportedGroup], format_: str) -> None:

@@ -7,6 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,7 +46,7 @@ def packages_of(extra: str) -> set[str]:
 
 
 def imported_by_command(command: Command) -> set[str]:
-    """The modules that a command imports when it runs: its classes, and the functions beside them."""
+    """The modules that a command imports when it runs: its work, its classes, and the functions beside them."""
     of_command = {each.__name__ for each in command.options.__mro__}
     module = sys.modules[command.options.__module__]
     names = {module.__name__}
@@ -53,7 +54,22 @@ def imported_by_command(command: Command) -> set[str]:
         if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.ClassDef) and node.name in of_command):
             bodies = [each for each in ast.walk(node) if isinstance(each, ast.FunctionDef) and each.name != IN_SPARK]
             names |= {name for body in bodies for name in imported(body)}
-    return names
+    return names | ({work_of(command)[0]} if hasattr(command.options, "work") else set())
+
+
+def work_of(command: Command) -> tuple[str, str]:
+    """The module and the function that a command names."""
+    module, _, function = command.options.work.partition(".")
+    return f"{PACKAGE}.cli.{module}", function
+
+
+@pytest.mark.parametrize("name", [name for name, each in offsets.leaves().items() if hasattr(each.options, "work")])
+def test_the_work_that_a_command_names_is_a_function_of_its_options(name: str) -> None:
+    command = offsets.leaves()[name]
+    module, function = work_of(command)
+    options, settings, _ = inspect.get_annotations(getattr(import_module(module), function)).values()
+    assert options in {each.__name__ for each in command.options.__mro__}
+    assert settings == Settings.__name__
 
 
 @pytest.mark.parametrize("name", offsets.leaves())
