@@ -7,6 +7,7 @@ foreign_errors.py.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -28,6 +29,15 @@ class OffsetsError(Exception):
     retriable: ClassVar[bool] = False
     #: Kafka's name of the error; None if Kafka has no such error (R24).
     kafka_name: ClassVar[str | None] = None
+
+
+class KafkaError(OffsetsError):
+    """Base class of the errors whose class has Kafka's name, which Kafka writes as NOT_COORDINATOR."""
+
+    def __init_subclass__(cls) -> None:
+        """Set Kafka's name of an error; the subclasses of an error keep it."""
+        if KafkaError in cls.__bases__:
+            cls.kafka_name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
 
 
 class ConfigError(OffsetsError):
@@ -273,11 +283,10 @@ class TopicStopped(OffsetsError):
     """The query that reads a topic stopped with an exception of another library."""
 
 
-class NotCoordinator(OffsetsError):
+class NotCoordinator(KafkaError):
     """The group's log partition is not loaded here, or the log belongs to a broker (R4, R28)."""
 
     retriable = True
-    kafka_name = "NOT_COORDINATOR"
 
 
 class StoreReplaced(NotCoordinator):
@@ -286,43 +295,34 @@ class StoreReplaced(NotCoordinator):
     retriable = False
 
 
-class CoordinatorLoadInProgress(OffsetsError):
+class CoordinatorLoadInProgress(KafkaError):
     """The coordinator is loading the group's log partition (R28)."""
 
     retriable = True
-    kafka_name = "COORDINATOR_LOAD_IN_PROGRESS"
 
 
-class CoordinatorNotAvailable(OffsetsError):
+class CoordinatorNotAvailable(KafkaError):
     """The coordinator is closed, or could not append to its log; nothing was written."""
 
     retriable = True
-    kafka_name = "COORDINATOR_NOT_AVAILABLE"
 
 
-class RequestTimedOut(OffsetsError):
+class RequestTimedOut(KafkaError):
     """A request timed out; the message says whether it may still succeed."""
 
     retriable = True
-    kafka_name = "REQUEST_TIMED_OUT"
 
 
-class InvalidRequiredAcks(OffsetsError):
+class InvalidRequiredAcks(KafkaError):
     """A commit has an unsupported value of acks."""
 
-    kafka_name = "INVALID_REQUIRED_ACKS"
 
-
-class InvalidRequest(OffsetsError):
+class InvalidRequest(KafkaError):
     """A field of a request has a value that is not allowed."""
 
-    kafka_name = "INVALID_REQUEST"
 
-
-class InvalidGroupId(OffsetsError):
+class InvalidGroupId(KafkaError):
     """A group id is not text, or is too long for the key of a record."""
-
-    kafka_name = "INVALID_GROUP_ID"
 
 
 class InvalidTopic(OffsetsError):
@@ -331,102 +331,72 @@ class InvalidTopic(OffsetsError):
     kafka_name = "INVALID_TOPIC_EXCEPTION"
 
 
-class UnknownTopicOrPartition(OffsetsError):
+class UnknownTopicOrPartition(KafkaError):
     """The topic or partition does not exist, or its name is not allowed."""
 
-    kafka_name = "UNKNOWN_TOPIC_OR_PARTITION"
 
-
-class UnknownMemberId(OffsetsError):
+class UnknownMemberId(KafkaError):
     """The group has no member with this id."""
 
-    kafka_name = "UNKNOWN_MEMBER_ID"
 
-
-class IllegalGeneration(OffsetsError):
+class IllegalGeneration(KafkaError):
     """The generation of the request differs from the group's."""
 
-    kafka_name = "ILLEGAL_GENERATION"
 
-
-class FencedInstanceId(OffsetsError):
+class FencedInstanceId(KafkaError):
     """Another member replaced the static member."""
 
-    kafka_name = "FENCED_INSTANCE_ID"
 
-
-class StaleMemberEpoch(OffsetsError):
+class StaleMemberEpoch(KafkaError):
     """The epoch of the request differs from the member's."""
 
-    kafka_name = "STALE_MEMBER_EPOCH"
 
-
-class RebalanceInProgress(OffsetsError):
+class RebalanceInProgress(KafkaError):
     """The group is rebalancing."""
 
-    kafka_name = "REBALANCE_IN_PROGRESS"
 
-
-class NonEmptyGroup(OffsetsError):
+class NonEmptyGroup(KafkaError):
     """The group has members."""
 
-    kafka_name = "NON_EMPTY_GROUP"
 
-
-class GroupSubscribedToTopic(OffsetsError):
+class GroupSubscribedToTopic(KafkaError):
     """The group subscribes to the topic."""
 
-    kafka_name = "GROUP_SUBSCRIBED_TO_TOPIC"
 
-
-class OffsetMetadataTooLarge(OffsetsError):
+class OffsetMetadataTooLarge(KafkaError):
     """The metadata of a commit is too long."""
 
-    kafka_name = "OFFSET_METADATA_TOO_LARGE"
 
-
-class UnstableOffsetCommit(OffsetsError):
+class UnstableOffsetCommit(KafkaError):
     """An open transaction has a commit for the partition (R17)."""
 
     retriable = True
-    kafka_name = "UNSTABLE_OFFSET_COMMIT"
 
 
-class InvalidCommitOffsetSize(OffsetsError):
+class InvalidCommitOffsetSize(KafkaError):
     """The records of a request are too large for the log."""
 
-    kafka_name = "INVALID_COMMIT_OFFSET_SIZE"
 
-
-class OffsetOutOfRange(OffsetsError):
+class OffsetOutOfRange(KafkaError):
     """A committed offset is negative, or larger than 2^63-1."""
 
-    kafka_name = "OFFSET_OUT_OF_RANGE"
 
-
-class InvalidProducerEpoch(OffsetsError):
+class InvalidProducerEpoch(KafkaError):
     """A newer producer fenced this producer."""
 
-    kafka_name = "INVALID_PRODUCER_EPOCH"
 
-
-class ConcurrentTransactions(OffsetsError):
+class ConcurrentTransactions(KafkaError):
     """The producer's transaction is open or ending."""
 
     retriable = True
-    kafka_name = "CONCURRENT_TRANSACTIONS"
 
 
-class InvalidTxnState(OffsetsError):
+class InvalidTxnState(KafkaError):
     """The producer has no open transaction."""
 
-    kafka_name = "INVALID_TXN_STATE"
 
-
-class InvalidTransactionTimeout(OffsetsError):
+class InvalidTransactionTimeout(KafkaError):
     """The timeout of a transaction is not allowed."""
-
-    kafka_name = "INVALID_TRANSACTION_TIMEOUT"
 
 
 class UnsafeStorage(OffsetsError):
