@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from contextlib import ExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.options import PositionsFrom
 from offsets_pipeline.common.clock import SystemClock, shown_time
+from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, samples_of, table_of
@@ -45,7 +46,7 @@ def kafka_options(brokers: LiveBrokers, settings: Settings) -> KafkaOptions:
     return KafkaOptions(str(brokers.bootstrap_server), {**given, **parse_options(brokers.client_options)})
 
 
-class LiveCluster:
+class LiveCluster(Closing):
     """The cluster of `--bootstrap-server`, or the file of `--positions`. Connects at the first question."""
 
     def __init__(self, asked: LiveBrokers, settings: Settings) -> None:
@@ -122,8 +123,6 @@ class LiveCluster:
             warn(f"the newest positions in {reader.location} are of {shown_time(until_ms)}; lag is as of then")
         return sampled
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the connections."""
         self._opened.close()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import pyarrow as pa
 
 from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.connect.connector_offsets import ConnectorOffset, OffsetRecord, answering_offsets
 from offsets_pipeline.coordinator.appender import Appender
 from offsets_pipeline.coordinator.gauges import Counts
@@ -41,7 +42,7 @@ PARTITIONS = 25
 TIMEOUT_MS = 5_000
 
 
-class ConnectLog:
+class ConnectLog(Closing):
     """An open log; close it with `close`, or use it in ``with``. Thread-safe. Open it after a fork, never before."""
 
     def __init__(self, store: OwnedStore, clock: Clock | None = None) -> None:
@@ -74,12 +75,6 @@ class ConnectLog:
     def close(self) -> None:
         """Append the waiting requests, then end. Idempotent."""
         self._appender.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- reads; those below `read` are for its function and for handlers, which hold the lock
 

@@ -8,8 +8,9 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.foreign_errors import in_one_line
 from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.errors import InvalidRequest, NoSuchOffset, OffsetsError
@@ -31,7 +32,7 @@ class FlushSettings:
     offset_flush_records: int | None = None
 
 
-class OffsetCommitter:
+class OffsetCommitter(Closing):
     """Flushes a writer's offsets by interval and by record count, and at `close`.
 
     A flush that fails or does not end in time is cancelled: its offsets stay queued. With `start` a thread flushes by
@@ -99,12 +100,6 @@ class OffsetCommitter:
         """Flush once more and end the thread; returns whether all offsets are written. Idempotent."""
         self._periodic.close()
         return self.commit()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 OffsetReset = Literal["earliest", "latest", "none"]

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
 from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.coordinator import groups
 from offsets_pipeline.coordinator.core import ACKS_NONE, CoordinatorCore
@@ -70,7 +71,7 @@ class ListedGroup:
     protocol_type: str
 
 
-class Coordinator:
+class Coordinator(Closing):
     """The groups and offsets of an owned store. Open it with `open`. It is thread-safe.
 
     A call on groups or offsets first catches up with the log's end. Any number of processes may load the same log
@@ -162,12 +163,6 @@ class Coordinator:
     def metrics_port(self) -> int | None:
         """The port that serves metrics; None if there is none."""
         return None if self._metrics_server is None else self._metrics_server.port
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def instance(self) -> Instance:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import select
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -22,6 +22,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.retry import KazooRetry, RetryFailedError
 
+from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.secret_values import referred_secret
 from offsets_pipeline.coordinator.zookeeper.node import Missing, Node
 from offsets_pipeline.errors import ConfigError, ZooKeeperFailed
@@ -63,7 +64,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return readable, writable, []
 
 
-class ZooKeeperClient:
+class ZooKeeperClient(Closing):
     """A session with ZooKeeper; paths are below the chroot of the address. Threads may share it.
 
     It connects when it is made, and again if the connection breaks. Close it with `close`, or use it in `with`.
@@ -110,12 +111,6 @@ class ZooKeeperClient:
         """End the session. Idempotent."""
         self._client.stop()
         self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def read(self, paths: Iterable[_Key]) -> Iterator[tuple[_Key, Node | Missing]]:
         """Yield each path with its node."""

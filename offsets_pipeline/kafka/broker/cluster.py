@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 
+from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic, OffsetsError
 from offsets_pipeline.kafka.broker.broker_errors import (
     NO_ERROR,
@@ -33,7 +34,7 @@ _Key = TypeVar("_Key", bound="Hashable")
 _Answer = TypeVar("_Answer")
 
 
-class Cluster:
+class Cluster(Closing):
     """A client of one cluster, with one connection to each broker that it asks. Threads may share it.
 
     It asks the broker that can answer, refreshes the metadata and retries while a partition has no leader, moves to
@@ -57,12 +58,6 @@ class Cluster:
             for connection in (*self._connections.values(), *filter(None, [self._any])):
                 connection.close()
             self._connections, self._any = {}, None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- metadata
 

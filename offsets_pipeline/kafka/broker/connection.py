@@ -13,11 +13,12 @@ import struct
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
+from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import KafkaFailed, OffsetsError
 from offsets_pipeline.kafka.broker.broker_errors import (
@@ -51,7 +52,7 @@ def or_none(number: int | None) -> int | None:
     return None if number is None or number == NONE else number
 
 
-class Connection:
+class Connection(Closing):
     """A connection to a broker, authenticated and ready. Close it with `close`, or use it in `with`.
 
     Threads may share it: it sends one request at a time. After an error of the network it is closed, and
@@ -114,12 +115,6 @@ class Connection:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- set-up
 

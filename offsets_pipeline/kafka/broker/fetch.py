@@ -9,10 +9,11 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafka.protocol.consumer import FetchRequest
 
+from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.errors import KafkaFailed
 from offsets_pipeline.kafka.broker.broker_errors import (
     NO_ERROR,
@@ -74,7 +75,7 @@ class Fetched:
     good_at: int | None = None
 
 
-class Fetcher:
+class Fetcher(Closing):
     """Fetches partitions of one topic from one broker, over a connection of its own.
 
     One thread uses it. Another may call `close`: a fetch that waits then raises BrokerUnreachable.
@@ -88,12 +89,6 @@ class Fetcher:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def fetch(self, positions: Mapping[int, FetchPosition], limits: FetchLimits | None = None) -> dict[int, Fetched]:
         """Fetch from these positions, in this order: the broker stops at its limit of bytes.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.exposition import write_to_textfile
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import CollectorRegistry
 
+from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.errors import MetricsUnavailable
@@ -97,7 +98,7 @@ def _served(registry: CollectorRegistry, host: str, port: int) -> RestServer:
     return serve_metrics(registry, host, port)
 
 
-class Exposition:
+class Exposition(Closing):
     """Exposes metrics in a file or at a port until `close`, or the end of `with`; passes later failures to ``warn``.
 
     Raises MetricsUnavailable if the file cannot be written, or the address cannot be bound, at the start.
@@ -153,9 +154,3 @@ class Exposition:
             each.close()
         if self._server is not None:
             self._server.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
