@@ -19,9 +19,8 @@ from offsets_pipeline.questions.history.partition_owners import UNKNOWN
 from offsets_pipeline.questions.lag.commit_windows import WindowCommit
 from offsets_pipeline.questions.lag.position_sources import Places
 from offsets_pipeline.questions.report.model import (
-    CommitRates,
     Deletion,
-    LagOverTime,
+    GroupLines,
     Point,
     Rewind,
     Rewinds,
@@ -99,7 +98,7 @@ def charted_span(windows: Windows, until_ms: int, longest_ms: int) -> tuple[int,
     return max(end_ms - longest_ms, (first_ms - 1) // _MS_PER_MINUTE * _MS_PER_MINUTE), end_ms
 
 
-def commit_rates(windows: Windows, span_ms: tuple[int, int]) -> CommitRates:
+def commit_rates(windows: Windows, span_ms: tuple[int, int]) -> GroupLines:
     """Return committed offsets a minute over a span; the groups that commit most in it come first."""
     from_ms, until_ms = span_ms
     width_ms = max(_MS_PER_MINUTE, -(-(until_ms - from_ms) // _COLUMNS))
@@ -121,7 +120,7 @@ def commit_rates(windows: Windows, span_ms: tuple[int, int]) -> CommitRates:
         )
         for group in most
     ]
-    return CommitRates(len(most), None if series else "No group committed in this time.", series)
+    return GroupLines(len(most), None if series else "No group committed in this time.", series)
 
 
 def rewinds(windows: Windows, span_ms: tuple[int, int], makers: Makers = _NO_MAKERS) -> Rewinds:
@@ -138,7 +137,7 @@ def rewinds(windows: Windows, span_ms: tuple[int, int], makers: Makers = _NO_MAK
 
 def lag_over_time(
     windows: Windows, positions: PositionSource, groups: Iterable[str], span_ms: tuple[int, int]
-) -> LagOverTime:
+) -> GroupLines:
     """Return the lag of these groups at even times of a span.
 
     The lag of a group at a time sums the lag of its partitions with a commit before. It is not known if the log end of
@@ -173,6 +172,6 @@ def lag_over_time(
         ]
         if any(point.value is not None for point in points):
             series.append(TimeSeries(group, points))
-    return LagOverTime(
+    return GroupLines(
         len(series), None if series else "The lag in this time is not known: no positions of the topics are.", series
     )

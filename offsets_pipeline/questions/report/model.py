@@ -128,15 +128,8 @@ class ReportedGroups(ReportSection):
 
 
 @dataclass(frozen=True)
-class LagOverTime(ReportSection):
-    """Lag of the groups that have a part, the worst first."""
-
-    series: list[TimeSeries] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class CommitRates(ReportSection):
-    """Committed offsets a minute, of the groups that have a part, those that commit most first."""
+class GroupLines(ReportSection):
+    """Lines of the groups that have a part: the worst first, or those that commit most first."""
 
     series: list[TimeSeries] = field(default_factory=list)
 
@@ -186,8 +179,9 @@ class Report:
     offsets: int = 0
     warnings: list[str] = field(default_factory=list)
     groups: ReportedGroups = field(default_factory=ReportedGroups)
-    lag_over_time: LagOverTime = field(default_factory=LagOverTime)
-    commit_rates: CommitRates = field(default_factory=CommitRates)
+    lag_over_time: GroupLines = field(default_factory=GroupLines)
+    commit_rates: GroupLines = field(default_factory=GroupLines)
+    """Committed offsets a minute."""
     rewinds: Rewinds = field(default_factory=Rewinds)
     stale: StaleGroups = field(default_factory=StaleGroups)
     expiring: Expiring = field(default_factory=Expiring)

@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from offsets_pipeline.questions.report.model import (
-        CommitRates,
         ExpiringGroup,
+        GroupLines,
         GroupPart,
         GroupRow,
-        LagOverTime,
         Report,
         ReportedGroups,
         Rewind,
@@ -213,7 +212,7 @@ def _lines(
     chart_name: str,
     title: str,
     caption: str,
-    found: LagOverTime | CommitRates,
+    found: GroupLines,
     report: Report,
     styles: Sequence[int],
     marks: Sequence[Point] = (),

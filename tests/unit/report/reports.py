@@ -7,13 +7,12 @@ from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.describe import MemberAnswer
 from offsets_pipeline.questions.report.commit_history import commit_rates, lag_over_time, rewinds
 from offsets_pipeline.questions.report.model import (
-    CommitRates,
     Deletion,
     Expiring,
     ExpiringGroup,
+    GroupLines,
     GroupPart,
     GroupRow,
-    LagOverTime,
     Point,
     Report,
     ReportedGroups,
@@ -96,8 +95,8 @@ def full_report(groups: int = 30) -> Report:
         offsets=123_456,
         warnings=["The report lacks 7 records of store <b>."],
         groups=ReportedGroups(total=len(rows), rows=rows, parts=parts),
-        lag_over_time=LagOverTime(total=8, missing=None, series=lines),
-        commit_rates=CommitRates(total=8, missing=None, series=[*lines, TimeSeries("one", [Point(NOW_MS, 3)])]),
+        lag_over_time=GroupLines(total=8, missing=None, series=lines),
+        commit_rates=GroupLines(total=8, missing=None, series=[*lines, TimeSeries("one", [Point(NOW_MS, 3)])]),
         rewinds=Rewinds(
             total=3,
             missing=None,

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from offsets_pipeline.questions.report.model import CommitRates, Report
+from offsets_pipeline.questions.report.model import GroupLines, Report
 from offsets_pipeline.questions.report.page import fragment, page
 from tests.unit.report.reports import EMPTY_REPORT, NAMES, full_report
 
@@ -149,7 +149,7 @@ def test_charts_have_titles_and_descriptions_for_screen_readers() -> None:
 
 def test_a_line_has_the_same_style_in_both_charts() -> None:
     report = full_report()
-    turned = replace(report, commit_rates=CommitRates(8, None, list(reversed(report.lag_over_time.series))))
+    turned = replace(report, commit_rates=GroupLines(8, None, list(reversed(report.lag_over_time.series))))
     text = fragment(turned)
     styles = [
         dict(re.findall(r'<li class="(s\d)">.*?</svg>(.*?)</li>', legend))
