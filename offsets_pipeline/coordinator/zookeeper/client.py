@@ -24,7 +24,7 @@ from kazoo.retry import KazooRetry, RetryFailedError
 
 from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.secret_values import referred_secret
-from offsets_pipeline.coordinator.zookeeper.node import Missing, Node
+from offsets_pipeline.coordinator.zookeeper.consumer_nodes import Missing, Node
 from offsets_pipeline.errors import ConfigError, ZooKeeperFailed
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.coordinator.zookeeper.node import Missing, Node
 from offsets_pipeline.errors import InvalidGroupId, UnknownTopicOrPartition, ZooKeeperFailed
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
@@ -32,6 +32,21 @@ _GROUPS_AT_ONCE = 200
 #: ZooKeeper allows neither these characters, nor these names, nor an empty name.
 _NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff/]")
 _RESERVED_NAMES = {"", ".", ".."}
+
+
+class Node(NamedTuple):
+    """The data of a node of ZooKeeper, and the time of its last change (ms)."""
+
+    data: bytes
+    modified_ms: int
+
+
+class Missing(Enum):
+    """Why a request for a node failed."""
+
+    ABSENT = "there is no such node"
+    FORBIDDEN = "the node's ACL does not allow reading it"
+    NOT_EMPTY = "the node has children"
 
 
 class NodeOffset(NamedTuple):

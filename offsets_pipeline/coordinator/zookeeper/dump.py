@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.common.clock import ms_of
 from offsets_pipeline.common.text_files import opened_text
-from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes
-from offsets_pipeline.coordinator.zookeeper.node import Node
+from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes, Node
 from offsets_pipeline.errors import MalformedFile
 
 if TYPE_CHECKING:
