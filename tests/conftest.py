@@ -60,6 +60,8 @@ USUAL_SEED = 20261121
 #: A random share of the tests that `-m` selects, and the seconds for all of them: `make test-sample`.
 SHARE = float(os.environ.get("OFFSETS_TEST_SHARE", "1"))
 SECONDS = float(os.environ.get("OFFSETS_TEST_SECONDS", math.inf))
+#: How often a long test with the fixture `turn` runs, each time with another seed.
+TURNS = int(os.environ.get("OFFSETS_TEST_TURNS", "1"))
 BEGUN = time.monotonic()
 STARTED = pytest.StashKey[float]()
 
@@ -88,6 +90,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         marks = {mark.name for mark in metafunc.definition.iter_markers()}
         on_s3 = pytest.param("s3", marks=() if "on_s3" in marks else getattr(pytest.mark, LONG))
         metafunc.parametrize("place", ["folder"] if "local_only" in marks else ["folder", on_s3], indirect=True)
+    if "turn" in metafunc.fixturenames:
+        metafunc.parametrize("turn", range(TURNS))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -187,6 +191,12 @@ def run_seed() -> int:
 def chance(run_seed: int) -> random.Random:
     """Chance for a test, from the seed of the run."""
     return random.Random(run_seed)
+
+
+@pytest.fixture
+def turn_seed(run_seed: int, turn: int) -> int:
+    """The seed of one of the OFFSETS_TEST_TURNS turns of a long test: that of the run for the first turn."""
+    return run_seed + turn
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import resource
 import struct
+import time
 import zlib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import crc32c
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 LEGACY_HEADER = struct.Struct(">qiIbb")
 OLD_CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
+SECONDS = 1.0  # of the processor, for one input of some kilobytes
 PARTS = 6  # batches of one mutated segment, at most
 MOST_BYTES = 60_000  # of a segment that is mutated
 EXTREMES = (0, 1, -1, -2, 127, 128, 2**15 - 1, 2**15, 2**31 - 1, 2**31, -(2**31), 2**62, 2**63 - 1, -(2**63), 2**53)
@@ -118,35 +122,77 @@ def repaired(part: bytes) -> bytes:
     return bytes(data)
 
 
+def peak_mib() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+@contextmanager
+def soon(what: str) -> Iterator[list[float]]:
+    """Measure the time of the block; fails with the input's name on an exception or after too long."""
+    took: list[float] = []
+    began = time.process_time()
+    try:
+        yield took
+    except Exception as error:
+        raise AssertionError(f"{what}: {error!r}") from error
+    took.append(time.process_time() - began)
+    assert took[0] < SECONDS, f"{what} took {took[0]:.1f} s"
+
+
+def changed_bytes(data: bytes, choose: random.Random) -> bytes:
+    """Flipped, set, cut out, doubled or inserted bytes."""
+    changed = bytearray(data)
+    if not changed:
+        return choose.randbytes(choose.randrange(4))
+    at = choose.randrange(len(changed))
+    size = choose.choice((1, 1, 2, 4, 8, 30))
+    what = choose.randrange(6)
+    if what == 0:
+        changed[at] ^= 1 << choose.randrange(8)
+    elif what == 1:
+        changed[at : at + size] = choose.choice((b"\0", b"\xff", b"\x7f", b"\x80")) * len(changed[at : at + size])
+    elif what == 2:
+        del changed[at : at + size]
+    elif what == 3:
+        changed[at:at] = changed[at : at + size]
+    elif what == 4:
+        changed[at:at] = choose.randbytes(size)
+    else:
+        changed[at : at + size] = choose.randbytes(len(changed[at : at + size]))
+    return bytes(changed)
+
+
 class Mutator:
     """Makes segments out of others, the same ones for the same seed."""
 
     def __init__(self, seed: int, segments: list[list[bytes]]) -> None:
         self._random = random.Random(seed)
         self._segments = segments
+        self.changes = 0
 
     def segment(self) -> bytes:
         """A segment with one to three changes; checksums are right but for one in eight."""
         choose = self._random
         parts = list(choose.choice(self._segments))
         for _ in range(choose.randint(1, 3)):
+            self.changes += 1
             at = choose.randrange(len(parts))
             part = self._batch(parts[at]) if parts[at][16] == MAGIC_2 else self._message(parts[at])
             parts[at] = part
         data = b"".join(parts)
-        return data if choose.random() < 7 / 8 else self._bytes(data)
+        return data if choose.random() < 7 / 8 else changed_bytes(data, self._random)
 
     def _batch(self, part: bytes) -> bytes:
         choose = self._random
         if len(part) < BATCH_HEADER_BYTES:
-            return repaired(self._bytes(part))
+            return repaired(changed_bytes(part, self._random))
         header, payload = bytearray(part[:BATCH_HEADER_BYTES]), part[BATCH_HEADER_BYTES:]
         codec = header[22] & 7
         what = choose.random()
         if what < 0.3:
             self._field(header)
         elif what < 0.4 and codec:
-            payload = self._bytes(payload)  # the compressed bytes themselves
+            payload = changed_bytes(payload, self._random)  # the compressed bytes themselves
         elif what < 0.5:
             payload = self._bomb(codec)
         else:
@@ -162,9 +208,9 @@ class Mutator:
         try:
             records = decompress(codec, payload) if codec else payload
         except CorruptRecord:
-            return self._bytes(payload)
+            return changed_bytes(payload, self._random)
         whole = len(records) < MOST_BYTES and self._random.random() < 0.5
-        changed = self._record(records) if whole else self._bytes(records)
+        changed = self._record(records) if whole else changed_bytes(records, self._random)
         return compress(Codec(codec), changed) if codec else changed
 
     def _bomb(self, codec: int) -> bytes:
@@ -181,9 +227,9 @@ class Mutator:
                 starts.append(reader.position)
                 reader.raw(read_varint(reader), "record")
         except CorruptRecord:
-            return self._bytes(records)
+            return changed_bytes(records, self._random)
         if not starts:
-            return self._bytes(records)
+            return changed_bytes(records, self._random)
         index = self._random.randrange(len(starts))
         start, end = starts[index], (*starts[1:], len(records))[index]
         reader = wire.Reader(records[start:end])
@@ -193,7 +239,7 @@ class Mutator:
             timestamp, offset = read_varint(reader), read_varint(reader)
             key, value = (self._sized(reader) for _ in range(2))
         except CorruptRecord:
-            return self._bytes(records)
+            return changed_bytes(records, self._random)
         what = self._random.randrange(5)
         if what == 0:
             timestamp = self._random.choice(EXTREMES)
@@ -225,7 +271,7 @@ class Mutator:
             return choose.choice((None, b"", b"\0", choose.randbytes(choose.randrange(40))))
         if choose.random() < 0.05:  # many elements of hardly any bytes
             return content[: choose.randrange(len(content) + 1)] + choose.choice((b"\1", b"\0", b"\1\0")) * 2000
-        data = bytearray(self._bytes(content))
+        data = bytearray(changed_bytes(content, self._random))
         if len(data) > 2 and choose.random() < 0.3:
             data[1] = choose.randrange(24)  # a record type, or a version
         if len(data) > 8 and choose.random() < 0.4:  # an integer within
@@ -244,7 +290,7 @@ class Mutator:
             try:
                 inner = list(split(decompress(codec, part[start:])))
             except (CorruptRecord, struct.error, IndexError):
-                return repaired(self._bytes(part))
+                return repaired(changed_bytes(part, self._random))
             if inner:
                 at = choose.randrange(len(inner))
                 inner[at] = self._message(inner[at])
@@ -259,31 +305,8 @@ class Mutator:
         elif what < 0.4 and len(data) > 17:
             data[16:18] = bytes((choose.randrange(3), choose.randrange(256)))
         else:
-            data[16:] = self._bytes(bytes(data[16:]))
+            data[16:] = changed_bytes(bytes(data[16:]), self._random)
         return repaired(bytes(data))
-
-    def _bytes(self, data: bytes) -> bytes:
-        """Flipped, set, cut out, doubled or inserted bytes."""
-        choose = self._random
-        changed = bytearray(data)
-        if not changed:
-            return choose.randbytes(choose.randrange(4))
-        at = choose.randrange(len(changed))
-        size = choose.choice((1, 1, 2, 4, 8, 30))
-        what = choose.randrange(6)
-        if what == 0:
-            changed[at] ^= 1 << choose.randrange(8)
-        elif what == 1:
-            changed[at : at + size] = choose.choice((b"\0", b"\xff", b"\x7f", b"\x80")) * len(changed[at : at + size])
-        elif what == 2:
-            del changed[at : at + size]
-        elif what == 3:
-            changed[at:at] = changed[at : at + size]
-        elif what == 4:
-            changed[at:at] = choose.randbytes(size)
-        else:
-            changed[at : at + size] = choose.randbytes(len(changed[at : at + size]))
-        return bytes(changed)
 
 
 assert BATCH_HEADER.itemsize == BATCH_HEADER_BYTES  # what FIELDS counts on

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import time
 from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,12 +21,11 @@ from offsets_pipeline.semantics.compaction import compact_early
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group_facts import described
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from tests.mutation import Mutator, seeds
+from tests.mutation import Mutator, peak_mib, seeds, soon
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-SECONDS = 1.0  # of the processor, for one segment of a few kilobytes
 FEW, MANY = 2_500, 100_000
 GROWTH_MIB = 1024  # of the process: less than what a bomb of a few kilobytes becomes
 PARTITIONS = 5
@@ -102,31 +97,15 @@ def replayed(rows: pa.Table, *, compacted: bool) -> None:
     described(in_key_order(RECORDS, records), PARTITIONS, MODERN).validate(full=True)
 
 
-def peak_mib() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-
-
-@contextmanager
-def soon(what: str) -> Iterator[list[float]]:
-    """Measure the time of the block; fails with the segment's name on an exception or after too long."""
-    took: list[float] = []
-    began = time.process_time()
-    try:
-        yield took
-    except Exception as error:
-        raise AssertionError(f"{what}: {error!r}") from error
-    took.append(time.process_time() - began)
-    assert took[0] < SECONDS, f"{what} took {took[0]:.1f} s"
-
-
 def read_mutated(count: int, seed: int, record: Callable[[str, object], None]) -> None:
     mutator = Mutator(seed, seeds())
     outcomes: Counter[str] = Counter()
-    before, slowest = peak_mib(), 0.0
+    before, slowest, size = peak_mib(), 0.0, 0
     for first in range(0, count, TOGETHER):
         tables = []
         for number in range(first, first + TOGETHER):
             data = mutator.segment()
+            size += len(data)
             with soon(f"segment {number} of seed {seed}") as took:
                 outcome, rows = landed(data, number - first)
             outcomes[outcome] += 1
@@ -137,8 +116,8 @@ def read_mutated(count: int, seed: int, record: Callable[[str, object], None]) -
             replayed(pa.concat_tables(tables), compacted=first // TOGETHER % 2 == 0)
         slowest = max(slowest, *took)
     grown = peak_mib() - before
-    for name, figure in (("outcomes", dict(outcomes)), ("slowest_s", slowest), ("grown_mib", grown)):
-        record(name, figure)
+    record("segments", f"{count}: {mutator.changes} changes, {size} bytes, seed {seed}")
+    record("outcomes", f"{dict(outcomes)}, slowest {slowest:.3f} s, memory grown by {grown} MiB")
     assert outcomes["read"] > count // 10  # so most of what it reads is still a log
     assert outcomes["CorruptRecord"] > count // 20
     assert grown < GROWTH_MIB
@@ -149,6 +128,7 @@ def test_mutated_segments_are_read_or_refused(record_property: Callable[[str, ob
 
 
 @pytest.mark.long
-def test_very_many_mutated_segments_are_read_or_refused(record_property: Callable[[str, object], None]) -> None:
-    seed = int.from_bytes(os.urandom(4), "big")  # a failure names it
-    read_mutated(MANY, seed, record_property)
+def test_very_many_mutated_segments_are_read_or_refused(
+    record_property: Callable[[str, object], None], turn_seed: int
+) -> None:
+    read_mutated(MANY, turn_seed, record_property)
