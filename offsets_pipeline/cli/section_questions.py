@@ -13,6 +13,7 @@ from offsets_pipeline.cli.options import (
     ABSOLUTE,
     MEMBERS,
     LiveBrokers,
+    OneStore,
     PositionsFrom,
     SeveralStores,
     format_option,
@@ -21,7 +22,7 @@ from offsets_pipeline.cli.options import (
     retention_option,
     time_option,
 )
-from offsets_pipeline.cli.values import HOURS, INTERVAL, PARTITION, RESET, SCHEMA
+from offsets_pipeline.cli.values import HOURS, INTERVAL, PARTITION, PATH, RESET, SCHEMA
 
 if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
@@ -153,6 +154,36 @@ class Lag(SeveralStores):
     def check(self) -> None:
         """Raise click.UsageError for positions of one cluster and several stores."""
         self.positions_from.require_one_of(self.stores)
+
+
+@questions.command(
+    "share-partitions",
+    "offsets share-partitions --store share",
+    "offsets share-partitions --store share --groups store",
+    "offsets share-partitions --store share --bootstrap-server localhost:9092 --format json",
+)
+class SharePartitions(OneStore):
+    """Show share partitions: start offset, lag, epochs, delivery states. Starts no Spark.
+
+    The store holds __share_group_state.
+    """
+
+    exclusive = (("--bootstrap-server", "--groups"),)
+
+    groups: str | None = option(
+        "--groups",
+        metavar="STORE",
+        type=PATH,
+        help="Store of __consumer_offsets of the same cluster, with names of topics, and samples for lag.",
+    )
+    live: LiveBrokers = grouped(LiveBrokers)
+    format_: str = format_option()
+
+    def run(self, settings: Settings) -> int:
+        """Show the share partitions."""
+        from offsets_pipeline.cli.share_command import show_share_partitions
+
+        return show_share_partitions(self, settings)
 
 
 class Problems(SeveralStores):

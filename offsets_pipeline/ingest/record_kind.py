@@ -9,6 +9,7 @@ from offsets_pipeline.errors import WrongRecords
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.semantics.connect_keys import parse_connect_key
+from offsets_pipeline.semantics.share_state import is_share_key
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ RECORD_KINDS = {
         "name the worker's config.storage.topic",
         _is_connect_key(TopicKind.CONNECT_CONFIGS),
     ),
+    TopicKind.SHARE_STATE: RecordKind(
+        "records of a share coordinator", "name __share_group_state, or a copy of its log", is_share_key
+    ),
 }
 #: Parts of the names of a worker's topics: connect-cluster-offsets, _connect_status.
 _KIND_OF_NAME = {
@@ -136,4 +140,4 @@ def _kind_of_name(topic: str) -> TopicKind:
         for part, kind in _KIND_OF_NAME.items():
             if part in topic:
                 return kind
-    return TopicKind.CONSUMER_OFFSETS
+    return TopicKind.SHARE_STATE if topic.endswith("__share_group_state") else TopicKind.CONSUMER_OFFSETS

@@ -214,7 +214,7 @@ class StateMetrics:
     def count(self) -> Values:
         """Count the tables. Raises as `StateReader`, or one of `UNREADABLE`."""
         tables = self._reader()
-        counts = {} if tables.properties.topic_kind.is_connect else _groups_and_offsets(tables.relations)
+        counts = _groups_and_offsets(tables.relations) if tables.properties.topic_kind.has_groups else {}
         log_incarnation = tables.current_log.number
         of_log = {"log_incarnation": [log_incarnation]}
         corrupt = tables.table(QUARANTINE.name).rows(["log_partition"], of_log)

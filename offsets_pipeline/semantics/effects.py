@@ -84,6 +84,7 @@ class Effects:
       offsets, else as tombstone_offset.
     - ``topics``: pairs of topic id and topic (R35).
     - ``connect_records``: rows of `connect_records`, of a topic of Kafka Connect.
+    - ``share_partitions``: rows of `share_partition_facts`.
     """
 
     progress: pa.Table
@@ -94,6 +95,7 @@ class Effects:
     group_commits: pa.Table = field(default_factory=RECORD_SCHEMA.empty_table)
     topics: set[tuple[str, str]] = field(default_factory=set)
     connect_records: pa.Table = field(default_factory=lambda: pa.table({}))
+    share_partitions: pa.Table = field(default_factory=lambda: pa.table({}))
 
 
 def within_bounds(milliseconds: int) -> int:

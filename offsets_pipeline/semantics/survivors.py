@@ -33,6 +33,8 @@ from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group_description import Existence, GroupRecordRow, existence, is_live
 from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, decode_known_key, record_key_of
 from offsets_pipeline.semantics.log_row import as_bools
+from offsets_pipeline.semantics.share_replay import superseded_by
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_replay import ParsedRows
 from offsets_pipeline.semantics.transactions import ABORTED, NO_MARKER, OPEN, endings
 
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.kafka.record.records import Bools, Int64s
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: The columns that a cleaning reads. ``aged``: older than `delete.retention.ms`, so that a tombstone may go.
 SCHEMA = pa.schema(
@@ -68,7 +69,7 @@ def survivors(rows: pa.Table, semantics: CoordinatorSemantics = MODERN) -> Bools
 
 
 def topic_survivors(rows: pa.Table, kind: TopicKind) -> Bools:
-    """Whether each row of a topic of Kafka Connect stays (R30); ``rows`` as of `survivors`, without early compaction.
+    """Whether each row of a topic without groups stays (R30); ``rows`` as of `survivors`, without early compaction.
 
     Kept are:
 
@@ -76,7 +77,11 @@ def topic_survivors(rows: pa.Table, kind: TopicKind) -> Bools:
       in another log partition;
     - of each raw key whose record does not decode or has an unknown type, the last record (R6);
     - every record of an open transaction, the markers of records that are kept, and the last record of each producer.
+
+    Of a share coordinator's topic the records stay that `superseded_by` leaves.
     """
+    if kind is TopicKind.SHARE_STATE:
+        return superseded_by(rows) < 0
     return _TopicCleaning(rows.select(SCHEMA.names).combine_chunks(), kind).kept()
 
 

@@ -6,15 +6,24 @@ from enum import StrEnum
 
 
 class TopicKind(StrEnum):
-    """Kind of topic. CONNECT is the log of an owned store: it has the records of the three topics of a worker."""
+    """Kind of topic. CONNECT is the log of an owned store: it has the records of the three topics of a worker.
+
+    SHARE_STATE is `__share_group_state`, the log of Kafka's share coordinator.
+    """
 
     CONSUMER_OFFSETS = "consumer-offsets"
     CONNECT_OFFSETS = "connect-offsets"
     CONNECT_STATUS = "connect-status"
     CONNECT_CONFIGS = "connect-configs"
     CONNECT = "connect"
+    SHARE_STATE = "share-group-state"
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether a group coordinator writes such topics."""
+        return self is TopicKind.CONSUMER_OFFSETS
 
     @property
     def is_connect(self) -> bool:
         """Whether Kafka Connect writes such topics."""
-        return self is not TopicKind.CONSUMER_OFFSETS
+        return self.value.startswith("connect")

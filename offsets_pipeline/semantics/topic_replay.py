@@ -71,7 +71,7 @@ def replay_topic(tables: Iterable[pa.Table], kind: TopicKind, folded_to: Mapping
     return Effects(
         progress.progress(),
         progress.quarantine(),
-        _pending(table.take(pa.array(waiting[last_of_each(transaction, offset[waiting])]))),
+        pending_records(table.take(pa.array(waiting[last_of_each(transaction, offset[waiting])]))),
         connect_records=_records(table.take(pa.array(last)), parsed.taken(last)),
     )
 
@@ -178,8 +178,8 @@ def _records(rows: pa.Table, parsed: list[tuple[ConnectKey, str | None]]) -> pa.
     return pa.table(columns, schema=CONNECT_SCHEMA)
 
 
-def _pending(rows: pa.Table) -> pa.Table:
-    """Records of open transactions, in columns of pending commits (R11)."""
+def pending_records(rows: pa.Table) -> pa.Table:
+    """Records that a fold carries, in columns of pending commits (R11)."""
     columns = {
         "commit_timestamp": rows["record_timestamp"],
         "position": rows["record_offset"],

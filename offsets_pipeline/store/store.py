@@ -302,8 +302,8 @@ class Store:
         Raises StoreMismatch for `classic` and an owned store, whose coordinator behaves as that of Kafka 4.x, or a
         store of a topic of Kafka Connect.
         """
-        if semantics.is_classic and (self.properties.kind == OWNED or self.properties.topic_kind.is_connect):
-            what = "a topic of Kafka Connect has no coordinator"
+        if semantics.is_classic and (self.properties.kind == OWNED or not self.properties.topic_kind.has_groups):
+            what = "its topic has no records of groups"
             if self.properties.kind == OWNED:
                 what = f"it is an owned store, and its coordinator is {MODERN}"
             raise StoreMismatch(f"cannot replay {self.location} as {semantics}: {what}")

@@ -118,17 +118,22 @@ class LiveClients:
 
     def set_topic(self, name: str, **settings: str) -> None:
         """Change settings of a topic; names have `_` in place of dots."""
+        self._set("TOPIC", name, settings)
+
+    def set_group(self, group_id: str, **settings: str) -> None:
+        """Change settings of a group; names have `_` in place of dots."""
+        self._set("GROUP", group_id, settings)
+
+    def _set(self, kind: str, name: str, settings: Mapping[str, str]) -> None:
         kafka = self._jvm.org.apache.kafka
-        of_topic = kafka.common.config.ConfigResource(
-            kafka.common.config.ConfigResource.Type.TOPIC,
-            name,
-        )
+        types = kafka.common.config.ConfigResource.Type
+        resource = kafka.common.config.ConfigResource(getattr(types, kind), name)
         operation = kafka.clients.admin.AlterConfigOp.OpType.SET
         changes = [
             kafka.clients.admin.AlterConfigOp(kafka.clients.admin.ConfigEntry(key.replace("_", "."), value), operation)
             for key, value in settings.items()
         ]
-        self._admin.incrementalAlterConfigs({of_topic: changes}).all().get()
+        self._admin.incrementalAlterConfigs({resource: changes}).all().get()
 
     def allow(self, user: str, kind: str, prefix: str, *operations: str) -> None:
         """Allow a user operations on all resources of a kind (TOPIC, GROUP) whose names begin so."""

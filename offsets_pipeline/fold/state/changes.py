@@ -20,6 +20,7 @@ from offsets_pipeline.fold.state.merge_on_read import (
     DESCRIBED,
     OFFSETS,
     RECORDS,
+    SHARES,
     StateTable,
     ended,
     last_of_each,
@@ -147,6 +148,7 @@ def write_changes(effects: Effects, folders: StateFolders) -> Changes:
         hidden = hiding(groups) if folders.known is None else frozenset()  # of facts none is hidden
     folders.write(changes, OFFSETS, effects.offsets, hidden)
     folders.write(changes, CONNECT, effects.connect_records)
+    folders.write(changes, SHARES, effects.share_partitions)
     return changes
 
 

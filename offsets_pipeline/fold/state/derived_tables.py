@@ -9,11 +9,11 @@ import pyarrow as pa
 from offsets_pipeline.common.sql_dialects import DUCKDB
 from offsets_pipeline.fold.state.belonging import INCARNATION, belonging
 from offsets_pipeline.fold.state.fold_progress import FoldProgress, pending_of
-from offsets_pipeline.fold.state.merge_on_read import CONNECT
+from offsets_pipeline.fold.state.merge_on_read import CONNECT, SHARES, StateTable
 from offsets_pipeline.fold.state.published_rows import connect_rows, rows_by_sql
 from offsets_pipeline.fold.state.stored_rows import StoredRows
 from offsets_pipeline.fold.state.unfolded import UnfoldedLog
-from offsets_pipeline.fold.state.view_queries import VIEWS
+from offsets_pipeline.fold.state.view_queries import SHARE_VIEWS, VIEWS
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
 from offsets_pipeline.store.delta.properties import OWNED, beside
 from offsets_pipeline.store.delta.schemas import (
@@ -25,6 +25,7 @@ from offsets_pipeline.store.delta.schemas import (
     LOG,
     LOG_PARTITIONS,
     PUBLISHED_AS_OF,
+    SHARE_PARTITIONS,
     TOPICS,
     UNSTABLE_OFFSETS,
     published_tables_of,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 #: Delta application whose transactions in `group_members` are the version of `topics` that its names are of.
 _TOPICS = "offsets-topics"
-#: Delta application whose transactions are the number of records that connectors were made of.
+#: Delta application whose transactions are the number of records that connectors or share partitions were made of.
 _RECORDS = "offsets-records"
 
 
@@ -54,6 +55,8 @@ def write_derived(
         belonging(store.table(table.name), progress)
     if store.properties.topic_kind.is_connect:
         return _write_connectors(store, progress, seen)
+    if not store.properties.topic_kind.has_groups:
+        return {SHARE_PARTITIONS.name: _write_share_partitions(store, progress, seen[SHARE_PARTITIONS.name])}
     return {
         GROUP_MEMBERS.name: _write_members(store, progress, seen[GROUP_MEMBERS.name], groups_changed=groups_changed),
         UNSTABLE_OFFSETS.name: _write_unstable(store, progress, seen[UNSTABLE_OFFSETS.name]),
@@ -104,17 +107,31 @@ def _write_connectors(store: Store, progress: FoldProgress, seen: Mapping[str, S
     written = {table.name: seen[table.name] for table in published_tables_of(store.properties.topic_kind)}
     if all(each.transaction(name) == made for each in written.values() for name, made in made_of.items()):
         return {name: each.version for name, each in written.items()}
-    stores = [(each.properties.topic_kind, _connect_rows(each, known)) for each, known in every.items()]
+    stores = [(each.properties.topic_kind, _facts(each, CONNECT, known)) for each, known in every.items()]
     return {
         name: store.table(name).replace(connect_rows(name, stores), seen=each, advance=made_of)
         for name, each in written.items()
     }
 
 
-def _connect_rows(store: Store, progress: FoldProgress) -> pa.Table:
-    """The rows of `connect_records` that count as of a progress."""
-    rows = StoredRows.of([belonging(store.table(CONNECT.name), progress)], progress.incarnations)
-    return rows.newest(CONNECT, CONNECT.columns, ends=progress.folded_to)
+def _facts(store: Store, table: StateTable, progress: FoldProgress) -> pa.Table:
+    """The rows of a table of facts that count as of a progress."""
+    rows = StoredRows.of([belonging(store.table(table.name), progress)], progress.incarnations)
+    return rows.newest(table, table.columns, ends=progress.folded_to)
+
+
+# --- share partitions
+
+
+def _write_share_partitions(store: Store, progress: FoldProgress, seen: Snapshot) -> int:
+    """R39: the rows of the view, if there are more records."""
+    made_of = {INCARNATION: progress.incarnation, _RECORDS: sum(each.records for each in progress.partitions.values())}
+    if all(seen.transaction(name) == made for name, made in made_of.items()):
+        return seen.version
+    found = rows_by_sql(
+        SHARE_VIEWS["share_partitions"].format(share_partitions="facts"), facts=_facts(store, SHARES, progress)
+    ).cast(SHARE_PARTITIONS.arrow_schema())
+    return store.table(SHARE_PARTITIONS.name).replace(found, seen=seen, advance=made_of)
 
 
 # --- how far they reach
@@ -162,8 +179,9 @@ def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, i
         times = {at: looks[at] for at in whole & looks.keys()}
     if times.keys() == progress.partitions.keys():
         return times
-    is_connect = store.properties.topic_kind.is_connect
-    table, time_of = (CONNECTOR_OFFSETS, "record_timestamp") if is_connect else (CURRENT_OFFSETS, "commit_timestamp")
+    kind = store.properties.topic_kind
+    own = CONNECTOR_OFFSETS if kind.is_connect else SHARE_PARTITIONS
+    table, time_of = (CURRENT_OFFSETS, "commit_timestamp") if kind.has_groups else (own, "record_timestamp")
     rows = store.table(table.name).snapshot().rows(["log_partition", time_of])
     return _microseconds(rows, f"max({time_of}) AS time FROM found GROUP BY log_partition") | times
 

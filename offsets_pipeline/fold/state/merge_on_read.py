@@ -27,6 +27,7 @@ from offsets_pipeline.store.delta.schemas import (
     GROUP_FACTS,
     GROUP_RECORDS,
     OFFSET_FACTS,
+    SHARE_PARTITION_FACTS,
     Table,
 )
 
@@ -217,13 +218,16 @@ DESCRIBED = StateTable(
 )
 
 CONNECT = StateTable(CONNECT_RECORDS, ("log_partition", "raw_key"))
+SHARES = StateTable(SHARE_PARTITION_FACTS, ("log_partition", "group_id", "topic_id", "partition"))
 
 STATE_TABLES = (OFFSETS, RECORDS, DESCRIBED)
 
 
 def state_tables_of(kind: TopicKind) -> tuple[StateTable, ...]:
     """The tables of facts of a store with a topic of this kind."""
-    return (CONNECT,) if kind.is_connect else STATE_TABLES
+    if kind.has_groups:
+        return STATE_TABLES
+    return (CONNECT,) if kind.is_connect else (SHARES,)
 
 
 def by_incarnation(incarnations: Mapping[int, int]) -> dict[int, list[int]]:

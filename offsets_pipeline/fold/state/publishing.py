@@ -61,7 +61,7 @@ def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) ->
     versions: dict[str, int] = {}
     try:
         covered = []
-        if not store.properties.topic_kind.is_connect:
+        if store.properties.topic_kind.has_groups:
             covered = _merge_facts(store, progress, seen, versions, driver_bytes)
         versions |= write_derived(store, progress, seen, groups_changed=any(each.has_news for each in covered))
         newest = progress

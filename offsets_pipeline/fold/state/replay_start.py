@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 import pyarrow as pa
 
 from offsets_pipeline.common.foreign_errors import working_on
-from offsets_pipeline.fold.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, STATE_TABLES
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, STATE_TABLES, state_tables_of
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import compact_early, gathered
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.log_row import place_of
+from offsets_pipeline.semantics.share_replay import compact_shares, replay_shares
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, replay_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from offsets_pipeline.fold.state.fold_progress import PartitionProgress
+    from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.semantics.effects import Effects
-    from offsets_pipeline.semantics.topic_kind import TopicKind
     from offsets_pipeline.store.delta.properties import StoreProperties
 
 Start = TypeVar("Start", bound="ReplayStart | TopicStart")
@@ -65,21 +67,32 @@ class ReplayStart:
 
 @dataclass(frozen=True)
 class TopicStart:
-    """Start of the replay of a topic of Kafka Connect, which has no groups; attributes as in `ReplayStart`."""
+    """Start of the replay of a topic without groups: of Kafka Connect, or of the share coordinator.
+
+    Attributes as in `ReplayStart`.
+    """
 
     kind: TopicKind
     folded_to: Mapping[int, int] = field(default_factory=dict)
     pending: pa.Table = field(default_factory=CONNECT_INPUT_SCHEMA.empty_table)
     schema = CONNECT_INPUT_SCHEMA
-    tables = (CONNECT,)
     known: ClassVar[list[str]] = []
 
+    @property
+    def tables(self) -> tuple[StateTable, ...]:
+        """The tables of facts that it changes."""
+        return state_tables_of(self.kind)
+
     def compact(self, table: pa.Table) -> pa.Table:
-        """The rows that `compact_topic` leaves."""
+        """The rows that `compact_topic` or `compact_shares` leaves."""
+        if self.kind is TopicKind.SHARE_STATE:
+            return compact_shares(table, self.folded_to)
         return compact_topic(table, self.kind, self.folded_to)
 
     def replay(self, tables: Iterable[pa.Table]) -> Effects:
         """The effects of rows of CONNECT_INPUT_SCHEMA; they hold all unfolded rows of their log partitions."""
+        if self.kind is TopicKind.SHARE_STATE:
+            return replay_shares([*tables, self.pending], self.folded_to)
         return replay_topic([*tables, self.pending], self.kind, self.folded_to)
 
 
@@ -87,9 +100,9 @@ def replay_start(
     properties: StoreProperties, offsets_partitions: int, semantics: CoordinatorSemantics
 ) -> ReplayStart | TopicStart:
     """Return the start of a replay of a store's log from its beginning."""
-    if properties.topic_kind.is_connect:
-        return TopicStart(properties.topic_kind)
-    return ReplayStart(offsets_partitions, semantics)
+    if properties.topic_kind.has_groups:
+        return ReplayStart(offsets_partitions, semantics)
+    return TopicStart(properties.topic_kind)
 
 
 def continued(start: Start, progress: Mapping[int, PartitionProgress]) -> Start:

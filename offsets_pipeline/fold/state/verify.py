@@ -19,13 +19,22 @@ from offsets_pipeline.fold.state.changes import groups_of, partitions_of
 from offsets_pipeline.fold.state.digest import digests
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
 from offsets_pipeline.fold.state.independent import specified_groups, specified_topic
-from offsets_pipeline.fold.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, ended, state_tables_of
+from offsets_pipeline.fold.state.merge_on_read import (
+    CONNECT,
+    DESCRIBED,
+    OFFSETS,
+    RECORDS,
+    SHARES,
+    ended,
+    state_tables_of,
+)
 from offsets_pipeline.fold.state.published_rows import in_key_order, rows_by_sql
 from offsets_pipeline.fold.state.replay_job import replay_log
 from offsets_pipeline.fold.state.replay_start import continued, replay_start
 from offsets_pipeline.fold.state.stored_rows import StoredRows, rows_of
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG
 from offsets_pipeline.store.log.incarnations import log_incarnation
 from offsets_pipeline.store.log.log_range import LogRange
@@ -40,10 +49,11 @@ if TYPE_CHECKING:
     from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.effects import Effects
-    from offsets_pipeline.semantics.topic_kind import TopicKind
     from offsets_pipeline.store.store import Store
 
 
+#: The column of a table of facts that is null for a tombstone.
+_VALUE_OF = {OFFSETS.name: "committed_offset", CONNECT.name: "value", SHARES.name: "state_epoch"}
 _EXAMPLES = 5  # differences that a verification shows in words
 
 
@@ -144,7 +154,7 @@ class _Comparison:
             if table is DESCRIBED:
                 result.groups = of_log.num_rows
             elif table is not RECORDS:
-                value = of_log["committed_offset" if table is OFFSETS else "value"]
+                value = of_log[_VALUE_OF[table.name]]
                 result.offsets = of_log.num_rows - value.null_count
         return result
 
@@ -176,8 +186,8 @@ class _Comparison:
 
     def _place(self, progress: ReplayedPartition | PartitionProgress) -> dict[str, object]:
         """End and pending commits of a log partition."""
-        if self.kind.is_connect:
-            identity: tuple[str, ...] = ("key",)
+        if not self.kind.has_groups:
+            identity: tuple[str, ...] = ("key", "value") if self.kind is TopicKind.SHARE_STATE else ("key",)
         elif self.is_independent:
             identity = ("group_id", "topic", "partition")
         else:
@@ -213,7 +223,7 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     comparison = _Comparison(kind, stored, progress.partitions, of_state.cleaned_to, independent)
 
     def compared(rows: Iterable[pa.Table]) -> tuple[set[int], Verification]:
-        if not independent:
+        if not independent or kind is TopicKind.SHARE_STATE:
             return comparison(_replayed(start.replay(rows), count, semantics))
         return comparison(specified_topic(rows, kind) if kind.is_connect else specified_groups(rows, count, semantics))
 
@@ -241,6 +251,7 @@ def _replayed(effects: Effects, offsets_partitions: int, semantics: CoordinatorS
         RECORDS.name: records,
         DESCRIBED.name: groups_of(records, offsets_partitions, semantics),
         CONNECT.name: effects.connect_records,
+        SHARES.name: effects.share_partitions,
     }
 
 
@@ -248,7 +259,7 @@ def _answers(table: StateTable, rows: pa.Table) -> pa.Table:
     """The comparable rows that any log with the same records gives, cleaned or not, and either replay."""
     if table is DESCRIBED:
         return rows
-    is_tombstone = rows["committed_offset" if table is OFFSETS else "value"].is_null()
+    is_tombstone = rows[_VALUE_OF[table.name]].is_null()
     return rows.filter(pc.invert(is_tombstone)).select([name for name in rows.column_names if name != "position"])
 
 

@@ -18,6 +18,8 @@ connector_offsets  one row per source partition with an offset, as JSON and as m
 connectors         one row per connector. Its state is null without the store of `status.storage.topic` beside this
                    one, its type and group without that of `config.storage.topic`
 =================  ==================================================================================================
+
+In a store with `__share_group_state` (R39) `share_partitions` has one row per share partition.
 """
 
 from __future__ import annotations
@@ -73,6 +75,16 @@ VIEWS = {
             FROM (SELECT group_id, {explode}(members) AS member FROM {groups} g WHERE {answers}) e
         ) m
         LEFT JOIN {topics} t ON t.topic_id = m.assigned.topic_id
+    """,
+}
+#: Of a store with `__share_group_state` (R39). `share_partitions` are the facts that count.
+SHARE_VIEWS = {
+    "share_partitions": """
+        SELECT group_id, topic_id, partition, state_epoch, leader_epoch, snapshot_epoch, start_offset,
+               delivery_complete_count, state_batches, create_timestamp, write_timestamp, record_timestamp,
+               log_partition, record_offset
+        FROM {share_partitions} s
+        WHERE state_epoch IS NOT NULL
     """,
 }
 CONDITIONS = {"answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}

@@ -132,7 +132,7 @@ def _expiry(
     on_expiry: Callable[[int, int], None] | None,
 ) -> StreamExpiry | None:
     """Return the retention of an owned store; None if a broker expires offsets (R4) or the settings disable it."""
-    is_of_groups = store.properties.kind == OWNED and not store.properties.topic_kind.is_connect
+    is_of_groups = store.properties.kind == OWNED and store.properties.topic_kind.has_groups
     if not is_of_groups or not settings.fold.expire_in_stream:
         return None
     return StreamExpiry(store.folder(), settings, clock, on_expiry)

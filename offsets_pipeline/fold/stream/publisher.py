@@ -117,6 +117,6 @@ class Publisher:
             self._replaced = progress.incarnations, time.monotonic()
         elif time.monotonic() - self._replaced[1] >= _REST_SECONDS:
             drop_replaced(self._store, progress)
-        if not self._store.properties.topic_kind.is_connect:
+        if self._store.properties.topic_kind.has_groups:
             rows = sum(file.rows for file in self._store.table(CURRENT_OFFSETS.name).snapshot().files())
             self._is_large = rows > _LARGE_ROWS

@@ -24,7 +24,6 @@ from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics, of_setting
 from offsets_pipeline.semantics.partitioning import partitions_for
-from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.data_file import COMPRESSION
 from offsets_pipeline.store.delta.filesystems import opened
 from offsets_pipeline.store.delta.retry import with_retries
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.semantics.topic_kind import TopicKind
     from offsets_pipeline.store.store import SparkSource
 
 _LOOK_BYTES = 64 * 1024  # the part of each file that the ingest checks before it creates anything
@@ -107,7 +107,7 @@ def ingest_segments(
         _check_store(store, found, offsets_partitions)
         store.require_semantics(semantics)
         count = store.properties.offsets_partitions
-    _check_partition_count(found, _groups(first) if kind is TopicKind.CONSUMER_OFFSETS else {}, count)
+    _check_partition_count(found, _groups(first) if kind.has_groups else {}, count)
     if store is None:
         properties = StoreProperties(
             MIRRORED,
@@ -115,7 +115,7 @@ def ingest_segments(
             found.cluster_id,
             found.topic_id,
             coordinator_semantics=(
-                MODERN if kind.is_connect else semantics or of_setting(settings.log.coordinator_semantics)
+                semantics or of_setting(settings.log.coordinator_semantics) if kind.has_groups else MODERN
             ),
             topic_kind=kind,
         )
@@ -210,7 +210,7 @@ def _partition_count(found: FoundLog, offsets_partitions: int | None, settings: 
     if offsets_partitions is not None:
         return offsets_partitions
     partitions = found.partitions()
-    if kind.is_connect:  # no answer depends on the number (R1)
+    if not kind.has_groups:  # no answer depends on the number (R1)
         return max(partitions) + 1
     return len(partitions) if partitions == set(range(len(partitions))) else settings.log.offsets_partitions
 

@@ -182,7 +182,7 @@ class TopicIngest:
                 kind = topic_kind_of(f"topic {self._topic}", self._topic, first, expected)
             else:
                 kind = store.properties.topic_kind
-            asked = MODERN if kind.is_connect else self._semantics  # Connect has no group coordinator
+            asked = self._semantics if kind.has_groups else MODERN
             semantics = asked or admin.coordinator_semantics()
         if store is None:
             properties = StoreProperties(

@@ -4,6 +4,7 @@
 Unknown tagged fields and trailing bytes are kept, so that `encode.py` can write the same bytes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from functools import cache
@@ -53,22 +54,22 @@ def compiled(schema: Schema, version: int) -> Serde:
 
 # key       int16 record type, fields (never flexible)
 # value     int16 version, fields, in flexible versions tagged fields
-def decode_key(key: bytes | None) -> DecodedKey:
-    """Decode a key. Raises CorruptRecord (also for None: R3) or UnknownRecordType (R6)."""
+def decode_key(key: bytes | None, types: Mapping[int, MessageType] = MESSAGE_TYPES) -> DecodedKey:
+    """Decode a key of one of these types. Raises CorruptRecord (also for None: R3) or UnknownRecordType (R6)."""
     if key is None:
         raise CorruptRecord("key", "record has no key")
     if len(key) < VERSION_BYTES:
         raise CorruptRecord("key", f"cannot read the record type: expected {VERSION_BYTES} bytes, found {len(key)}")
     reader = Reader(key)
     record_type = reader.int16("record type")
-    schema = message_type_of(record_type).key
+    schema = message_type_of(record_type, types).key
     fields: Fields = compiled(schema, 0).read(reader, schema.name)
     return DecodedKey(record_type, fields, key[reader.position :])
 
 
-def decode_value(record_type: int, value: bytes) -> DecodedValue:
+def decode_value(record_type: int, value: bytes, types: Mapping[int, MessageType] = MESSAGE_TYPES) -> DecodedValue:
     """Decode a value that is not null. Raises CorruptRecord or UnknownRecordType (R6)."""
-    message_type = message_type_of(record_type)
+    message_type = message_type_of(record_type, types)
     name = message_type.values[0].name
     if len(value) < VERSION_BYTES:
         raise CorruptRecord(name, f"cannot read the version: expected {VERSION_BYTES} bytes, found {len(value)}")
@@ -88,9 +89,9 @@ def decode_value(record_type: int, value: bytes) -> DecodedValue:
     raise first_error or CorruptRecord(name, "has no layout")
 
 
-def message_type_of(record_type: int) -> MessageType:
+def message_type_of(record_type: int, types: Mapping[int, MessageType] = MESSAGE_TYPES) -> MessageType:
     """Schemas of a record type. Raises UnknownRecordType (R6)."""
-    message_type = MESSAGE_TYPES.get(record_type)
+    message_type = types.get(record_type)
     if message_type is None:
         raise UnknownRecordType(record_type)
     return message_type

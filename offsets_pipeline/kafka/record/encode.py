@@ -4,21 +4,24 @@ For canonical bytes, as brokers write them, encode(decode(x)) == x. Malformed UT
 decode too, but are encoded in canonical form.
 """
 
+from collections.abc import Mapping
+
 from offsets_pipeline.kafka.record import wire
 from offsets_pipeline.kafka.record.corrupt import UnwritableRecord
 from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue, compiled, message_type_of
+from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES, MessageType
 from offsets_pipeline.kafka.record.schema import Fields, Schema
 
 
-def encode_key(key: DecodedKey) -> bytes:
+def encode_key(key: DecodedKey, types: Mapping[int, MessageType] = MESSAGE_TYPES) -> bytes:
     """Encode a key. Raises UnwritableRecord or UnknownRecordType."""
-    schema = message_type_of(key.record_type).key
+    schema = message_type_of(key.record_type, types).key
     return _encode(key.record_type, schema, 0, key.fields, key.trailing)
 
 
-def encode_value(record_type: int, value: DecodedValue) -> bytes:
+def encode_value(record_type: int, value: DecodedValue, types: Mapping[int, MessageType] = MESSAGE_TYPES) -> bytes:
     """Encode a value in version `value.version`. Raises UnwritableRecord or UnknownRecordType."""
-    schema = message_type_of(record_type).values[value.layout]
+    schema = message_type_of(record_type, types).values[value.layout]
     if not 0 <= value.version <= schema.max_version:
         raise UnwritableRecord(schema.name, f"unknown version {value.version} of record type {record_type}")
     return _encode(value.version, schema, value.version, value.fields, value.trailing)

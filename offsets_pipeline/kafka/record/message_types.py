@@ -1,9 +1,10 @@
 """Schemas of all record types in `__consumer_offsets`, as brokers 4.0, 4.2 and 4.3 write them (R5, R7, R8).
 
 Field names are Kafka's. `MESSAGE_TYPES` maps a record type to its key schema and its value schemas.
+`SHARE_MESSAGE_TYPES` does so for `__share_group_state`, as brokers 4.2 write it (R39).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -268,6 +269,35 @@ _RECORDS_OF_GROUPS: dict[RecordType, tuple[tuple[Field, ...], ...]] = {
 }
 
 
+class ShareRecordType(IntEnum):
+    """Record type of `__share_group_state`: the first int16 of a key."""
+
+    SHARE_SNAPSHOT = 0
+    SHARE_UPDATE = 1
+
+
+_SHARE_KEY = (_GROUP_ID, _TOPIC_ID, Field("partition", INT32))
+_SNAPSHOT_EPOCH, _STATE_EPOCH = Field("snapshot_epoch", INT32), Field("state_epoch", INT32)
+_SHARE_STATE = (Field("leader_epoch", INT32), Field("start_offset", INT64))
+_STATE_BATCHES = (
+    Field(
+        "state_batches",
+        ArrayOf(
+            StructOf(
+                (
+                    Field("first_offset", INT64),
+                    Field("last_offset", INT64),
+                    Field("delivery_state", INT8),
+                    Field("delivery_count", INT16),
+                )
+            )
+        ),
+    ),
+    Field("delivery_complete_count", INT32, sentinel=NONE_SENTINEL, tag=0),
+)
+_SHARE_TIMES = (Field("create_timestamp", INT64), Field("write_timestamp", INT64))
+
+
 def _message_type(record_type: RecordType, key: tuple[Field, ...], layouts: Iterable[tuple[Field, ...]]) -> MessageType:
     name = record_type.name.title().replace("_", "")  # Kafka's
     return MessageType(
@@ -276,7 +306,7 @@ def _message_type(record_type: RecordType, key: tuple[Field, ...], layouts: Iter
     )
 
 
-MESSAGE_TYPES: dict[int, MessageType] = {
+MESSAGE_TYPES: Mapping[int, MessageType] = {
     # R7: key version 0 goes with value version 0 only
     RecordType.LEGACY_OFFSET_COMMIT: MessageType(
         Schema("OffsetCommitKey", _OFFSET_COMMIT_KEY),
@@ -288,4 +318,21 @@ MESSAGE_TYPES: dict[int, MessageType] = {
     ),
     RecordType.GROUP_METADATA: MessageType(Schema("GroupMetadataKey", (_GROUP,)), (_GROUP_METADATA_VALUE,)),
     **{each: _message_type(each, key, layouts) for each, (key, *layouts) in _RECORDS_OF_GROUPS.items()},
+}
+
+SHARE_MESSAGE_TYPES: Mapping[int, MessageType] = {
+    ShareRecordType.SHARE_SNAPSHOT: MessageType(
+        Schema("ShareSnapshotKey", _SHARE_KEY),
+        (
+            Schema(
+                "ShareSnapshotValue",
+                (_SNAPSHOT_EPOCH, _STATE_EPOCH, *_SHARE_STATE, *_SHARE_TIMES, *_STATE_BATCHES),
+                flexible_since=0,
+            ),
+        ),
+    ),
+    ShareRecordType.SHARE_UPDATE: MessageType(
+        Schema("ShareUpdateKey", _SHARE_KEY),
+        (Schema("ShareUpdateValue", (_SNAPSHOT_EPOCH, *_SHARE_STATE, *_STATE_BATCHES), flexible_since=0),),
+    ),
 }

@@ -24,8 +24,8 @@ from offsets_pipeline.common.sql_dialects import DUCKDB
 from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
 from offsets_pipeline.errors import NoSuchTable, OffsetsError, QueryFailed
 from offsets_pipeline.fold.state.fold_progress import pending_of
-from offsets_pipeline.fold.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS
-from offsets_pipeline.fold.state.view_queries import CONDITIONS, VIEWS, tables_without_view
+from offsets_pipeline.fold.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, SHARES
+from offsets_pipeline.fold.state.view_queries import CONDITIONS, SHARE_VIEWS, VIEWS, tables_without_view
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.questions.query.answer_time import data_times
 from offsets_pipeline.questions.query.lag_view import CONSUMER_LAG, STEPS
@@ -71,7 +71,7 @@ class LocalSql:
         """Return the names of the views and tables, each with its kind: view, view of history or table."""
         kinds = {store.reader.properties.topic_kind for store in self._stores}
         views = {name: "view" for kind in kinds for name in _views_of(kind)}
-        if any(not kind.is_connect for kind in kinds):
+        if any(kind.has_groups for kind in kinds):
             views |= dict.fromkeys(HISTORY_VIEWS, "view of history")
         tables = {table.name: "table" for kind in kinds for table in tables_without_view(kind)}
         return dict(sorted(views.items())) | dict(sorted(tables.items()))
@@ -136,7 +136,7 @@ class LocalSql:
         own = store.prefix + name
         if own in store.made:
             return own
-        if name in HISTORY_VIEWS and not kind.is_connect:
+        if name in HISTORY_VIEWS and kind.has_groups:
             from offsets_pipeline.questions.history.history_tables import read_views  # noqa: PLC0415 - few queries need it
 
             groups, partitions = self._filters
@@ -165,6 +165,7 @@ class LocalSql:
             "offsets": lambda: f"(FROM {store.newest(OFFSETS)} WHERE {OFFSETS.answered})",
             "groups": lambda: f"(FROM {store.newest(DESCRIBED)} WHERE {DESCRIBED.answered})",
             "hiding_groups": lambda: f"(FROM {store.newest(DESCRIBED)} WHERE {HIDES_OFFSETS})",
+            "share_partitions": lambda: store.newest(SHARES),
             "own": lambda: store.newest(CONNECT),
             "all": lambda: " UNION ALL ".join(f"FROM {each.newest(CONNECT)}" for each in stores),
             "current_offsets": partial(source, "current_offsets"),
@@ -222,7 +223,9 @@ def _topics(reader: StateReader) -> pa.Table:
 
 def _views_of(kind: TopicKind) -> Mapping[str, str]:
     """The definitions of the views of a store, by name."""
-    return CONNECT_VIEWS if kind.is_connect else VIEWS | {"consumer_lag": CONSUMER_LAG}
+    if kind.has_groups:
+        return VIEWS | {"consumer_lag": CONSUMER_LAG}
+    return CONNECT_VIEWS if kind.is_connect else SHARE_VIEWS
 
 
 def _values(column: pa.Array) -> list[Any]:

@@ -68,7 +68,8 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     in_log = by_partition("log", "count(*) AS records, min(record_offset) AS first, max(record_offset) AS last")
     folded = by_partition(
         "fold_progress",
-        "max(folded_to) AS folded_to, sum(unknown_records)::BIGINT AS unknown, sum(len(pending))::BIGINT AS pending",
+        "max(folded_to) AS folded_to, sum(unknown_records)::BIGINT AS unknown, "
+        "sum(len(list_filter(pending, each -> each.producer_id IS NOT NULL)))::BIGINT AS pending",
     )
     quarantined = by_partition("quarantine", "count(*) AS records")
     semantics = reader.coordinator_semantics.value

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 from offsets_pipeline.common.sql_dialects import SPARK
 from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
-from offsets_pipeline.fold.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS
-from offsets_pipeline.fold.state.view_queries import CONDITIONS, VIEWS, tables_without_view
+from offsets_pipeline.fold.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, SHARES
+from offsets_pipeline.fold.state.view_queries import CONDITIONS, SHARE_VIEWS, VIEWS, tables_without_view
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.questions.query.history_views import history_views
 from offsets_pipeline.questions.query.lag_view import CONSUMER_LAG, DATA_TIMES, STEPS
@@ -101,7 +101,7 @@ def _tables_and_history(store: Store, wanted: AbstractSet[str], filters: Mapping
         for table in tables_without_view(kind)
         if table.name in wanted
     }
-    if not kind.is_connect and wanted & HISTORY_VIEWS.keys():
+    if kind.has_groups and wanted & HISTORY_VIEWS.keys():
         found |= {name: rows for name, rows in history_views(store, filters).items() if name in wanted}
     return found
 
@@ -146,7 +146,14 @@ def _queries(stores: Sequence[Store]) -> dict[str, str]:
     parts: dict[str, list[str]] = {}
     for store in stores:
         cluster = quoted(store.properties.cluster(store.location).replace("\\", "\\\\"))  # as Spark reads literals
-        queries = _connect_queries(store) if store.properties.topic_kind.is_connect else _group_queries(store)
+        kind = store.properties.topic_kind
+        queries = (
+            _group_queries(store)
+            if kind.has_groups
+            else _connect_queries(store)
+            if kind.is_connect
+            else _share_queries(store)
+        )
         for name, query in queries.items():
             parts.setdefault(name, []).append(f"SELECT *, {cluster} AS cluster FROM ({query}) v")
     return {name: " UNION ALL ".join(each) for name, each in parts.items()}
@@ -189,6 +196,12 @@ def _connect_queries(store: Store) -> dict[str, str]:
     names = {"own": f"({rows[0]})", "all": " UNION ALL ".join(rows)}
     names |= SPARK | connect_conditions([each.properties.topic_kind for each in stores])
     return {name: query.format(**names) for name, query in CONNECT_VIEWS.items()}
+
+
+def _share_queries(store: Store) -> dict[str, str]:
+    """R39: the share partitions as of the last fold."""
+    facts = SHARES.newest_in_spark(store.table_name(SHARES.name), None, store.table_name(FOLD_PROGRESS.name))
+    return {name: query.format(share_partitions=f"({facts})") for name, query in SHARE_VIEWS.items()}
 
 
 def _later(store: Store, table: Table) -> str:

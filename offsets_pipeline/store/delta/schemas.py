@@ -7,6 +7,7 @@ offset_facts       facts about offsets that are not published yet, or that are n
 group_facts        the same for groups, described from their records (R33, R34)
 group_records      the last value and the last tombstone of each key of a group's records (R14)
 connect_records    in place of the three above: the last record of each key of a topic of Kafka Connect (R30)
+share_partition_facts  likewise: the state of each share partition of `__share_group_state` (R39)
 topics             names of topic ids that the sources had (R35)
 quarantine         records that did not decode, with the reason and the raw bytes (R6)
 topic_offsets      positions of topics at many times, from which lag is computed; made with the first sample
@@ -17,8 +18,8 @@ leases             which process works on the store; made with the first lease
 
 The published tables have one row a key, and any reader of Delta tables may read them (docs/adr/0037):
 `current_offsets`, `consumer_groups`, `group_members` and `unstable_offsets`; in a store with a topic of Kafka Connect
-`connector_offsets` and `connectors`. `published_as_of` says how far each reaches. The tables of facts are merged with
-them on read (fold/state/merge_on_read.py): query them through the views.
+`connector_offsets` and `connectors`; with `__share_group_state` `share_partitions`. `published_as_of` says how far each
+reaches. The tables of facts are merged with them on read (fold/state/merge_on_read.py): query them through the views.
 """
 
 from __future__ import annotations
@@ -342,6 +343,41 @@ CONNECT_RECORDS = Table(
     partitioned_by=_BY_INCARNATION,
 )
 
+_STATE_BATCH = pa.struct(
+    [("first_offset", _LONG), ("last_offset", _LONG), ("delivery_state", _STRING), ("delivery_count", _SHORT)]
+)
+_SHARE_PARTITION = (
+    _GROUP_ID,
+    Column("topic_id", _STRING, "the topic's id, in Kafka's notation", nullable=False),
+    Column("partition", _INT, "the topic's partition", nullable=False),
+)
+_SHARE_STATE = (
+    Column("state_epoch", _INT, "counts initialisations of the state"),
+    Column("leader_epoch", _INT, "of the partition's leader that wrote the state; -1: of none yet"),
+    Column("snapshot_epoch", _INT, "counts snapshots of the state"),
+    Column("start_offset", _LONG, "the first record whose delivery is not complete; -1: not known yet"),
+    Column("delivery_complete_count", _INT, "records from the start offset on whose delivery is complete"),
+    Column("state_batches", pa.list_(_STATE_BATCH), "delivery state and delivery count of records"),
+    Column("create_timestamp", _TIMESTAMP, "when the state was created"),
+    Column("write_timestamp", _TIMESTAMP, "when its last snapshot was written"),
+    Column("record_timestamp", _TIMESTAMP, "timestamp of its last record"),
+)
+
+SHARE_PARTITION_FACTS = Table(
+    "share_partition_facts",
+    "The state of each share partition after its last record of a fold (R39); a null state_epoch: deleted.",
+    (_LOG_PARTITION, *_SHARE_PARTITION, *_SHARE_STATE, _RECORD_OFFSET, *_OF_FACT),
+    _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id,record_offset"},
+    partitioned_by=_BY_INCARNATION,
+)
+
+SHARE_PARTITIONS = Table(
+    "share_partitions",
+    "Each share partition, once, as of published_as_of (R39).",
+    (*_SHARE_PARTITION, *_SHARE_STATE, _LOG_PARTITION, _RECORD_OFFSET),
+    _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "group_id,log_partition"},
+)
+
 CURRENT_OFFSETS = Table(
     "current_offsets",
     "Each committed offset that a fetch answers, once, as of published_as_of.",
@@ -455,7 +491,13 @@ _PUBLISHED_GROUPS = (CURRENT_OFFSETS, CONSUMER_GROUPS, GROUP_MEMBERS, UNSTABLE_O
 _PUBLISHED_CONNECT = (CONNECTOR_OFFSETS, CONNECTORS)
 _FACTS = (OFFSET_FACTS, GROUP_FACTS, GROUP_RECORDS)
 _VERSIONS = pa.struct(
-    [(each.name, _LONG) for each in (*_FACTS, CONNECT_RECORDS, *_PUBLISHED_GROUPS, *_PUBLISHED_CONNECT)]
+    [
+        (each.name, _LONG)
+        for each in (
+            *(*_FACTS, CONNECT_RECORDS, *_PUBLISHED_GROUPS, *_PUBLISHED_CONNECT),
+            *(SHARE_PARTITION_FACTS, SHARE_PARTITIONS),
+        )
+    ]
 )
 
 FOLD_PROGRESS = Table(
@@ -515,30 +557,39 @@ def _tables(*facts_and_published: Table) -> tuple[Table, ...]:
 
 TABLES = _tables(*_FACTS, *_PUBLISHED_GROUPS)
 _CONNECT_TABLES = _tables(CONNECT_RECORDS, *_PUBLISHED_CONNECT)
+_SHARE_TABLES = _tables(SHARE_PARTITION_FACTS, SHARE_PARTITIONS)
 #: Tables that a store gets when they are first written.
 LATER_TABLES = (TOPIC_OFFSETS, LEASES)
 
 #: The tables of stores of every kind.
-TABLE_BY_NAME = {table.name: table for table in (*TABLES, *_CONNECT_TABLES, *LATER_TABLES)}
+TABLE_BY_NAME = {table.name: table for table in (*TABLES, *_CONNECT_TABLES, *_SHARE_TABLES, *LATER_TABLES)}
 #: What a reload makes again from the log.
 STATE = frozenset({*_VERSIONS.names, PUBLISHED_AS_OF.name, FOLD_PROGRESS.name})
 
 
 def tables_of(kind: TopicKind) -> tuple[Table, ...]:
     """The tables of a store with a topic of this kind, in the order in which the store creates them."""
-    return _CONNECT_TABLES if kind.is_connect else TABLES
+    if kind.has_groups:
+        return TABLES
+    return _CONNECT_TABLES if kind.is_connect else _SHARE_TABLES
 
 
 def published_tables_of(kind: TopicKind) -> tuple[Table, ...]:
     """The published tables of a store with a topic of this kind."""
-    return _PUBLISHED_CONNECT if kind.is_connect else _PUBLISHED_GROUPS
+    if kind.has_groups:
+        return _PUBLISHED_GROUPS
+    return _PUBLISHED_CONNECT if kind.is_connect else (SHARE_PARTITIONS,)
 
 
 def later_tables_of(kind: TopicKind) -> tuple[Table, ...]:
     """The tables that a store with a topic of this kind gets when they are first written."""
-    return (LEASES,) if kind.is_connect else LATER_TABLES
+    return LATER_TABLES if kind.has_groups else (LEASES,)
 
 
 def catalog_name(name: str) -> str:
     """The name of a table in a schema of a catalog, where the views have the names of the published tables."""
-    return f"published_{name}" if TABLE_BY_NAME[name] in (*_PUBLISHED_GROUPS, *_PUBLISHED_CONNECT) else name
+    return (
+        f"published_{name}"
+        if TABLE_BY_NAME[name] in (*_PUBLISHED_GROUPS, *_PUBLISHED_CONNECT, SHARE_PARTITIONS)
+        else name
+    )

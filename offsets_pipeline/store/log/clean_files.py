@@ -120,7 +120,7 @@ def heads(log: TableFolder, log_range: LogRange, files: Iterable[DataFile], youn
 def candidates(files: CleanedFiles, numbers: Iterable[int], bounds: CleaningLimits) -> Iterator[pa.RecordBatch]:
     """Yield the CANDIDATES of these files; of a log of groups after an early compaction of offset commits."""
     parts = (rows for number in numbers for rows in _candidates_of(files, number, bounds))
-    if bounds.topic_kind.is_connect:  # few records: each task of `kept` can take them all
+    if not bounds.topic_kind.has_groups:  # few records: each task of `kept` can take them all
         for rows in parts:
             yield from rows.select(CANDIDATES.names).cast(CANDIDATES).to_batches()
         return
@@ -158,9 +158,10 @@ def kept(
     for of_partition in log_partitions_of(rows.combine_chunks()):
         table = pa.Table.from_batches([of_partition])
         with working_on(partial(place_of, table)):
-            stay = (
-                topic_survivors(table, topic_kind) if topic_kind.is_connect else survivors.survivors(table, semantics)
-            )
+            if topic_kind.has_groups:
+                stay = survivors.survivors(table, semantics)
+            else:
+                stay = topic_survivors(table, topic_kind)
             stays = table.select(["file", "position"]).filter(pa.array(stay))
         file, position = stays["file"].to_numpy(), stays["position"].to_numpy()
         numbers = np.unique(file)
