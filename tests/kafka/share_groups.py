@@ -49,6 +49,13 @@ def described_offsets(address: str) -> list[dict[str, Any]]:
     return [dict(zip(header, line, strict=True)) for line in lines if len(line) == len(header) and line[0] != "GROUP"]
 
 
+def log_ends(address: str, *topics: str) -> dict[str, int]:
+    """The log end of partition 0 of topics, as `kafka-get-offsets.sh` prints it."""
+    arguments = ["--bootstrap-server", address, "--topic-partitions", ",".join(f"{name}:0" for name in topics)]
+    lines = (line.split(":") for line in run_tool("org.apache.kafka.tools.GetOffsetShell", *arguments).split())
+    return {name: int(end) for name, _, end in lines}
+
+
 def dumped(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """The records of the log partitions below a folder, as Kafka's dump tool decodes them."""
     found: dict[str, list[dict[str, Any]]] = {}
@@ -157,6 +164,7 @@ def record(to: Path) -> None:
                 answers = {
                     "described": described_offsets(broker.address),
                     "topic_ids": {name: broker.topic_id(name) for name in ("orders", "gone")},
+                    "log_ends": log_ends(broker.address, "orders", "gone"),
                 }
                 for each in sorted(broker.folder.glob(f"{TOPIC}-*")):
                     for file in each.glob("*.log"):
@@ -164,7 +172,7 @@ def record(to: Path) -> None:
                         place.parent.mkdir(parents=True, exist_ok=True)
                         shutil.copy(file, place)
                 answers["records"] = dumped(to / "segments")
-                (to / "oracle.json").write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
+                (to / "share_groups.json").write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
         finally:
             kafka.close()
 

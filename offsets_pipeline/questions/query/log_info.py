@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.questions.query.answer_time import notes_of
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION, TABLE_BY_NAME
 
 if TYPE_CHECKING:
@@ -68,11 +69,11 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     in_log = by_partition("log", "count(*) AS records, min(record_offset) AS first, max(record_offset) AS last")
     folded = by_partition(
         "fold_progress",
-        "max(folded_to) AS folded_to, sum(unknown_records)::BIGINT AS unknown, "
-        "sum(len(list_filter(pending, each -> each.producer_id IS NOT NULL)))::BIGINT AS pending",
+        "max(folded_to) AS folded_to, sum(unknown_records)::BIGINT AS unknown, sum(len(pending))::BIGINT AS pending",
     )
     quarantined = by_partition("quarantine", "count(*) AS records")
     semantics = reader.coordinator_semantics.value
+    has_transactions = reader.properties.topic_kind is not TopicKind.SHARE_STATE  # which carries states there (R39)
     answers = []
     for partition in range(max(reader.offsets_partitions, len(bounds))):
         held = in_log.get(partition, {"records": 0, "first": 0, "last": -1})
@@ -90,7 +91,7 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
                 records=held["records"],
                 quarantined=quarantined.get(partition, {"records": 0})["records"],
                 unknown=fold["unknown"],
-                pending=fold["pending"] or 0,
+                pending=(fold["pending"] or 0) if has_transactions else 0,
                 cleaned_to=bound.get("cleaned_to"),
                 coordinator_semantics=semantics,
                 log_incarnation=log_incarnation,

@@ -60,7 +60,7 @@ def share_partitions(
         end = None if topic is None else log_ends.get((topic, row["partition"]))
         start = None if row["start_offset"] == _NO_START_OFFSET else row["start_offset"]
         complete = row["delivery_complete_count"]
-        is_known = not (end is None or start is None or complete is None)
+        lag = None if end is None or start is None or complete is None else max(end - start - complete, 0)
         found.append(
             SharePartitionInfo(
                 group=row["group_id"],
@@ -69,7 +69,7 @@ def share_partitions(
                 partition=row["partition"],
                 start_offset=start,
                 log_end_offset=end,
-                lag=max(end - start - complete, 0) if is_known else None,
+                lag=lag,
                 delivery_complete_count=complete,
                 state_epoch=row["state_epoch"],
                 leader_epoch=row["leader_epoch"],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from offsets_pipeline.semantics.columnar_replay import Replay
 from offsets_pipeline.semantics.compaction import are_commits, compact_early
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-from tests.logs import CAPTURES, LogPartition, capture_rows, input_table
+from tests.logs import CAPTURE_NAMES, LogPartition, capture_rows, input_table
 from tests.random_logs import NARROW, Log, examples, logs, several
 from tests.replays import effects_of
 
@@ -36,7 +36,7 @@ def facts(
 
 
 @both
-@pytest.mark.parametrize("capture", sorted(path.name for path in CAPTURES.iterdir() if path.is_dir()))
+@pytest.mark.parametrize("capture", CAPTURE_NAMES)
 def test_replay_of_compacted_rows_equals_replay_of_all(
     capture: str, semantics: CoordinatorSemantics, chance: random.Random
 ) -> None:

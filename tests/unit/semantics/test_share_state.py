@@ -1,0 +1,110 @@
+"""State batches that overlap become one list, by Kafka's rule (R39); each case is worked by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
+from offsets_pipeline.kafka.record.decode import DecodedKey
+from offsets_pipeline.kafka.record.encode import encode_key
+from offsets_pipeline.kafka.record.message_types import SHARE_MESSAGE_TYPES, ShareRecordType
+from offsets_pipeline.semantics.share_state import (
+    DeliveryState,
+    SharePartition,
+    ShareRecord,
+    ShareState,
+    StateBatch,
+    combined,
+    is_share_key,
+    read_record,
+    snapshot_record,
+)
+
+AVAILABLE, ACKNOWLEDGED, ARCHIVED = DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
+Batch = tuple[int, int, int, int]
+ORDERS = SharePartition("g", "EX0vH4LXQKuzehzfpxpGHw", 3)
+
+
+def state(start: int, *batches: Batch, leader: int = 5, complete: int | None = None) -> ShareState:
+    return ShareState(2, 7, leader, start, complete, 100, 200, tuple(StateBatch(*each) for each in batches))
+
+
+@pytest.mark.parametrize(
+    ("batches", "start", "expected"),
+    [
+        pytest.param([], 0, [], id="none"),
+        pytest.param([(5, 9, 1, 0)], 0, [(5, 9, 1, 0)], id="one"),
+        pytest.param([(5, 9, 1, 0)], 10, [], id="all before the start offset"),
+        pytest.param([(5, 9, 1, 0)], 7, [(7, 9, 1, 0)], id="cut by the start offset"),
+        pytest.param([(5, 9, 1, 0)], 9, [(9, 9, 1, 0)], id="only its last record is left"),
+        pytest.param([(5, 9, 1, 0)], -1, [(5, 9, 1, 0)], id="no start offset"),
+        pytest.param([(0, 4, 1, 2), (5, 9, 1, 2)], 0, [(0, 9, 1, 2)], id="touch in the same state"),
+        pytest.param([(0, 4, 1, 2), (5, 9, 2, 2)], 0, [(0, 4, 1, 2), (5, 9, 2, 2)], id="touch, counts differ"),
+        pytest.param([(0, 4, 1, 2), (6, 9, 1, 2)], 0, [(0, 4, 1, 2), (6, 9, 1, 2)], id="a record between them"),
+        pytest.param([(0, 9, 1, 2), (3, 5, 1, 2)], 0, [(0, 9, 1, 2)], id="inside, in the same state"),
+        pytest.param([(0, 6, 1, 2), (3, 9, 1, 2)], 0, [(0, 9, 1, 2)], id="overlap in the same state"),
+        pytest.param([(0, 9, 1, 0), (0, 9, 2, 0)], 0, [(0, 9, 2, 0)], id="same records, higher count"),
+        pytest.param([(0, 9, 1, 4), (0, 9, 1, 2)], 0, [(0, 9, 1, 4)], id="same records, higher state"),
+        pytest.param([(0, 9, 1, 4), (0, 9, 2, 0)], 0, [(0, 9, 2, 0)], id="the count counts before the state"),
+        pytest.param([(0, 5, 1, 0), (0, 9, 2, 0)], 0, [(0, 9, 2, 0)], id="longer and higher"),
+        pytest.param([(0, 5, 2, 0), (0, 9, 1, 0)], 0, [(0, 5, 2, 0), (6, 9, 1, 0)], id="longer and lower"),
+        pytest.param([(0, 9, 1, 0), (3, 5, 1, 2)], 0, [(0, 2, 1, 0), (3, 5, 1, 2), (6, 9, 1, 0)], id="inside, higher"),
+        pytest.param([(0, 9, 2, 0), (3, 5, 1, 2)], 0, [(0, 9, 2, 0)], id="inside, lower"),
+        pytest.param([(0, 9, 1, 0), (6, 9, 1, 2)], 0, [(0, 5, 1, 0), (6, 9, 1, 2)], id="same end, higher"),
+        pytest.param([(0, 9, 2, 0), (6, 9, 1, 2)], 0, [(0, 9, 2, 0)], id="same end, lower"),
+        pytest.param([(0, 6, 1, 0), (4, 9, 1, 2)], 0, [(0, 3, 1, 0), (4, 9, 1, 2)], id="overlap, higher"),
+        pytest.param([(0, 6, 2, 0), (4, 9, 1, 2)], 0, [(0, 6, 2, 0), (7, 9, 1, 2)], id="overlap, lower"),
+        pytest.param(
+            [(0, 9, 1, 0), (2, 3, 1, 2), (6, 7, 1, 4)],
+            0,
+            [(0, 1, 1, 0), (2, 3, 1, 2), (4, 5, 1, 0), (6, 7, 1, 4), (8, 9, 1, 0)],
+            id="two inside one",
+        ),
+        # (0, 4) is final before (5, 12) takes the place of (5, 9): Kafka leaves the two apart
+        pytest.param([(0, 4, 1, 2), (5, 9, 1, 0), (5, 12, 1, 2)], 0, [(0, 4, 1, 2), (5, 12, 1, 2)], id="stay apart"),
+    ],
+)
+def test_batches_are_combined_as_kafka_does(batches: list[Batch], start: int, expected: list[Batch]) -> None:
+    in_order = [StateBatch(*each) for each in batches]
+    assert combined(in_order, start) == expected
+    assert combined(reversed(in_order), start) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "update", "expected"),
+    [
+        # a start offset of -1 and a leader epoch of -1 leave what was there; the count is always the update's
+        (state(3, (3, 4, 1, 2), complete=1), state(-1, (5, 6, 1, 4), leader=-1), state(3, (3, 4, 1, 2), (5, 6, 1, 4))),
+        (state(3, (3, 4, 1, 2)), state(4, leader=6, complete=1), state(4, (4, 4, 1, 2), leader=6, complete=1)),
+        (None, state(3, (3, 4, 1, 2)), state(3, (3, 4, 1, 2))),
+    ],
+)
+def test_an_update_merges_into_the_state(before: ShareState | None, update: ShareState, expected: ShareState) -> None:
+    update = update._replace(snapshot_epoch=9, state_epoch=0, create_timestamp=0, write_timestamp=0)
+    if before is None:
+        expected = update
+    assert ShareRecord(ORDERS, update, is_update=True).applied(before) == expected
+
+
+def test_a_snapshot_replaces_the_state_and_a_tombstone_deletes_it() -> None:
+    before, snapshot = state(3, (3, 4, 1, 2)), state(0)
+    assert ShareRecord(ORDERS, snapshot, is_update=False).applied(before) == snapshot
+    assert ShareRecord(ORDERS, None, is_update=False).applied(before) is None
+
+
+@pytest.mark.parametrize("complete", [None, 0, 17])
+def test_a_state_is_written_as_a_snapshot(complete: int | None) -> None:
+    written = state(3, (3, 4, 1, ACKNOWLEDGED), (7, 9, 2, ARCHIVED), (11, 11, 1, AVAILABLE), complete=complete)
+    assert read_record(*snapshot_record(ORDERS, written)) == ShareRecord(ORDERS, written, is_update=False)
+
+
+def test_garbage_does_not_decode() -> None:
+    key, value = snapshot_record(ORDERS, state(3))
+    update = encode_key(DecodedKey(ShareRecordType.SHARE_UPDATE, ORDERS._asdict()), SHARE_MESSAGE_TYPES)
+    for bad_key, bad_value in ((None, value), (key[:-1], value), (key, value[:-3]), (key, b"\0\7"), (update, None)):
+        with pytest.raises(CorruptRecord):
+            read_record(bad_key, bad_value)
+    assert is_share_key(key)
+    assert is_share_key(update)
+    assert not is_share_key(b"\0\2" + key[2:])
+    assert not is_share_key(key + b"x")  # a key of a group's record, which is longer, may begin like one
