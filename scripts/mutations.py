@@ -58,6 +58,8 @@ PUBLISHED, PUBLISHING, DERIVED, BELONGING = (
     f"fold/state/{name}.py" for name in ("published_rows", "publishing", "derived_tables", "belonging")
 )
 CONNECT_TESTS = ("tests/unit/connect",)
+SHARE_TESTS = ("tests/unit/semantics/test_share_state.py", "tests/unit/state/test_share_state_fold.py")
+SHARE_STATE, SHARE_REPLAY = "semantics/share_state.py", "semantics/share_replay.py"
 TARGET = "connect/target_table.py"
 EXACTLY_ONCE = "connect/exactly_once.py"
 TARGET_STATES = "connect/target_states.py"
@@ -631,6 +633,12 @@ MUTATIONS = [
         "progress.partitions.keys()",
         PUBLISHED_AS_OF,
     ),
+    Mutation("R39", COLUMNS, SHARE_STATE, "if second < first:", "if second > first:", SHARE_TESTS),
+    Mutation("R39", COLUMNS, SHARE_STATE, "if each.last_offset >= start_offset", "", SHARE_TESTS),
+    Mutation("R39", COLUMNS, SHARE_STATE, "or not self.is_update:", "or self.is_update:", SHARE_TESTS),
+    Mutation("R39", COLUMNS, SHARE_STATE, "return touches or", "return", SHARE_TESTS),
+    Mutation("R39", COLUMNS, SHARE_REPLAY, "if state is not None}", "}", SHARE_TESTS),
+    Mutation("R39", COLUMNS, SHARE_REPLAY, "if not read.is_update and", "if", SHARE_TESTS),
     Mutation(
         "STATE",
         FOLDS,

@@ -42,6 +42,7 @@ COMMANDS = {
     "groups": "",
     "top": "",
     "lag": "",
+    "share-partitions": "",
     "status": "",
     "check": "",
     "fetch": f"--group billing --topic orders {BROKER}",
