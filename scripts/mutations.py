@@ -637,7 +637,7 @@ MUTATIONS = [
     Mutation("R39", COLUMNS, SHARE_STATE, "if each.last_offset >= start_offset", "", SHARE_TESTS),
     Mutation("R39", COLUMNS, SHARE_STATE, "or not self.is_update:", "or self.is_update:", SHARE_TESTS),
     Mutation("R39", COLUMNS, SHARE_STATE, "return touches or", "return", SHARE_TESTS),
-    Mutation("R39", COLUMNS, SHARE_REPLAY, "if state is not None}", "}", SHARE_TESTS),
+    Mutation("R39", COLUMNS, SHARE_REPLAY, "(records > 0) & (offset >= ends[partition])", "records > 0", SHARE_TESTS),
     Mutation("R39", COLUMNS, SHARE_REPLAY, "if not read.is_update and", "if", SHARE_TESTS),
     Mutation(
         "STATE",

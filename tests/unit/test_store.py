@@ -85,7 +85,7 @@ def test_the_retention_of_the_brokers_is_noted_with_the_time_at_which_it_was_fir
     [
         (MIRRORED, TopicKind.CONSUMER_OFFSETS, CLASSIC, None),
         (OWNED, TopicKind.CONSUMER_OFFSETS, CLASSIC, "it is an owned store, and its coordinator is modern"),
-        (MIRRORED, TopicKind.CONNECT_OFFSETS, CLASSIC, "a topic of Kafka Connect has no coordinator"),
+        (MIRRORED, TopicKind.CONNECT_OFFSETS, CLASSIC, "its topic has no records of groups"),
         (OWNED, TopicKind.CONSUMER_OFFSETS, MODERN, None),
         (MIRRORED, TopicKind.CONNECT_OFFSETS, MODERN, None),
     ],
