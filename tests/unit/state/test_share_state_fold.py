@@ -25,6 +25,7 @@ from offsets_pipeline.semantics.share_replay import compact_shares, replay_share
 from offsets_pipeline.semantics.survivors import topic_survivors
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA
+from offsets_pipeline.store.log.metadata import note_topics
 from tests.folded_stores import folded_capture, opened
 from tests.spark.stores import CLOCK, appended
 from tests.unit.share_logs import IN_DRIVER, PARTITIONS, answers, share_rows, share_store, shown
@@ -222,6 +223,22 @@ def test_command_and_sql_show_the_share_partitions(tmp_path: Path, capsys: pytes
     batches = {each.group: (each.start_offset, len(each.state_batches)) for each in shown(location)}
     lines = [f"{group},{start},{count}" for group, (start, count) in batches.items()]
     assert capsys.readouterr().out.splitlines() == ["group_id,start_offset,batches", *lines]
+
+
+def test_a_store_of_groups_has_the_names_and_the_log_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    location = share_store(tmp_path / "share", share_rows())
+    groups = str(folded_capture(tmp_path / "groups", "4.2.0-share"))
+    names = [(topic_id, name) for name, topic_id in answers()["topic_ids"].items()]
+    note_topics(opened(tmp_path / "groups"), set(names), IN_DRIVER)
+    ends = answers()["log_ends"]
+    lines = [f"{name},0,0,{end},2026-11-20T12:00:00Z" for name, end in ends.items()]
+    positions = tmp_path / "positions.csv"
+    positions.write_text("\n".join(["topic,partition,log_start_offset,log_end_offset,sampled_at", *lines]) + "\n")
+    assert main(["sample-topic-offsets", "--store", groups, "--positions", str(positions)]) == 0
+    capsys.readouterr()
+    assert main(["share-partitions", "--store", location, "--groups", groups, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["share_partitions"]
+    assert found == [each._asdict() for each in shown(location)]
 
 
 def test_the_kind_is_recognised_and_other_commands_refuse(tmp_path: Path) -> None:
