@@ -23,7 +23,7 @@ from offsets_pipeline.questions.query.views import register_views
 from offsets_pipeline.semantics.group_description import describe_group
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.store.delta.data_file import LATE, late_in
-from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, TABLE_BY_NAME
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, TABLE_BY_NAME, VERSIONS
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.store import Store
 from tests.compare import compare
@@ -285,7 +285,7 @@ def _says(name: str, row: dict[str, Any]) -> bool:
 
 
 def _said(name: str, row: dict[str, Any]) -> dict[str, Any]:
-    without = {"folded_at", "quarantined_at", "incarnation", "published_to", "versions"} | (
+    without = {"folded_at", "quarantined_at", "incarnation", "published_to", *VERSIONS} | (
         {"record_offset"} if name == "group_facts" else set()
     )
     return {key: value or "" if key == "protocol" else value for key, value in row.items() if key not in without}

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.store.delta.data_file import APPLICATION, FOLDED, LATE
-from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG_INCARNATION
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG_INCARNATION, VERSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,9 +67,13 @@ class FoldProgress:
         self._table = table
         self.snapshot = snapshot
         self.partitions = progress_of(snapshot)
-        versions = snapshot.rows(["versions"])["versions"].slice(0, 1).to_pylist()  # each row has them
+        columns = snapshot.rows(VERSIONS).slice(0, 1).to_pylist()  # each row has them
         self.versions: dict[str, int] = {
-            name: each for one in versions for name, each in one.items() if each is not None
+            name: each
+            for row in columns
+            for versions in row.values()
+            for name, each in (versions or {}).items()
+            if each is not None
         }
         #: how often the table was written; `replace` goes on behind it
         self.number = snapshot.transaction(APPLICATION)
@@ -190,7 +194,7 @@ class FoldProgress:
                 **vars(each),
                 "coordinator_semantics": each.semantics.value,
                 "folded_at": each.folded_at_us,
-                "versions": versions,
+                **dict.fromkeys(VERSIONS, versions),  # each column takes those of its fields
             }
             for _, each in sorted(partitions.items())
         ]
@@ -202,7 +206,7 @@ def progress_of(snapshot: Snapshot) -> dict[int, PartitionProgress]:
     """The rows of a version of `fold_progress`, by log partition."""
     rows = snapshot.rows()
     folded_at = rows["folded_at"].cast(pa.int64())
-    rows = rows.drop_columns(["folded_at", "versions"]).append_column("folded_at_us", folded_at)
+    rows = rows.drop_columns(["folded_at", *VERSIONS]).append_column("folded_at_us", folded_at)
     if not any(pc.list_value_length(rows["pending"]).to_pylist()):
         rows = rows.drop_columns(["pending"])  # they have times, and Arrow imports pandas to convert one
     return {

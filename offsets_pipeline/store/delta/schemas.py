@@ -491,14 +491,11 @@ _PUBLISHED_GROUPS = (CURRENT_OFFSETS, CONSUMER_GROUPS, GROUP_MEMBERS, UNSTABLE_O
 _PUBLISHED_CONNECT = (CONNECTOR_OFFSETS, CONNECTORS)
 _FACTS = (OFFSET_FACTS, GROUP_FACTS, GROUP_RECORDS)
 _VERSIONS = pa.struct(
-    [
-        (each.name, _LONG)
-        for each in (
-            *(*_FACTS, CONNECT_RECORDS, *_PUBLISHED_GROUPS, *_PUBLISHED_CONNECT),
-            *(SHARE_PARTITION_FACTS, SHARE_PARTITIONS),
-        )
-    ]
+    [(each.name, _LONG) for each in (*_FACTS, CONNECT_RECORDS, *_PUBLISHED_GROUPS, *_PUBLISHED_CONNECT)]
 )
+_SHARE_VERSIONS = pa.struct([(each.name, _LONG) for each in (SHARE_PARTITION_FACTS, SHARE_PARTITIONS)])
+#: Columns of `fold_progress`: two, for a struct with more fields would be another type to programs before.
+VERSIONS = ("versions", "share_versions")
 
 FOLD_PROGRESS = Table(
     "fold_progress",
@@ -515,6 +512,7 @@ FOLD_PROGRESS = Table(
         Column("pending", pa.list_(_PENDING), "transactional commits without a marker (R11)"),
         Column("folded_at", _TIMESTAMP, "when", nullable=False),
         Column("versions", _VERSIONS, "the version of each table of the state that belongs to this progress"),
+        Column("share_versions", _SHARE_VERSIONS, "the same of the tables of `__share_group_state`"),
     ),
     _STATE_PROPERTIES,
 )
@@ -564,7 +562,7 @@ LATER_TABLES = (TOPIC_OFFSETS, LEASES)
 #: The tables of stores of every kind.
 TABLE_BY_NAME = {table.name: table for table in (*TABLES, *_CONNECT_TABLES, *_SHARE_TABLES, *LATER_TABLES)}
 #: What a reload makes again from the log.
-STATE = frozenset({*_VERSIONS.names, PUBLISHED_AS_OF.name, FOLD_PROGRESS.name})
+STATE = frozenset({*_VERSIONS.names, *_SHARE_VERSIONS.names, PUBLISHED_AS_OF.name, FOLD_PROGRESS.name})
 
 
 def tables_of(kind: TopicKind) -> tuple[Table, ...]:

@@ -54,6 +54,16 @@ def test_progress_is_read_as_it_was_written(table: TableFolder) -> None:
     assert found.folded_to == {0: 41, 1: 5}
 
 
+def test_a_table_of_a_program_before_takes_progress_and_stays_one_for_that_program(place: Path) -> None:
+    columns = tuple(each for each in FOLD_PROGRESS.columns if each.name != "share_versions")
+    before = TableFolder(str(place / FOLD_PROGRESS.name), replace(FOLD_PROGRESS, columns=columns))
+    before.create()
+    table = TableFolder(before.folder, FOLD_PROGRESS)
+    FoldProgress.read(table).swap({0: partition(0, 5)}, {"offset_facts": 8, "share_partitions": 4})
+    assert FoldProgress.read(table).versions == {"offset_facts": 8, "share_partitions": 4}
+    assert before.snapshot().unmet is None
+
+
 def test_pending_commits_come_back_as_rows_of_their_producer(table: TableFolder) -> None:  # R11
     FoldProgress.read(table).swap({0: replace(partition(0, 41), pending=[COMMIT]), 1: partition(1)}, {})
     (row,) = pending_rows(FoldProgress.read(table).partitions).to_pylist()
