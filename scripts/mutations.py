@@ -885,7 +885,14 @@ MUTATIONS = [
     ),
     Mutation("STATE", FOLDS, CHANGES, "pending=pending[at]", "pending=[]", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, "**row)", '**row | {"incarnation": 1})', STATE_WRITER),
-    Mutation("STATE", FOLDS, PROGRESS, '"coordinator_semantics": each.semantics.value,', '"coordinator_semantics": each.semantics.value, "pending": [],', STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        '"coordinator_semantics": each.semantics.value,',
+        '"coordinator_semantics": each.semantics.value, "pending": [],',
+        STATE_WRITER,
+    ),
     Mutation(
         "STATE",
         FOLDS,
