@@ -284,6 +284,8 @@ class Mutator:
     def _message(self, part: bytes) -> bytes:
         """A message of format 0 or 1, or those that it wraps."""
         choose = self._random
+        if len(part) < LEGACY_HEADER.size:  # an earlier change cut it
+            return repaired(changed_bytes(part, choose))
         codec = part[17] & 7
         start = LEGACY_HEADER.size + (8 if part[16] == 1 else 0) + 8  # behind a null key and the value's length
         if codec and choose.random() < 0.7:

@@ -258,7 +258,7 @@ class CommandGroup(click.Group):
         except (click.ClickException, click.exceptions.Exit):
             raise
         except OffsetsError as error:
-            sys.stderr.write(f"offsets: error: {with_short_words(printable(' '.join(str(error).splitlines())))}\n")
+            sys.stderr.write(error_line(error))
             return 1
         except BrokenPipeError:  # the reader of stdout ended, as `head` does
             sys.stderr.close()
@@ -271,6 +271,11 @@ class CommandGroup(click.Group):
             extra = needed_extra(error) if isinstance(error, ModuleNotFoundError) else None
             sys.stderr.write(f"offsets: error: {extra or f'{in_one_line(error)} ({_DEBUG_ENV}=1 shows where)'}\n")
             return 1
+
+
+def error_line(error: OffsetsError) -> str:
+    """The line on stderr for a command that failed."""
+    return f"offsets: error: {with_short_words(printable(' '.join(str(error).splitlines())))}\n"
 
 
 def usage_error_line(error: click.ClickException) -> str:

@@ -27,7 +27,7 @@ def referred_secret(option: str, value: str) -> str | None:
         path = value.removeprefix(_FILE)
         try:
             return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # ValueError: it is not UTF-8, or its path has a NUL
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise ConfigError(f"cannot read {option} from the file {path}: {reason}") from None
     return None

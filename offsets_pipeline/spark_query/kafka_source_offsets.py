@@ -55,9 +55,11 @@ class BatchMark:
         """The mark in the metadata of a commit; None for a commit of another origin."""
         try:
             found = parse_json(metadata)
-            return cls(found["query"], found["source"], int(found["batch"]))
+            query, source, batch = found["query"], found["source"], found["batch"]
         except (ValueError, LookupError, TypeError):
             return None
+        is_mark = isinstance(query, str | None) and isinstance(source, str | None) and _is_number(batch)
+        return cls(query, source, batch) if is_mark else None
 
 
 def parse_kafka_offsets(text: str) -> dict[TopicPartition, int] | None:

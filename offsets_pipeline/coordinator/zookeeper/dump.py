@@ -14,12 +14,12 @@ Other nodes are passed over. A chroot before /consumers is left out of the resul
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.common.clock import ms_of
+from offsets_pipeline.common.input_text import shown
 from offsets_pipeline.common.text_files import opened_text
 from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes, Node
 from offsets_pipeline.errors import MalformedFile
@@ -77,7 +77,9 @@ def _entries(path: Path) -> Iterator[_Entry]:
                 yield entry
             found = _LINE.fullmatch(line) or _CONSUMER_ID.fullmatch(line)
             if found is None and "/offsets/" in line and len(line.split("/offsets/")[1].split("/")) > 1:
-                raise MalformedFile(f"{path}, line {number}: {line!r} is not of the form PATH VALUE [MILLISECONDS]")
+                raise MalformedFile(
+                    f"{path}, line {number}: {shown(line)} is not of the form PATH VALUE [MILLISECONDS]"
+                )
             entry = None if found is None else _Entry(number, found, {})
         elif entry is not None and (attribute := _ATTRIBUTE.fullmatch(line)) is not None:
             entry.attributes[attribute["name"]] = attribute["value"]
@@ -99,14 +101,18 @@ def _content(path: Path, entry: _Entry) -> tuple[bytes, int | None]:
         raise MalformedFile(f"{path}, line {entry.line}: the node has no data; run SnapshotFormatter with -d")
     try:
         data = base64.b64decode(entry.attributes.get("data", ""), validate=True)
-    except binascii.Error:
+    except ValueError:  # also of a character that is not ASCII
         raise MalformedFile(f"{path}, line {entry.line}: the data of the node are not Base64") from None
     return data, _java_date_ms(entry.attributes.get("mtime", ""))
 
 
 def _java_date_ms(text: str) -> int | None:
-    """Return the time that Java's Date.toString wrote, in ms; None if it is not in UTC."""
+    """Return the time that Java's Date.toString wrote, in ms; None if it is no date, or not in UTC."""
     found = _JAVA_DATE.fullmatch(text)
     if found is None or found[2] not in {"UTC", "GMT"}:
         return None
-    return ms_of(datetime.strptime(f"{found[1]} {found[3]}", "%b %d %H:%M:%S %Y").replace(tzinfo=UTC))
+    try:
+        at = datetime.strptime(f"{found[1]} {found[3]}", "%b %d %H:%M:%S %Y").replace(tzinfo=UTC)
+    except ValueError:  # no date, such as the 31st of June
+        return None
+    return ms_of(at)

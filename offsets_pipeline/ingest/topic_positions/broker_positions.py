@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.common.input_text import shown
 from offsets_pipeline.errors import MalformedFile, NoSuchPath, OffsetsError
 from offsets_pipeline.ingest.topic_positions.positions import Position, Positions, TimedOffset
 from offsets_pipeline.kafka.broker.cluster import Cluster
@@ -56,6 +57,6 @@ def read_client_properties(path: Path) -> dict[str, str]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not equals:
-            raise MalformedFile(f"{path}, line {number}: {line!r} is not of the form name=value")
+            raise MalformedFile(f"{path}, line {number}: {shown(line)} is not of the form name=value")
         properties[name.strip()] = value.strip()
     return properties

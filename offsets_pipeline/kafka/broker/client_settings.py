@@ -149,7 +149,7 @@ def _addresses(text: str) -> tuple[tuple[str, int], ...]:
     for each in filter(None, (part.strip() for part in text.split(","))):
         address = _ADDRESS.fullmatch(each)
         if address is None or not 0 < int(address["port"]) < 2**16:
-            raise ConfigError(f"the address {each!r} is not HOST:PORT, as broker-1.example.com:9092")
+            raise ConfigError(f"the address {shown(each)} is not HOST:PORT, as broker-1.example.com:9092")
         found.append((address["ipv6"] or address["host"], int(address["port"])))
     if not found:
         raise ConfigError("there is no address of a broker: give HOST:PORT, as broker-1.example.com:9092")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from ssl import DER_cert_to_PEM_cert
@@ -59,8 +60,9 @@ def read_key_store(prefix: str, given: Mapping[str, str], *, with_key: bool) -> 
         data = path.read_bytes()
     except FileNotFoundError:
         raise NoSuchPath(f"the Kafka option {prefix}.location names {path}: no such file") from None
-    except OSError as error:
-        raise ConfigError(f"the Kafka option {prefix}.location names {path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", error)
+        raise ConfigError(f"the Kafka option {prefix}.location names {path}: {reason}") from None
     try:
         if _PEM_START in data:
             return _read_pem(data.decode("ascii"))
@@ -87,7 +89,8 @@ def _read_pem(text: str) -> KeyMaterial:
 
 
 def _read_pkcs12(data: bytes, password: str | None, *, with_key: bool) -> KeyMaterial:
-    store = pkcs12.load_pkcs12(data, None if password is None else password.encode())
+    with warnings.catch_warnings(action="ignore"):  # of bytes after the store, on stderr
+        store = pkcs12.load_pkcs12(data, None if password is None else password.encode())
     found = [each.certificate for each in (*filter(None, [store.cert]), *store.additional_certs)]
     pem = serialization.Encoding.PEM
     certificates = "".join(each.public_bytes(pem).decode() for each in found)

@@ -39,8 +39,11 @@ def tls_context(given: Mapping[str, str]) -> ssl.SSLContext:
             raise ConfigError("the trust store of the Kafka options ssl.truststore.* has no certificates")
         try:
             context.load_verify_locations(cadata=trusted.certificates)
-        except ssl.SSLError as error:
-            raise ConfigError(f"the trust store's certificates cannot be read: {error.reason}") from None
+        except (ssl.SSLError, TypeError) as error:  # TypeError: text that is not ASCII
+            raise ConfigError(
+                f"the certificates of the Kafka options ssl.truststore.* cannot be read ({_reason(error)}): "
+                "give them as PEM"
+            ) from None
     own = _own(given)
     if own is not None:
         _load_own(context, own, given.get("ssl.key.password"))
@@ -73,13 +76,17 @@ def _load_own(context: ssl.SSLContext, own: KeyMaterial, password: str | None) -
     if own.key is None or not own.certificates:
         raise ConfigError("the key store of the Kafka options ssl.keystore.* needs a private key and its certificate")
     # ssl reads the client's own key only from a file
-    with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".pem") as file:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".pem") as file:
         file.write(f"{own.key}\n{own.certificates}\n")
         file.flush()
         try:
             context.load_cert_chain(file.name, password=password or "")
-        except (ssl.SSLError, OSError) as error:
-            reason = getattr(error, "reason", None) or "not a private key and its certificate"
+        except (OSError, ValueError) as error:  # ValueError: a password of more than 1024 bytes
             raise ConfigError(
-                f"the private key of the Kafka options ssl.keystore.* cannot be read ({reason}): check ssl.key.password"
+                f"the private key of the Kafka options ssl.keystore.* cannot be read ({_reason(error)}): check "
+                "ssl.key.password"
             ) from None
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "reason", None) or "not PEM"
