@@ -95,7 +95,7 @@ def test_an_address_that_is_none_is_refused(address: str, said: str) -> None:
         ({"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.1"}, "takes TLSv1.2, TLSv1.3"),
         (
             {"security.protocol": "SSL", "ssl.truststore.certificates": "none"},
-            "trust store's certificates cannot be read",
+            r"certificates of the Kafka options ssl\.truststore\.\* cannot be read",
         ),
         ({"security.protocol": "SSL", "ssl.keystore.key": "wrong-word"}, "needs a private key and its certificate"),
         (

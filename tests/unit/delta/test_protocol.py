@@ -39,7 +39,7 @@ def test_protocol_and_metadata_are_the_rules_of_a_table() -> None:
 def test_views_have_the_names_of_the_published_tables_in_a_catalog() -> None:
     published = {
         *("current_offsets", "consumer_groups", "group_members", "unstable_offsets"),
-        *("connector_offsets", "connectors"),
+        *("connector_offsets", "connectors", "share_partitions"),
     }
     found = {name: catalog_name(name) for name in TABLE_BY_NAME}
     assert {name for name, in_catalog in found.items() if in_catalog == f"published_{name}"} == published
