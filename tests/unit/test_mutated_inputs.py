@@ -116,7 +116,8 @@ class TextMutator:
 
     def _repeated(self, data: bytes) -> bytes:
         start, end = self._part(data)
-        return data[:end] + data[start:end] * self._choose.choice((1, 1, 2, 1_000)) + data[end:]
+        times = min(self._choose.choice((1, 1, 2, 1_000)), MOST_BYTES // (end - start + 1))
+        return data[:end] + data[start:end] * times + data[end:]
 
     def _integer(self, data: bytes) -> bytes:
         width = self._choose.choice((1, 2, 4, 8))

@@ -109,11 +109,17 @@ def load_settings(path: Path | None = None) -> Settings:
     except ValueError:  # of Python's own limit
         raise ConfigError(f"cannot read the settings file {chosen}: a number has thousands of digits") from None
     except RecursionError:
-        raise ConfigError(f"cannot read the settings file {chosen}: it is nested too deeply") from None
+        raise _nested_too_deeply(chosen) from None
     try:
         return _from_document(document)
     except ConfigError as error:
         raise ConfigError(f"{chosen}: {error}") from error
+    except RecursionError:  # a name of thousands of parts: the parser takes it
+        raise _nested_too_deeply(chosen) from None
+
+
+def _nested_too_deeply(chosen: Path) -> ConfigError:
+    return ConfigError(f"cannot read the settings file {chosen}: it is nested too deeply")
 
 
 def _chosen_file(path: Path | None) -> Path | None:

@@ -112,7 +112,7 @@ def client_settings(options: KafkaOptions) -> ClientSettings:
     given = options.for_clients()
     unknown = sorted(given.keys() - _GENERAL - _OF_TLS - _OF_SASL)
     if unknown:
-        raise ConfigError(f"the Kafka option {unknown[0]} is not supported: remove it")
+        raise ConfigError(f"the Kafka option {shown(unknown[0])[1:-1]} is not supported: remove it")
     has_tls, has_sasl = _protocol(given)
     numbers = {name: _number(given, name) for name in _NUMBERS}
     return ClientSettings(
