@@ -6,17 +6,20 @@ import os
 import signal
 import subprocess
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-PATIENCE_SECONDS = 120
-
 
 class LineProcess:
-    """A process of a Python program that prints "ready", waits for a line of stdin, and prints lines until its end."""
+    """A process of a Python program that prints "ready", waits for a line of stdin, and prints lines until its end.
+
+    ``patience_seconds`` bounds the wait for its end.
+    """
+
+    patience_seconds: ClassVar[float]
 
     def __init__(self, start: Sequence[str], program: Path, *arguments: object) -> None:
         self._process = subprocess.Popen(
@@ -47,9 +50,9 @@ class LineProcess:
 
     def wait(self) -> int:
         """Wait for its end and its last line; returns the exit status."""
-        status = self._process.wait(PATIENCE_SECONDS)
+        status = self._process.wait(self.patience_seconds)
         if self._reader.ident is not None:  # it was told to go
-            self._reader.join(PATIENCE_SECONDS)
+            self._reader.join(self.patience_seconds)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

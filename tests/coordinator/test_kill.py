@@ -14,7 +14,7 @@ import pytest
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.partitioning import partition_for
-from tests.coordinator.line_process import PATIENCE_SECONDS, LineProcess
+from tests.coordinator.line_process import LineProcess
 from tests.replays import Replayed, replay
 from tests.unit.coordinator.stores import log_of, opened
 
@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 PARTITIONS = 4
 PROCESSES = 4
 WRITER = Path(__file__).parent / "writer.py"
+PATIENCE_SECONDS = 60
 START = [sys.executable]  # how a writer is started
 
 
 class Writer(LineProcess):
     """A process of `writer.py`, and the commits that it told of."""
+
+    patience_seconds = PATIENCE_SECONDS
 
     def __init__(self, store: Path | str, name: str, commits: int, acks: int) -> None:
         super().__init__(START, WRITER, store, name, commits, acks)

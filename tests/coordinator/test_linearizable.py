@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from tests.coordinator.line_process import PATIENCE_SECONDS, LineProcess
+from tests.coordinator.line_process import LineProcess
 from tests.coordinator.test_kill import assert_gapless
 from tests.linearizable import COMMIT, DELETE, FETCH, NEVER, Operation, is_linearizable
 from tests.unit.delta.faulty_s3 import FAULTS, BadNetwork, Fault, FaultyS3
@@ -29,10 +29,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.process]  # processes share a store 
 
 REGISTERS = Path(__file__).parent / "registers.py"
 PROCESSES = 3
+PATIENCE_SECONDS = 120
 
 
 class Process(LineProcess):
     """A process of `registers.py`, and the operations that it told of, by register."""
+
+    patience_seconds = PATIENCE_SECONDS
 
     def __init__(self, store: Path | str, number: int, seed: int) -> None:
         super().__init__([sys.executable], REGISTERS, store, number, seed)

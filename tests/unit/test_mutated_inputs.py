@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FEW, MANY = 200, 100_000
+UNCHANGED = 10  # every tenth input is a sample as it is
 GROWTH_MIB = 256
 LINE_CHARACTERS = 1_000  # of an error, so that a terminal shows all of it
 MOST_BYTES = 200_000  # of a mutated input
@@ -511,22 +512,15 @@ def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bytes, 
         yield read
 
 
-def is_read(each: Input, data: bytes, folder: Path) -> bool:
-    try:
-        each.reader(data, folder)
-    except each.refuses:
-        return False
-    return True
-
-
 def read_mutated(each: Input, count: int, seed: int, folder: Path, record: Callable[[str, object], None]) -> None:
     choose = random.Random(seed)
     mutator, samples = TextMutator(choose, is_text=each.is_text), each.samples()
     outcomes: Counter[str] = Counter()
     before, slowest, size, count = peak_mib(), 0.0, 0, max(FEW, round(count * each.share))
-    assert any(is_read(each, sample, folder) for sample in samples)
     for number in range(count):
-        data = mutator.changed(choose.choice(samples))
+        data = choose.choice(samples)
+        if number % UNCHANGED:  # some are read, whatever keys and certificates the samples have
+            data = mutator.changed(data)
         size += len(data)
         with soon(f"input {number} of seed {seed}, {data[:2_000]!r}") as took:
             try:
@@ -543,7 +537,7 @@ def read_mutated(each: Input, count: int, seed: int, folder: Path, record: Calla
     grown = peak_mib() - before
     record("inputs", f"{count}: {size} bytes, seed {seed}")
     record("outcomes", f"{dict(outcomes)}, slowest {slowest:.3f} s, memory grown by {grown} MiB")
-    assert outcomes["read"] / count < 0.99, outcomes
+    assert 0.01 < outcomes["read"] / count < 0.99, outcomes
     assert grown < GROWTH_MIB
 
 
