@@ -133,7 +133,7 @@ class TestedLines:
         return self._nearest(mentions) or self._nearest({(name, line) for name in using for line in self._tests[name]})
 
     def _nearest(self, places: set[tuple[str, int]]) -> list[str]:
-        """Tests that run a place, those first of which the largest share runs in the files of the places."""
+        """The tests that run one of the places; first those with the largest share of lines in the places' files."""
         near: Counter[str] = Counter()
         for file in {file for file, _ in places}:
             for tests in self._tests[file].values():

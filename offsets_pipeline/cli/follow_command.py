@@ -132,7 +132,7 @@ class _TopicReading:
     def _samplers(self) -> Iterator[SamplerThread]:
         """Samples of topics' positions if settings and topic want them, and the comparison with the brokers.
 
-        Raises StoreMismatch for a comparison in a store of Connect, which has no groups.
+        Raises StoreMismatch for a comparison in a store without groups.
         """
         store, clock, warn, mirror = self._ingest.store, self._clock, self._log.warning, self._mirror
         interval_ms, topics = self._settings.lag.sample_interval_ms, self._settings.lag.sample_topics

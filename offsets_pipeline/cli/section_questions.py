@@ -178,12 +178,7 @@ class SharePartitions(OneStore):
     )
     live: LiveBrokers = grouped(LiveBrokers)
     format_: str = format_option()
-
-    def run(self, settings: Settings) -> int:
-        """Show the share partitions."""
-        from offsets_pipeline.cli.share_command import show_share_partitions
-
-        return show_share_partitions(self, settings)
+    work = "share_command.show_share_partitions"
 
 
 class Problems(SeveralStores):

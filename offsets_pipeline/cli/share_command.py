@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _SHOWN_BATCHES = 10
 
 
-def show_share_partitions(options: SharePartitions, settings: Settings) -> int:
-    """Show the share partitions; returns the exit status."""
+def show_share_partitions(options: SharePartitions, settings: Settings) -> None:
+    """Show the share partitions."""
     reader = open_reader(options.store, settings)
     found = share_partitions(reader, *_names_and_ends(options, settings))
     time = answer_time_of(reader, options.store, settings)
@@ -31,7 +31,6 @@ def show_share_partitions(options: SharePartitions, settings: Settings) -> int:
     if options.format_ != "json":
         rows = [{**row, "state_batches": _shown(row["state_batches"])} for row in rows]
     write_listing("share_partitions", SharePartitionInfo._fields, rows, [(reader.cluster, time)], options.format_)
-    return 0
 
 
 def _names_and_ends(options: SharePartitions, settings: Settings) -> Positions:

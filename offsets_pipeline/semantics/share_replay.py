@@ -152,21 +152,20 @@ def _carried(rows: pa.Table, states: Mapping[tuple[int, SharePartition], ShareSt
 def _facts(rows: pa.Table, states: Mapping[tuple[int, SharePartition], ShareState | None]) -> pa.Table:
     """The states as facts; ``rows`` are the last records of the share partitions."""
     found = [
-        {"log_partition": log_partition, **share_partition._asdict(), **_columns(state)}
-        for (log_partition, share_partition), state in states.items()
+        {"log_partition": at, **share_partition._asdict(), **_columns(state), "record_offset": record_offset}
+        for ((at, share_partition), state), record_offset in zip(
+            states.items(), rows["record_offset"].to_pylist(), strict=True
+        )
     ]
-    facts = pa.Table.from_pylist(found, schema=SHARE_SCHEMA)
-    for name in ("record_timestamp", "record_offset"):
-        facts = replaced(facts, name, rows[name])
-    return facts
+    return replaced(pa.Table.from_pylist(found, schema=SHARE_SCHEMA), "record_timestamp", rows["record_timestamp"])
 
 
 def _columns(state: ShareState | None) -> dict[str, Any]:
     if state is None:
-        return {"record_offset": 0}  # see `_facts`
+        return {}
     batches = [{**each._asdict(), "delivery_state": _name(each.delivery_state)} for each in state.state_batches]
     times = {name: within_bounds(getattr(state, name)) * 1000 for name in ("create_timestamp", "write_timestamp")}
-    return {**state._asdict(), **times, "state_batches": batches, "record_offset": 0}
+    return {**state._asdict(), **times, "state_batches": batches}
 
 
 def _name(delivery_state: int) -> str:

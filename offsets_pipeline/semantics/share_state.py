@@ -17,7 +17,8 @@ from offsets_pipeline.kafka.record.message_types import SHARE_MESSAGE_TYPES, Sha
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_NO_START_OFFSET = -1  # of an update: the start offset stays
+#: Start offset of a state that has none yet, and of an update that leaves it as it is.
+NO_START_OFFSET = -1
 _NO_EPOCH = -1
 
 
@@ -67,7 +68,7 @@ class ShareState(NamedTuple):
 
 
 class ShareRecord(NamedTuple):
-    """A decoded record. A ``state`` of None is a tombstone. An update has a state of which only some fields count."""
+    """A decoded record. ``state`` is None in a tombstone. Of the state of an update `applied` takes a part."""
 
     share_partition: SharePartition
     state: ShareState | None
@@ -78,7 +79,7 @@ class ShareRecord(NamedTuple):
         if before is None or self.state is None or not self.is_update:
             return self.state
         update = self.state
-        start = before.start_offset if update.start_offset == _NO_START_OFFSET else update.start_offset
+        start = before.start_offset if update.start_offset == NO_START_OFFSET else update.start_offset
         return before._replace(
             start_offset=start,
             leader_epoch=before.leader_epoch if update.leader_epoch == _NO_EPOCH else update.leader_epoch,

@@ -17,9 +17,7 @@ from offsets_pipeline.fold.state.view_queries import SHARE_VIEWS, VIEWS
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
 from offsets_pipeline.store.delta.properties import OWNED, beside
 from offsets_pipeline.store.delta.schemas import (
-    CONNECTOR_OFFSETS,
     CONSUMER_GROUPS,
-    CURRENT_OFFSETS,
     FOLD_PROGRESS,
     GROUP_MEMBERS,
     LOG,
@@ -180,9 +178,8 @@ def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, i
     if times.keys() == progress.partitions.keys():
         return times
     kind = store.properties.topic_kind
-    own = CONNECTOR_OFFSETS if kind.is_connect else SHARE_PARTITIONS
-    table, time_of = (CURRENT_OFFSETS, "commit_timestamp") if kind.has_groups else (own, "record_timestamp")
-    rows = store.table(table.name).snapshot().rows(["log_partition", time_of])
+    time_of = "commit_timestamp" if kind.has_groups else "record_timestamp"
+    rows = store.table(published_tables_of(kind)[0].name).snapshot().rows(["log_partition", time_of])
     return _microseconds(rows, f"max({time_of}) AS time FROM found GROUP BY log_partition") | times
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsets_pipeline.fold.state.merge_on_read import SHARES
+from offsets_pipeline.semantics.share_state import NO_START_OFFSET
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from offsets_pipeline.questions.query.state_reader import StateReader
-
-_NO_START_OFFSET = -1
 
 
 class SharePartitionInfo(NamedTuple):
@@ -58,7 +57,7 @@ def share_partitions(
             continue  # deleted
         topic = topic_names.get(row["topic_id"])
         end = None if topic is None else log_ends.get((topic, row["partition"]))
-        start = None if row["start_offset"] == _NO_START_OFFSET else row["start_offset"]
+        start = None if row["start_offset"] == NO_START_OFFSET else row["start_offset"]
         complete = row["delivery_complete_count"]
         lag = None if end is None or start is None or complete is None else max(end - start - complete, 0)
         found.append(

@@ -146,17 +146,16 @@ def _queries(stores: Sequence[Store]) -> dict[str, str]:
     parts: dict[str, list[str]] = {}
     for store in stores:
         cluster = quoted(store.properties.cluster(store.location).replace("\\", "\\\\"))  # as Spark reads literals
-        kind = store.properties.topic_kind
-        queries = (
-            _group_queries(store)
-            if kind.has_groups
-            else _connect_queries(store)
-            if kind.is_connect
-            else _share_queries(store)
-        )
-        for name, query in queries.items():
+        for name, query in _queries_of(store).items():
             parts.setdefault(name, []).append(f"SELECT *, {cluster} AS cluster FROM ({query}) v")
     return {name: " UNION ALL ".join(each) for name, each in parts.items()}
+
+
+def _queries_of(store: Store) -> dict[str, str]:
+    kind = store.properties.topic_kind
+    if kind.has_groups:
+        return _group_queries(store)
+    return _connect_queries(store) if kind.is_connect else _share_queries(store)
 
 
 def _group_queries(store: Store) -> dict[str, str]:

@@ -486,7 +486,7 @@ PUBLISHED_AS_OF = Table(
     _STATE_PROPERTIES,
 )
 
-#: The published tables by the kind of store: of consumer groups, and of a topic of Kafka Connect.
+#: The published tables by the kind of store: of consumer groups, and of a topic of Kafka Connect. Offsets come first.
 _PUBLISHED_GROUPS = (CURRENT_OFFSETS, CONSUMER_GROUPS, GROUP_MEMBERS, UNSTABLE_OFFSETS)
 _PUBLISHED_CONNECT = (CONNECTOR_OFFSETS, CONNECTORS)
 _FACTS = (OFFSET_FACTS, GROUP_FACTS, GROUP_RECORDS)
