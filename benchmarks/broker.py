@@ -194,9 +194,12 @@ def replace_segments(segments: Path, data: Path, offsets_partitions: int) -> Non
 
 
 class Broker:
-    """A broker and its data, below one folder; it runs only within `load` or `serving`."""
+    """A broker and its data, below one folder; it runs only within `load` or `serving`.
 
-    def __init__(self, folder: Path, offsets_partitions: int) -> None:
+    ``settings`` are lines of server.properties beside `SETTINGS`; they have precedence.
+    """
+
+    def __init__(self, folder: Path, offsets_partitions: int, settings: str = "") -> None:
         self._offsets_partitions = offsets_partitions
         self.data = folder / "data"
         self._log = folder / "broker.log"
@@ -209,7 +212,8 @@ class Broker:
                 controller_port=controller_port,
                 data=self.data,
                 offsets_partitions=offsets_partitions,
-            ),
+            )
+            + settings,
             encoding="utf-8",
         )
         self._logging.write_text(LOGGING, encoding="utf-8")

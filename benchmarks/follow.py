@@ -136,13 +136,11 @@ def await_offset(store: str, offset: int, happened: threading.Event, at_most: in
 
 
 @contextmanager
-def followed(address: str, store: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Context manager: `offsets follow` in its own processes."""
+def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Context manager: `offsets` with these arguments in its own processes; its output goes to a file of the folder."""
     program = str(Path(sys.executable).with_name("offsets"))
-    with (folder / "follow.log").open("wb") as log:
-        process = subprocess.Popen(
-            [program, "follow", "--store", store, "--bootstrap-server", address], stdout=log, stderr=log
-        )
+    with (folder / f"{arguments[0]}.log").open("wb") as log:
+        process = subprocess.Popen([program, *arguments], stdout=log, stderr=log)
     try:
         yield process
     finally:
@@ -159,7 +157,7 @@ def measure_cost(
     committer: Committer, prober: Committer, address: str, store: str, folder: Path, options: argparse.Namespace
 ) -> None:
     """Print the cost of `offsets follow` for some seconds with commits, and for some without."""
-    with followed(address, store, folder) as process:
+    with running(folder, "follow", "--store", store, "--bootstrap-server", address) as process:
         prober.commit_one(_PROBE, options.probes + 1)
         await_offset(store, options.probes + 1, threading.Event(), at_most=0)
         time.sleep(_SETTLE_SECONDS)

@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a 
 
 from benchmarks.background import beside
 from benchmarks.broker import Broker, ended_by_sigterm
-from benchmarks.follow import Committer, followed, go_on
+from benchmarks.follow import Committer, go_on, running
 from benchmarks.s3 import client_variables, create_bucket
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
@@ -196,10 +196,12 @@ def measure_followed(url: str, request_ms: float, seconds: float) -> str:
         with broker.serving():
             committer, ended = Committer(broker.address, options.partitions), threading.Event()
             committer.commit_one("group-0", 1)
-            first = ("follow", "--store", store, "--bootstrap-server", broker.address, "--available-now")
-            subprocess.run([_OFFSETS, *first], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            follow = ("follow", "--store", store, "--bootstrap-server", broker.address)
+            subprocess.run(
+                [_OFFSETS, *follow, "--available-now"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
             go_on_beside = beside(lambda: go_on(committer, ended, options), ended.set)
-            with followed(broker.address, store, Path(folder)), go_on_beside:
+            with running(Path(folder), *follow), go_on_beside:
                 time.sleep(_SETTLE_SECONDS)
                 before, committed = requests(url), committer.committed
                 time.sleep(seconds)

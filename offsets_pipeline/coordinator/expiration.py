@@ -132,9 +132,9 @@ class Expiration:
             return replace(report, error=error)
 
     def keep_expired(self, now_ms: int) -> None:
-        """Run `expire_loaded`, and log the errors."""
+        """Run `expire_loaded`, and log the errors; after `close` the next coordinator expires the rest."""
         for report in self.expire_loaded(now_ms):
-            if report.error is not None:
+            if report.error is not None and not self._core.closed.is_set():
                 _LOG.warning("cannot expire all offsets of log partition %s: %s", report.log_partition, report.error)
 
     def _retention_ms(self, retention_ms: int | None) -> int:

@@ -77,6 +77,25 @@ def test_partition_that_fails_is_reported_and_tried_again(store: Path, monkeypat
         assert coordinator.list_groups() == []
 
 
+def test_housekeeping_warns_of_a_failed_expiry_until_the_coordinator_closes(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:  # R22
+    with opened(store, offsets_retention_minutes=1) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 1})
+        monkeypatch.setattr(coordinator._core.log, "write", failing_write)
+        coordinator._expiration.keep_expired(NOW_MS + 60_000)
+        (warning,) = caplog.messages
+        assert "cannot expire all offsets of log partition" in warning
+        assert "disk full" in warning
+    caplog.clear()
+    coordinator._expiration.keep_expired(NOW_MS + 60_000)
+    assert caplog.messages == []
+
+
+def failing_write(append: PreparedAppend, *, durable: bool) -> list[Commit]:
+    raise OSError("disk full")
+
+
 def test_retention_time_of_a_commit_counts_from_the_commit(store: Path) -> None:  # R19
     with opened(store, offsets_retention_minutes=1) as coordinator:
         partition = coordinator.partition_for("g")
