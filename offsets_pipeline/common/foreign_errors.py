@@ -25,7 +25,7 @@ def first_line(error: Exception) -> str:
     return (_lines(error) or [type(error).__name__])[0].rstrip()
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: BaseException) -> str:
     """An exception in one line: message of an error of this package, class and message of a foreign exception."""
     ours = raised_on_executor(error)
     if ours is not None:
@@ -52,7 +52,7 @@ def working_on(place: Callable[[], str]) -> Iterator[None]:
         raise TaskFailed(f"a task failed at {place()}: {type(error).__name__}: {first_line(error)}") from error
 
 
-def raised_on_executor(error: Exception) -> OffsetsError | None:
+def raised_on_executor(error: BaseException) -> OffsetsError | None:
     """The error of this package, raised here or by a task that Spark reports; None for a foreign exception."""
     if isinstance(error, OffsetsError):
         return error
@@ -72,11 +72,11 @@ def may_pass(error: Exception) -> bool:
     return not _is_of_ended_jvm(error)
 
 
-def _is_of_ended_jvm(error: Exception) -> bool:
+def _is_of_ended_jvm(error: BaseException) -> bool:
     return isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
 
 
-def _lines(error: Exception) -> list[str]:
+def _lines(error: BaseException) -> list[str]:
     if _WORKER_ENDED in str(error):
         return ["a Python process of a task has ended, killed or out of memory; another run may succeed"]
     return _CAUSE.sub(": ", _TRACEBACK.sub(" ", str(error))).strip().splitlines()

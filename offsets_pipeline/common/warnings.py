@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import SystemClock, shown_time
+from offsets_pipeline.common.foreign_errors import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,12 +32,17 @@ def set_line_times(*, are_on: bool) -> None:
 
 
 class _LogLines(logging.Handler):
-    """Writes records of Python's logging as warnings."""
+    """Writes records of Python's logging as warnings, without stack traces.
+
+    Leaves out those of Py4J's callbacks: the query that called one raises its exception, too.
+    """
 
     have_times = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        warn(self.format(record))
+        if record.name != "py4j.clientserver":
+            error = record.exc_info[1] if record.exc_info else None
+            warn(record.getMessage() if error is None else f"{record.getMessage()}: {in_one_line(error)}")
 
 
 class Warnings:

@@ -137,3 +137,16 @@ def test_lines_of_a_process_that_runs_until_a_signal_have_times(capsys: pytest.C
     ]
     assert all(parse_time_ms(line.partition(" ")[0]) for line in timed)
     assert last == "offsets: warning: last"
+
+
+def test_exception_in_python_s_logging_is_one_line_and_that_of_a_callback_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    set_line_times(are_on=True)
+    error = ValueError("no answer\nat line 7")
+    logging.getLogger("a.library").error("cannot ask", exc_info=error)
+    logging.getLogger("py4j.clientserver").error("an exception while executing the Python Proxy", exc_info=error)
+    set_line_times(are_on=False)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.partition(" ")[2] == "offsets: warning: cannot ask: ValueError: no answer"
