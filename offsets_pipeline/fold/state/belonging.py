@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from offsets_pipeline.fold.state.fold_progress import FoldProgress
+    from offsets_pipeline.store.delta.protocol import Action
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.delta.table_folder import TableFolder
 
@@ -32,12 +33,15 @@ _ALONE = "it was restored or copied alone, or lost a commit"
 _BEFORE_RELOAD = 2**62
 
 
-def belonging(table: TableFolder, progress: FoldProgress, *, is_named: bool = False) -> Snapshot:
+def belonging(
+    table: TableFolder, progress: FoldProgress, *, is_named: bool = False, is_exact: bool = False
+) -> Snapshot:
     """The newest version of a table with rows of the incarnation of a progress.
 
     A reload replaces published rows before the progress names their incarnation. Until then the version before the
     reload belongs to the progress. With ``is_named`` the same is true of the rows of a publishing: a reader has read
-    the facts before, and needs published rows that are no newer.
+    the facts before, and needs published rows that are no newer. With ``is_exact`` it is true of the facts of a fold,
+    too, as long as the version before it is kept.
 
     Raises DamagedTable for a table that is older than the named version, or that another program has changed, and for a
     progress that is older than the removal of facts that it names.
@@ -61,9 +65,15 @@ def belonging(table: TableFolder, progress: FoldProgress, *, is_named: bool = Fa
                 raise _not_belonging(table.folder, f"was changed by another program: version {later}, {operation}")
             written = [each["txn"]["version"] for each in actions if each.get("txn", {}).get("appId") == INCARNATION]
             belongs = not written or (written == [progress.incarnation] and not is_named)
+            if is_exact and _adds_facts(actions) and table.commit_file(found) is not None:
+                break
         if belongs:
             found = later
     return newest if found == newest.version else table.snapshot(found)
+
+
+def _adds_facts(actions: Iterable[Action]) -> bool:
+    return not any(each["txn"]["appId"] in (INCARNATION, REMOVED_BY) for each in actions if "txn" in each)
 
 
 def with_older_noted(tables: Iterable[TableFolder], progress: FoldProgress) -> FoldProgress:

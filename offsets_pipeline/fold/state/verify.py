@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.effects import Effects
+    from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.store import Store
 
 
@@ -203,11 +204,11 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     """Replay the log from its start, as far as it is folded, and compare the result with the state tables.
 
     With ``independent`` the specification replays record by record, which takes much longer. Ignores records that are
-    appended during the run. A fold during the run may cause a difference: stop the stream.
+    appended during the run, and folds that end during it.
 
     Raises DamagedTable if a table does not belong to the progress.
     """
-    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
+    progress, known = _state_of(store)
     log = store.table(LOG.name)
     starts = {at: replace(each, folded_to=0, pending=[]) for at, each in progress.partitions.items()}
     kind, semantics = store.properties.topic_kind, progress.semantics or store.properties.coordinator_semantics
@@ -218,7 +219,6 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     reader = LogReader(log, log_range, start.schema, None if independent else start.compact)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
     names = [name for each in start.tables for name in each.names]
-    known = {name: belonging(store.table(name), progress) for name in dict.fromkeys([*names, *progress.versions])}
     stored = StoredRows.of(map(known.__getitem__, names), progress.incarnations)
     comparison = _Comparison(kind, stored, progress.partitions, of_state.cleaned_to, independent)
 
@@ -241,6 +241,19 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     del whole.examples[_EXAMPLES:]
     whole.digests.sort()
     return whole
+
+
+def _state_of(store: Store) -> tuple[FoldProgress, dict[str, Snapshot]]:
+    """Return the newest progress, and the versions of the state tables by name that have just what it names."""
+    tables = state_tables_of(store.properties.topic_kind)
+    facts = [each.name for each in tables]
+    published = [each.published.name for each in tables if each.published is not None]
+    while True:
+        progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
+        names = dict.fromkeys([*facts, *published, *progress.versions])  # published rows after the facts: `belonging`
+        known = {name: belonging(store.table(name), progress, is_named=True, is_exact=True) for name in names}
+        if FoldProgress.read(store.table(FOLD_PROGRESS.name)).says_same(progress):
+            return progress, known
 
 
 def _replayed(effects: Effects, offsets_partitions: int, semantics: CoordinatorSemantics) -> Replayed:

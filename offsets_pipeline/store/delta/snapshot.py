@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from itertools import chain
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
@@ -46,8 +47,9 @@ class KnownVersion(NamedTuple):
 class Snapshot:
     """One version of a table. `TableFolder.snapshot` makes one.
 
-    deltalake reads a table's log once. `after` makes a later version's snapshot from this one and the commits between,
-    without reading anything. Its cost depends on the commits since deltalake read the log, not on the table's files.
+    deltalake reads a table's log once, and a second time for its first files and for each application's transaction.
+    `after` makes a later version's snapshot from this one and the commits between, without reading anything. Its cost
+    depends on the commits since deltalake read the log, not on the table's files.
     """
 
     def __init__(self, table_folder: TableFolder, loaded: DeltaTable, text: bytes | None) -> None:
@@ -60,6 +62,7 @@ class Snapshot:
         self.metadata = metadata_of(loaded)
         self.protocol = protocol_of(loaded)
         self._loaded = loaded
+        self._loaded_at = monotonic()
         self._transactions: dict[str, int] = {}
         self._changed: dict[str, DataFile | None] = {}  # since the version that was loaded; None: removed
         self._has_vectors = False
@@ -95,12 +98,21 @@ class Snapshot:
         """Number of commits since the version that deltalake read."""
         return self.version - int(self._loaded.version())
 
+    @property
+    def age_seconds(self) -> float:
+        """Seconds since deltalake read the log: of the commits that it then found, old ones may have been removed."""
+        return monotonic() - self._loaded_at
+
     def transaction(self, application: str) -> int:
-        """Return the version of an application's last transaction; -1 if there was none."""
-        if application in self._transactions:
-            return self._transactions[application]
-        found = self._loaded.transaction_version(application)
-        return -1 if found is None else found
+        """Return the version of an application's last transaction; -1 if there was none.
+
+        Raises DamagedTable, StorageFailed.
+        """
+        if application not in self._transactions:
+            with reading(self.folder):
+                found = self._loaded.transaction_version(application)
+            self._transactions[application] = -1 if found is None else found
+        return self._transactions[application]
 
     def files(self) -> list[DataFile]:
         """Return the files of this version.

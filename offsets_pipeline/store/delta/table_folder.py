@@ -65,6 +65,8 @@ _APPEND_ONLY, _CHECKPOINT_INTERVAL = "delta.appendOnly", "delta.checkpointInterv
 CHECKPOINT_INTERVAL = 100
 #: Commits from which on it is quicker to read the table anew than to read on commit by commit.
 MOST_COMMITS = 1_000
+#: Seconds after which the table is read anew: half of those for which upkeep keeps the commits of a checkpoint.
+_MOST_SECONDS = 300
 #: Commits to read at once from an object store, when they were one after the other so far.
 _MOST_AHEAD = 8
 #: Largest file of an object store to read as a whole.
@@ -114,7 +116,7 @@ class TableFolder:
         if version is not None:
             return self._load(version)
         newest, last = None, self._newest  # another thread may set it meanwhile
-        if last is not None:
+        if last is not None and last.age_seconds <= _MOST_SECONDS:
             with suppress(WriteConflict, StoreReplaced):
                 newest = last.after(*islice(self.commits_after(last.known), MOST_COMMITS + 1))
         if newest is None or newest.commits_read > MOST_COMMITS:

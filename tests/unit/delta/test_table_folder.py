@@ -30,6 +30,7 @@ from offsets_pipeline.errors import (
     WriteConflict,
 )
 from offsets_pipeline.store.delta import put_if_absent, table_folder
+from offsets_pipeline.store.delta import snapshot as snapshot_module
 from offsets_pipeline.store.delta.damage import damage_of
 from offsets_pipeline.store.delta.filesystems import children
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
@@ -331,6 +332,38 @@ def test_old_commits_that_were_removed_are_a_conflict_and_no_damage(folder: Tabl
     assert append(folder, 8) == 4
     commit_file(folder, 3).unlink()
     assert numbers(folder) == [0, 1, 2, 8]
+
+
+def test_a_reader_that_goes_on_needs_no_commit_that_upkeep_has_removed(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `follow` does for hours: it reads on commit by commit, and asks late for files and for a transaction."""
+    now = [0.0]
+    monkeypatch.setattr(snapshot_module, "monotonic", lambda: now[0])
+    append(folder, 0, advance={APP: 7})
+    reader = again(folder)
+    assert reader.snapshot().transaction(APP) == 7
+    for number in range(1, 4):
+        append(folder, number)
+        assert reader.snapshot().version == number + 1
+    DeltaTable(folder.folder).create_checkpoint()
+    now[0] = 599  # commits stay for ten minutes after their checkpoint
+    for version in range(4):
+        commit_file(folder, version).unlink()
+    found = reader.snapshot()
+    assert (found.transaction(APP), found.transaction("another")) == (7, -1)
+    assert sorted(found.rows()["log_partition"].to_pylist()) == [0, 1, 2, 3]
+
+
+def test_a_transaction_that_was_asked_for_needs_no_commit_again(folder: TableFolder) -> None:
+    append(folder, 0, advance={APP: 7})
+    reader = again(folder)
+    assert [reader.snapshot().transaction(each) for each in (APP, "another")] == [7, -1]
+    append(folder, 1)
+    assert reader.snapshot().version == 2
+    commit_file(folder, 1).unlink()
+    append(folder, 2, advance={"another": 3})
+    assert [reader.snapshot().transaction(each) for each in (APP, "another")] == [7, 3]
 
 
 def test_checkpoints_are_made_and_old_commits_go(place: Path) -> None:

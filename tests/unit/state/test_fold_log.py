@@ -14,6 +14,7 @@ from offsets_pipeline.fold.state import fold as fold_module
 from offsets_pipeline.fold.state import replay_job
 from offsets_pipeline.fold.state.fold import fold_log, next_fold, reload_partitions
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.verify import verify_store
 from offsets_pipeline.fold.stream.folding import Folding
 from offsets_pipeline.store.delta.data_file import FOLDED, LATE
 from offsets_pipeline.store.delta.properties import FORMAT_VERSION
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.delta.table_folder import TableFolder
     from offsets_pipeline.store.store import Store
 
 
@@ -103,6 +105,36 @@ def test_a_fold_of_the_log_that_dies_before_it_notes_its_progress_runs_again(
             fold_log(behind, settings, CLOCK)
     assert fold_log(behind, settings, CLOCK) == 13
     assert_as_reference(behind.location, log_of(behind.location))
+
+
+def test_a_verification_beside_a_fold_compares_the_state_that_the_progress_names(
+    behind: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fold has written its facts, and ends while the verification reads them, or never."""
+    found = []
+    with monkeypatch.context() as patch:
+        before_swap(patch, lambda: found.append(verify_store(opened(place_of(behind.location)), settings.fold)))
+        fold_log(behind, settings, CLOCK)
+    (beside,) = found
+    assert (beside.equal, beside.records) == (True, 8), beside.examples
+    after = verify_store(behind, settings.fold)
+    assert (after.equal, after.records) == (True, 21), after.examples
+
+    log = LogPartition(0, start=100)
+    log.commit(("g", "a", 1), 5)
+    appended(behind.location, log.rows)
+    read = FoldProgress.read
+    folds = iter([True])
+
+    def read_and_folded(table: TableFolder) -> FoldProgress:
+        progress = read(table)
+        if next(folds, False):
+            fold_log(opened(place_of(behind.location)), settings, CLOCK)
+        return progress
+
+    monkeypatch.setattr(FoldProgress, "read", read_and_folded)
+    ended = verify_store(behind, settings.fold)
+    assert ended.equal, ended.examples
 
 
 @pytest.fixture
