@@ -140,7 +140,7 @@ def _protocol(given: Mapping[str, str]) -> tuple[bool, bool]:
     """Whether the connections use TLS, and whether they use SASL."""
     protocol = given.get("security.protocol", "PLAINTEXT")
     if protocol.upper() not in _PROTOCOLS:
-        raise ConfigError(f"the Kafka option security.protocol is {protocol!r}: it takes {', '.join(_PROTOCOLS)}")
+        raise ConfigError(f"the Kafka option security.protocol is {shown(protocol)}: it takes {', '.join(_PROTOCOLS)}")
     return _PROTOCOLS[protocol.upper()]
 
 

@@ -19,6 +19,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
+from offsets_pipeline.common.input_text import shown
 from offsets_pipeline.errors import ConfigError, NoSuchPath
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def read_key_store(prefix: str, given: Mapping[str, str], *, with_key: bool) -> 
     path, kind = Path(given[f"{prefix}.location"]), given.get(f"{prefix}.type", "JKS")
     password = given.get(f"{prefix}.password")
     if kind.upper() not in _KINDS:
-        raise ConfigError(f"the Kafka option {prefix}.type is {kind!r}: it takes {', '.join(_KINDS)}")
+        raise ConfigError(f"the Kafka option {prefix}.type is {shown(kind)}: it takes {', '.join(_KINDS)}")
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.net.sasl import get_sasl_mechanism
 
+from offsets_pipeline.common.input_text import shown
 from offsets_pipeline.errors import ClientMissing, ConfigError
 from offsets_pipeline.kafka.broker.oauth_token import ClientCredentials
 
@@ -58,7 +59,9 @@ class SaslLogin:
         """
         mechanism = given.get("sasl.mechanism", _KERBEROS).upper()
         if mechanism not in _LOGIN_MODULES:
-            raise ConfigError(f"the Kafka option sasl.mechanism is {mechanism!r}: it takes {', '.join(_LOGIN_MODULES)}")
+            raise ConfigError(
+                f"the Kafka option sasl.mechanism is {shown(mechanism)}: it takes {', '.join(_LOGIN_MODULES)}"
+            )
         for name, handlers in _HANDLERS.items():
             if not given.get(name, handlers[0]).endswith(handlers):
                 raise ConfigError(f"the Kafka option {name} names a Java class that this client cannot run: remove it")

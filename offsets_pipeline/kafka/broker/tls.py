@@ -6,6 +6,7 @@ import ssl
 import tempfile
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.common.input_text import shown
 from offsets_pipeline.errors import ConfigError
 from offsets_pipeline.kafka.broker.key_stores import KeyMaterial, read_key_store
 
@@ -25,8 +26,8 @@ def tls_context(given: Mapping[str, str]) -> ssl.SSLContext:
     identification = given.get("ssl.endpoint.identification.algorithm", "https").strip()
     if identification.lower() not in ("https", ""):
         raise ConfigError(
-            f"the Kafka option ssl.endpoint.identification.algorithm is {identification!r}: it takes https, or nothing "
-            "to accept a certificate of any host"
+            f"the Kafka option ssl.endpoint.identification.algorithm is {shown(identification)}: it takes https, or "
+            "nothing to accept a certificate of any host"
         )
     context.check_hostname = bool(identification)
     # Java trusts each certificate of a trust store, also one that another authority issued

@@ -125,6 +125,22 @@ def test_a_wrong_option_is_named_in_one_line_without_its_secrets(options: Mappin
     assert "wrong-word" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"security.protocol": "SSL " * 10_000},
+        {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "https " * 10_000},
+        {"security.protocol": "SSL", "ssl.keystore.location": "a", "ssl.keystore.type": "JKS " * 10_000},
+        SASL | {"sasl.mechanism": "PLAIN " * 10_000},
+    ],
+)
+def test_a_wrong_value_is_shown_in_a_line_that_can_be_read(options: Mapping[str, str]) -> None:
+    """As when the line end before a certificate is lost."""
+    with pytest.raises(ConfigError, match="it takes") as raised:
+        settings(options)
+    assert len(str(raised.value)) < 500
+
+
 def test_a_jaas_entry_is_read_as_java_reads_it() -> None:
     entry = f'\n  {PLAIN}  required\n username=\'m e\' password="a\\"b;\\\\c" other=plain\n;\n'
     found = sasl({"sasl.mechanism": "plain", "sasl.jaas.config": entry})
