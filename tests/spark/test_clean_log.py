@@ -6,16 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.clock import FixedClock, SystemClock
 from offsets_pipeline.errors import CannotClean
+from offsets_pipeline.fold.maintenance import maintain_store
 from offsets_pipeline.questions.query.log_info import log_info
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.store.log.clean import clean_log
 from tests.logs import oracle
 from tests.places import copied
+from tests.spark.segments import write_prefix
 from tests.spark.stores import CLOCK, differences, export_of, log_of, rows_of, segments_of
+from tests.unit.share_logs import CAPTURE, PARTITIONS, TOPIC, answers, as_described, needed, shown
+from tests.unit.state.test_stream_upkeep import keeps_nothing
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable
     from pathlib import Path
 
@@ -63,6 +68,45 @@ def test_cleaned_log_gives_what_the_broker_answers(
         row["log_partition"] for row in rows if row not in left
     }
     assert all(each.cleaned_to < (each.folded_to or 0) for each in info if each.cleaned_to is not None)
+
+
+def test_cleaned_and_compacted_share_partitions_are_those_of_the_broker(  # R39
+    workbench: Workbench, place: Path, tmp_path: Path, chance: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, segments = place / "store", segments_of(CAPTURE.name)
+    for share in (0.3, 0.65, 1):
+        prefix = write_prefix(segments, tmp_path / str(share), share, chance, TOPIC)
+        workbench.ingest(store, prefix, topic=TOPIC, partitions=PARTITIONS)
+        workbench.fold(store)
+    expected, rows = shown(str(store)), log_of(store)
+    assert as_described(expected) == answers()["described"]
+
+    def assert_same() -> None:
+        assert shown(str(store)) == expected
+        assert workbench.verify(store).equal
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("offsets_pipeline.store.log.clean.LogMetadata.cleaned", die)
+        with pytest.raises(KeyboardInterrupt):
+            clean_log(workbench.open(store), workbench.settings, CLOCK)
+    assert log_of(store) == rows
+    assert_same()
+    keeps_nothing(workbench.open(store))
+    done = clean_log(workbench.open(store), workbench.settings, CLOCK)
+    left = log_of(store)
+    assert (done.records_before, done.records) == (len(rows), len(left))
+    # the last folded record of a log partition removes nothing; here it is the tombstone of these two
+    assert {(row.log_partition, row.record_offset) for row in left} == needed() | {(1, 2), (1, 3)}
+    assert_same()
+    maintain_store(workbench.open(store), SystemClock())
+    assert_same()
+    workbench.reload(store)
+    assert_same()
+    again = workbench.ingest(store, segments, topic=TOPIC)
+    assert (again.added, again.left_out) == (0, done.removed)
 
 
 def test_young_records_and_records_that_are_not_folded_stay(

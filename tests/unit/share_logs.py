@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CAPTURE = CAPTURES / "4.2.0-share-state"
+TOPIC = "__share_group_state"
 PARTITIONS = 3
 IN_DRIVER = Settings(fold=FoldSettings(driver_rows=2**31 - 1))
 
@@ -63,3 +64,28 @@ def shown(location: str) -> list[SharePartitionInfo]:
     names = {topic_id: name for name, topic_id in answers()["topic_ids"].items()}
     ends = {(name, 0): end for name, end in answers()["log_ends"].items()}
     return share_partitions(StateReader(location), names, ends)
+
+
+def as_described(found: Iterable[SharePartitionInfo]) -> list[dict[str, str]]:
+    """Share partitions as `kafka-share-groups.sh --describe --offsets --verbose` prints them."""
+    return [
+        {
+            "GROUP": each.group,
+            "TOPIC": str(each.topic),
+            "PARTITION": str(each.partition),
+            "LEADER-EPOCH": str(each.leader_epoch),
+            "START-OFFSET": str(each.start_offset),
+            "LAG": "-" if each.lag is None else str(each.lag),
+        }
+        for each in found
+    ]
+
+
+def needed() -> set[tuple[int, int]]:
+    """Log partition and record offset of the records that a replay needs: from each last snapshot or tombstone on."""
+    found = set()
+    for at in range(PARTITIONS):
+        records = answers()["records"][f"{TOPIC}-{at}"]
+        last = {each["key"]["data"]["groupId"]: each["offset"] for each in records if each["key"]["type"] == "0"}
+        found |= {(at, each["offset"]) for each in records if each["offset"] >= last[each["key"]["data"]["groupId"]]}
+    return found

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.errors import StoreMismatch
+from offsets_pipeline.fold.maintenance import maintain_store
 from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.merge_on_read import SHARES
 from offsets_pipeline.fold.state.publishing import publish
 from offsets_pipeline.fold.state.verify import verify_store
 from offsets_pipeline.ingest.record_kind import RecordKey, topic_kind_of
@@ -25,10 +29,13 @@ from offsets_pipeline.semantics.share_replay import compact_shares, replay_share
 from offsets_pipeline.semantics.survivors import topic_survivors
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.log.metadata import note_topics
 from tests.folded_stores import folded_capture, opened
 from tests.spark.stores import CLOCK, appended
-from tests.unit.share_logs import IN_DRIVER, PARTITIONS, answers, share_rows, share_store, shown
+from tests.unit.share_logs import IN_DRIVER, PARTITIONS, answers, as_described, needed, share_rows, share_store, shown
+from tests.unit.state.test_stream_upkeep import keeps_nothing
 
 if TYPE_CHECKING:
     import random
@@ -62,18 +69,8 @@ def test_records_decode_as_kafkas_dump_tool_decodes_them() -> None:
 
 
 def test_lag_is_what_the_broker_answers(tmp_path: Path) -> None:
-    found = [
-        {
-            "GROUP": each.group,
-            "TOPIC": each.topic,
-            "PARTITION": str(each.partition),
-            "LEADER-EPOCH": str(each.leader_epoch),
-            "START-OFFSET": str(each.start_offset),
-            "LAG": "-" if each.lag is None else str(each.lag),
-        }
-        for each in shown(share_store(tmp_path / "store", share_rows()))
-    ]
-    assert found == answers()["described"]
+    found = shown(share_store(tmp_path / "store", share_rows()))
+    assert as_described(found) == answers()["described"]
 
 
 def delivered(records: list[dict[str, Any]], group_id: str) -> tuple[int, dict[int, tuple[int, str]]]:
@@ -175,10 +172,9 @@ def test_a_cleaned_log_gives_the_same_state() -> None:
         whole = pa.Table.from_pylist(columns, schema=CONNECT_INPUT_SCHEMA)
         cleaned = whole.filter(stays)
         assert states(cleaned, {})[0] == states(whole, {})[0]
-        records = answers()["records"][f"__share_group_state-{at}"]
-        last = {each["key"]["data"]["groupId"]: each["offset"] for each in records if each["key"]["type"] == "0"}
-        needed = [each["offset"] for each in records if each["offset"] >= last[each["key"]["data"]["groupId"]]]
-        assert cleaned["record_offset"].to_pylist() == needed
+        assert {(at, offset) for offset in cleaned["record_offset"].to_pylist()} == {
+            place for place in needed() if place[0] == at
+        }
 
 
 def test_a_reload_gives_the_same_state(tmp_path: Path) -> None:
@@ -190,6 +186,40 @@ def test_a_reload_gives_the_same_state(tmp_path: Path) -> None:
     assert shown(location) == expected
     assert publish(store, CLOCK)
     assert not verify_store(store, IN_DRIVER.fold).differences
+
+
+def test_upkeep_that_dies_before_any_commit_leaves_the_share_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = sorted(share_rows(), key=lambda row: row.record_offset)
+    location = share_store(tmp_path / "store", rows[:7], rows[7:12], rows[12:])
+    expected = shown(location)
+    store = keeps_nothing(opened(tmp_path / "store"))
+    whole, left = TableFolder.create_version, 0
+
+    def create_version(*arguments: Any, **more: Any) -> bytes | None:  # noqa: ANN401 - as the method
+        nonlocal left
+        if left == 0:
+            raise KeyboardInterrupt
+        left -= 1
+        return whole(*arguments, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TableFolder, "create_version", create_version)
+        for run in count():
+            left = run
+            try:
+                done = {each.table: each for each in maintain_store(store, SystemClock(), IN_DRIVER)}
+            except KeyboardInterrupt:
+                assert shown(location) == expected
+            else:
+                break
+    assert run > 2
+    assert [done[name].files for name in (LOG.name, SHARES.name)] == [1, 1]
+    assert shown(location) == expected
+    assert verify_store(store, IN_DRIVER.fold).equal
+    reload_partitions(store, None, IN_DRIVER, CLOCK)
+    assert shown(location) == expected
 
 
 def test_garbage_is_counted_and_left_out(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class Running:
 
 def keeps_nothing(store: Store) -> Store:
     """The store, whose tables keep no file that they have dropped."""
-    for each in TABLES:
+    for each in store.tables:
         table = store.table(each.name)
         seen = table.snapshot()
         properties = {"delta.deletedFileRetentionDuration": "interval 0 hours"}
