@@ -27,7 +27,8 @@ def referred_secret(option: str, value: str) -> str | None:
         path = value.removeprefix(_FILE)
         try:
             return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, ValueError) as error:  # ValueError: it is not UTF-8, or its path has a NUL
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        except (OSError, ValueError) as error:
+            wrong = "the path holds a NUL character" if "\0" in path else "it is not text"
+            reason = error.strerror if isinstance(error, OSError) else wrong
             raise ConfigError(f"cannot read {option} from the file {path}: {reason}") from None
     return None

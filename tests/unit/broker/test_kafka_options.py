@@ -79,6 +79,8 @@ def test_a_secret_that_is_not_there_is_refused_by_its_name(tmp_path: Path, monke
         KafkaOptions("b:9092", {"ssl.key.password": "env:NO_SUCH"})
     with pytest.raises(ConfigError, match="No such file"):
         KafkaOptions("b:9092", {"ssl.key.password": f"file:{tmp_path / 'none'}"})
+    with pytest.raises(ConfigError, match=r"from the file a\0b: the path holds a NUL character$"):
+        KafkaOptions("b:9092", {"ssl.key.password": "file:a\0b"})
 
 
 def test_options_of_the_command_line_may_hold_equals_signs() -> None:
