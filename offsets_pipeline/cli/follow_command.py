@@ -132,11 +132,11 @@ class _TopicReading:
     def _samplers(self) -> Iterator[SamplerThread]:
         """Samples of topics' positions if settings and topic want them, and the comparison with the brokers.
 
-        Raises StoreMismatch for a comparison in a store without groups.
+        Raises StoreMismatch for a comparison in a store of another topic than `__consumer_offsets`.
         """
         store, clock, warn, mirror = self._ingest.store, self._clock, self._log.warning, self._mirror
         interval_ms, topics = self._settings.lag.sample_interval_ms, self._settings.lag.sample_topics
-        if interval_ms and store.properties.topic_kind.has_groups:
+        if interval_ms and not store.properties.topic_kind.is_connect:
             table = store.table(TOPIC_OFFSETS.name)
             yield SamplerThread(lambda: PositionSampler(self._kafka, table, topics, clock), interval_ms, clock, warn)
         if mirror is not None:
@@ -162,7 +162,7 @@ class _TopicReading:
         """Counts of the state tables, and with a fold of groups."""
         store, settings = self._ingest.store, self._settings
         yield StateMetrics(self._reader).count
-        if self._options.folds and store.properties.topic_kind.has_groups:
+        if self._options.folds and not store.properties.topic_kind.is_connect:
             yield GroupMetrics(
                 *(self._reader, store.table(TOPIC_OFFSETS.name), settings.lag),
                 lambda each: retention_of(each, settings, None).retention_ms,

@@ -16,16 +16,15 @@ from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.lag.lag_rows import GroupLag, LagRow, group_lags
 from offsets_pipeline.questions.query.as_of import offsets_as_of
-from offsets_pipeline.questions.query.group_listing import describe_matching, is_pattern, matching, without_match
+from offsets_pipeline.questions.query.group_listing import is_pattern, matching, without_match
+from offsets_pipeline.semantics.group_types import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from offsets_pipeline.cli.section_questions import Lag
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer
-    from offsets_pipeline.questions.query.state_reader import StateReader
 
 _FIRST_COLUMNS = ("cluster", "group", "topic", "partition", "lag", "lag_seconds", "status", "reason")
 
@@ -46,18 +45,23 @@ def _lag(options: Lag, settings: Settings) -> None:
     answered: set[str] = set()
     shown: list[tuple[Any, ...]] = []
     for store, reader in readers.items():
-        if options.at_ms is None:
-            groups = describe_matching(reader, options.groups or None)
-            time = answer_time_of(reader, store, settings)
-        else:
-            log = LogHistory(reader)
-            groups = _past_groups(log, options.groups, options.at_ms)
-            time = log_answer_time_of(log, store, settings, options.at_ms)
-        rows = _of_store(reader, groups, time, options, settings)
+        with LiveCluster(options.positions_from, settings) as live:
+            if options.at_ms is None:
+                groups = live.groups(reader, options.groups or None)
+                time = answer_time_of(reader, store, settings)
+            else:
+                log = LogHistory(reader)
+                groups = _past_groups(log, options.groups, options.at_ms)
+                time = log_answer_time_of(log, store, settings, options.at_ms)
+            of_store = live.lag(reader, groups, time, window_commits=settings.lag.window_commits, at_ms=options.at_ms)
+        rows: Sequence[tuple[Any, ...]] = group_lags(groups, of_store) if options.summary else of_store
         if len(readers) > 1:
             rows = [(*row, reader.cluster) for row in rows]
         if options.format_ == "json":
-            stale = {name: time.of_partition(group.log_partition) for name, group in groups.items()}
+            stale = {  # a share group has share partitions in several log partitions
+                name: time.stale if group.type == SHARE else time.of_partition(group.log_partition)
+                for name, group in groups.items()
+            }
             rows = [(*row, stale[row[0]]) for row in rows]
         shown += rows
         answered.update(groups)
@@ -68,19 +72,6 @@ def _lag(options: Lag, settings: Settings) -> None:
         write_rows(columns, shown, options.format_, absolute=options.absolute, first=_FIRST_COLUMNS)
     if missing:
         raise NoSuchGroup.of(missing, ", ".join(reader.location for reader in readers.values()))
-
-
-def _of_store(
-    reader: StateReader,
-    groups: dict[str, GroupAnswer],
-    time: AnswerTime,
-    options: Lag,
-    settings: Settings,
-) -> Sequence[tuple[Any, ...]]:
-    """The rows of one store."""
-    with LiveCluster(options.positions_from, settings) as live:
-        rows = live.lag(reader, groups, time, window_commits=settings.lag.window_commits, at_ms=options.at_ms)
-    return group_lags(groups, rows) if options.summary else rows
 
 
 @contextmanager

@@ -17,9 +17,11 @@ from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, parse_opti
 from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
 from offsets_pipeline.questions.lag.lag_rows import topics_of
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
+from offsets_pipeline.questions.query.group_listing import groups_with_lag
+from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from offsets_pipeline.cli.options import LiveBrokers
     from offsets_pipeline.common.config import Settings
@@ -64,6 +66,16 @@ class LiveCluster(Closing):
         from offsets_pipeline.kafka.broker.group_coordinators import coordinators_of_log
 
         return coordinators_of_log(self.cluster, offsets_topic or self._settings.topic.name) if self.is_given else {}
+
+    def topic_names(self) -> dict[str, str]:
+        """Return names of topics by their ids; none without a cluster. Raises the errors of `Cluster`."""
+        topics = self.cluster.topics(None) if self.is_given else {}
+        return {each.topic_id: name for name, each in topics.items() if each.topic_id}
+
+    def groups(self, reader: StateReader, patterns: Sequence[str] | None) -> dict[str, GroupAnswer]:
+        """Return the groups of a store for `lag`, as `groups_with_lag`; the cluster names topics of share groups."""
+        is_share = reader.properties.topic_kind is TopicKind.SHARE_STATE
+        return groups_with_lag(reader, patterns, self.topic_names() if is_share else {})
 
     @cached_property
     def cluster(self) -> Cluster:

@@ -9,13 +9,13 @@ from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
 from offsets_pipeline.questions.query.share_partitions import SharePartitionInfo, share_partitions
-from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from offsets_pipeline.cli.section_questions import SharePartitions
     from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.query.state_reader import StateReader
 
     Positions = tuple[Mapping[str, str], Mapping[tuple[str, int], int]]
 
@@ -25,7 +25,7 @@ _SHOWN_BATCHES = 10
 def show_share_partitions(options: SharePartitions, settings: Settings) -> None:
     """Show the share partitions."""
     reader = open_reader(options.store, settings)
-    found = share_partitions(reader, *_names_and_ends(options, settings))
+    found = share_partitions(reader, *_names_and_ends(reader, options, settings))
     time = answer_time_of(reader, options.store, settings)
     rows = [each._asdict() for each in found]
     if options.format_ != "json":
@@ -33,23 +33,20 @@ def show_share_partitions(options: SharePartitions, settings: Settings) -> None:
     write_listing("share_partitions", SharePartitionInfo._fields, rows, [(reader.cluster, time)], options.format_)
 
 
-def _names_and_ends(options: SharePartitions, settings: Settings) -> Positions:
-    """Names of topic ids and log ends of partitions: of the cluster, or of the store of `__consumer_offsets`."""
+def _names_and_ends(reader: StateReader, options: SharePartitions, settings: Settings) -> Positions:
+    """Names of topic ids and log ends of partitions: of the cluster, or of a store, by default the reader's own."""
     if options.live.bootstrap_server is not None:
         # a broker's client takes long to import
         from offsets_pipeline.kafka.broker.log_offsets import LogBounds, bounds_of_topics
 
         with LiveCluster(options.live, settings) as live:
-            names = {each.topic_id: name for name, each in live.cluster.topics(None).items() if each.topic_id}
+            names = live.topic_names()
             bounds = bounds_of_topics(live.cluster, set(names.values()))
         return names, {place: each.end for place, each in bounds.items() if isinstance(each, LogBounds)}
-    if options.groups is None:
-        return {}, {}
-    groups = open_reader(options.groups, settings)
-    groups.properties.require_topic_kind(groups.location, TopicKind.CONSUMER_OFFSETS)
-    samples = read_samples(table_of(groups.location))
+    source = reader if options.groups is None else open_reader(options.groups, settings)
+    samples = read_samples(table_of(source.location))
     lasts = ((place, samples.series(place).last()) for place in samples.places())
-    return groups.topic_names(), {place: last.log_end_offset for place, last in lasts if last is not None}
+    return source.topic_names(), {place: last.log_end_offset for place, last in lasts if last is not None}
 
 
 def _shown(batches: list[dict[str, Any]]) -> str:

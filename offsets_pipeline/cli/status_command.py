@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.answer_times import mirror_interval_ms, warnings_of, write_listing
@@ -17,7 +18,7 @@ from offsets_pipeline.common.printable import printable
 from offsets_pipeline.errors import BrokerUnreachable, NoSuchGroup, OffsetsError
 from offsets_pipeline.questions.lag.consumer_status import GroupStatus
 from offsets_pipeline.questions.query.answer_time import HELD_BACK, MIRROR_BEHIND, NOT_FOLDED, AnswerTime, answer_time
-from offsets_pipeline.questions.query.group_listing import describe_matching, without_match
+from offsets_pipeline.questions.query.group_listing import groups_with_lag, without_match
 from offsets_pipeline.questions.status import OPEN_TRANSACTION, Problem, StatusLimits, problems_of, worst_first
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _found(options: Problems, settings: Settings) -> tuple[list[tuple[Problem, s
         time = answer_time(reader, mirror_interval_ms(settings))
         if time.as_of is not None:
             show_status(f"{store} as of {time.as_of}")
-        groups = describe_matching(reader, options.groups or None)
+        groups = _groups(reader, options, settings)
         of_groups = [*_of_groups(reader, groups, time, options, settings)]
         found += [(each, reader.cluster) for each in (*_of_data(time, store, settings, of_groups), *of_groups)]
         times.append((reader.cluster, time))
@@ -81,6 +82,13 @@ def _found(options: Problems, settings: Settings) -> tuple[list[tuple[Problem, s
         error = NoSuchGroup.of([name], ", ".join(readers))
         found.append((Problem(GroupStatus.ERR, "missing", name, detail=str(error)), ""))
     return sorted(found, key=lambda each: worst_first(each[0])), times
+
+
+def _groups(reader: StateReader, options: Problems, settings: Settings) -> dict[str, GroupAnswer]:
+    """The groups; without names of topics of the cluster if no broker answers, which is a problem (`_of_groups`)."""
+    with LiveCluster(options.live, settings) as live, suppress(BrokerUnreachable):
+        return live.groups(reader, options.groups or None)
+    return groups_with_lag(reader, options.groups or None)
 
 
 def _of_groups(

@@ -14,9 +14,10 @@ from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
 from offsets_pipeline.questions.lag.lag_rows import group_lags, offsets_of, topics_of, total_lag
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.answer_time import answer_time
-from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.group_listing import groups_with_lag
 from offsets_pipeline.questions.query.retention_forecast import next_expiries
 from offsets_pipeline.semantics.group_description import STABLE
+from offsets_pipeline.semantics.share_state import NO_START_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -40,7 +41,8 @@ class GroupMetrics:
     """Computes the metrics of groups with each `count`.
 
     Groups have metrics if `metrics_groups` matches, in the order of their names, as long as no metric has more than
-    `metrics_max_series` series. Share groups have no offsets, and so only metrics of the group.
+    `metrics_max_series` series. In a store of `__consumer_offsets` share groups have no offsets, and so only metrics of
+    the group. In one of `__share_group_state` they have only lag, and start offsets in place of committed ones.
     """
 
     def __init__(
@@ -66,19 +68,26 @@ class GroupMetrics:
         """Return the metrics from the state and the newest positions."""
         reader = self._reader()
         cluster = reader.cluster
-        groups = self._chosen(describe_groups(reader))
+        groups = self._chosen(groups_with_lag(reader))
         source = SampledPositions(read_samples(self._samples, topics_of(groups)), self._clock.now_ms())
         time = answer_time(reader, 0)
         rows = lag_of_groups(reader, groups, time, source)
         committed = {
-            (name, *place): commit and commit[0]
+            (name, *place): None if commit is None or commit.offset == NO_START_OFFSET else commit.offset
             for name in groups
             for place, commit in offsets_of(groups[name]).items()
         }
-        return {
+        found: Values = {
             "offsets_data_timestamp_seconds": min(time.data_ms.values(), default=self._clock.now_ms()) / _MS_OF_SECOND,
             "offsets_positions_timestamp_seconds": source.until_ms and source.until_ms / _MS_OF_SECOND,
             "offsets_groups_without_metrics": self._left_out,
+            **_of_lag(cluster, rows),
+            **(_of_partitions(cluster, rows, committed) if self._settings.metrics_partitions else {}),
+        }
+        if not reader.properties.topic_kind.has_groups:
+            return found
+        return {
+            **found,
             "offsets_group_partitions": self._bad_partitions(reader, groups, rows, time, source),
             "offsets_group_next_expiry_timestamp_seconds": {
                 (cluster, name): each.at_ms / _MS_OF_SECOND
@@ -88,8 +97,6 @@ class GroupMetrics:
             **_of_groups(groups),
             **_of_epochs(reader, groups),
             **_of_commits(cluster, groups, committed),
-            **_of_lag(cluster, rows),
-            **(_of_partitions(cluster, rows, committed) if self._settings.metrics_partitions else {}),
         }
 
     def _chosen(self, described: Mapping[str, GroupAnswer]) -> dict[str, GroupAnswer]:

@@ -103,9 +103,12 @@ def problems_of(
     """
     rates: dict[Identity, float] = {}
     rows = lag_of_groups(reader, groups, time, positions, limits.window_commits, rates=rates)
+    behind = _behind(groups, rows, rates, limits.behind_ms)
+    if not reader.properties.topic_kind.has_groups:  # share groups: the log tells nothing else about them
+        return [*behind]
     data_ms = positions.at_ms if time.as_of is None else parse_time_ms(time.as_of)
     return [
-        *_behind(groups, rows, rates, limits.behind_ms),
+        *behind,
         *_events(reader, groups, data_ms, limits, patterns),
         *_expiring(reader, groups, positions.at_ms + limits.expiry_ms, limits.retention),
         *_open_transactions(reader, groups, positions.at_ms - limits.transaction_ms),
@@ -144,6 +147,7 @@ def _behind(
                 since_ms = as_of_ms - round(seconds * _MS_OF_SECOND)
             if rate is not None and trend == _SHRINKING:
                 until_ms = as_of_ms + int((found.lag or 0) / -rate * _MS_OF_SECOND)
+            members = "" if found.members is None else f"; {found.members or 'no'} members"
             yield Problem(
                 GroupStatus.ERR if found.status == GroupStatus.ERR else GroupStatus.WARN,
                 "behind" if worst is None else _OF_STATUS[worst],
@@ -153,7 +157,7 @@ def _behind(
                 found.lag,
                 seconds,
                 trend,
-                f"{_listed(places)}; {len(groups[name].members) or 'no'} members",
+                f"{_listed(places)}{members}",
             )
 
 

@@ -11,9 +11,11 @@ from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.kafka.record.decode import VERSION_BYTES
 from offsets_pipeline.questions.lag.commit_windows import COLUMNS, MANY_GROUPS, CommitWindows, WindowColumns
 from offsets_pipeline.questions.lag.lag_rows import lag_rows
+from offsets_pipeline.questions.query.share_partitions import share_groups_until
 from offsets_pipeline.semantics.group_types import OFFSET_COMMIT_TYPES
 from offsets_pipeline.semantics.log_row import group_prefix, has_one_prefix
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.ordered_log import OrderedLog
 
@@ -40,7 +42,7 @@ def lag_of_groups(
     at_ms: int | None = None,
     rates: dict[Identity, float] | None = None,
 ) -> list[LagRow]:
-    """Return the lag of these groups of a store.
+    """Return the lag of these groups of a store. Share groups have no status.
 
     Args:
         reader: the store.
@@ -57,6 +59,11 @@ def lag_of_groups(
         log = CommitsOfGroups(reader, group_ids, cut_ms)
         return log.recent() if window_commits is None else log.last(window_commits)
 
+    if reader.properties.topic_kind is TopicKind.SHARE_STATE:
+        if (until_ms := positions.until_ms) is not None:
+            since_ms = until_ms - _RECENT_MS if window_commits is None else 0
+            groups = share_groups_until(reader, groups, until_ms, since_ms)
+        window_commits = None
     return lag_rows(groups, positions, time.data_ms, commits, with_status=window_commits is not None, rates=rates)
 
 

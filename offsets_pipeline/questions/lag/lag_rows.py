@@ -22,6 +22,8 @@ from offsets_pipeline.questions.lag.consumer_status import (
 )
 from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Places
 from offsets_pipeline.questions.lag.time_lag import Method, TimeLag
+from offsets_pipeline.questions.query.describe import StartOffset
+from offsets_pipeline.semantics.group_types import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.kafka.record.records import Int64s
     from offsets_pipeline.questions.lag.commit_windows import Identity
     from offsets_pipeline.questions.lag.position_sources import PositionSource
-    from offsets_pipeline.questions.query.describe import GroupAnswer
+    from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
 
     Place = tuple[str, int]
     #: Reads the last commits of groups up to a time in ms, or up to the end of the log (None).
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 _MS_OF_SECOND = 1_000
 _NO_OFFSET = -1
 _NO_COMMIT = "the group has no committed offset"
+_NO_START = "no start offset of the share partition is known"
+_NO_COUNT = "the broker wrote no count of complete deliveries"
 _ABOVE_END = "the committed offset is above the log end"
 _NO_LAG_AT_COMMIT = "no status: the log end at the time of a commit of the window is not known"
 
@@ -45,7 +49,9 @@ _NO_LAG_AT_COMMIT = "no status: the log end at the time of a commit of the windo
 class LagRow(NamedTuple):
     """Lag of a group in a partition as of a time. A value that is not known is None, and ``reason`` says why.
 
-    ``lag`` is the log end minus the committed offset, as kafka-consumer-groups prints it, but never negative.
+    ``lag`` is the log end minus the committed offset, as kafka-consumer-groups prints it, but never negative. Of a
+    share group the start offset takes the place of the committed one, and records whose delivery is complete do not
+    count, as kafka-share-groups prints it; there is no status.
     ``lag_available`` counts from the log start if the committed offset lies before it: the records that are left.
     ``status`` is Burrow's, `method` says how ``lag_seconds`` was found. ``as_of`` is the time of commit and log end. It
     is the earlier of ``data_time`` of the log partition and ``sampled_at``, up to which positions are known.
@@ -69,11 +75,14 @@ class LagRow(NamedTuple):
 
 
 class GroupLag(NamedTuple):
-    """Lag of a group: sum and maximum over its partitions, as of a time; None if no partition has one."""
+    """Lag of a group: sum and maximum over its partitions, as of a time; None if no partition has one.
+
+    State and members are None for a share group: the log of its share partitions does not tell them.
+    """
 
     group: str
-    state: str
-    members: int
+    state: str | None
+    members: int | None
     status: str | None
     partitions: int
     lag: int | None
@@ -104,7 +113,7 @@ def lag_rows(
     with_status: bool = True,
     rates: dict[Identity, float] | None = None,
 ) -> list[LagRow]:
-    """Return the lag of these groups, by group, topic and partition. Share groups have none.
+    """Return the lag of these groups, by group, topic and partition.
 
     Args:
         groups: the groups.
@@ -123,10 +132,10 @@ def lag_rows(
         last = dict(zip(windows.identities, windows.offset[windows.first[1:] - 1].tolist(), strict=True))
         offset[entries.newer] = [last.get(entries.identity(row), _NO_OFFSET) for row in entries.newer]
     start, end = bounds.log_start_offset, bounds.log_end_offset
-    has_both = (offset != _NO_OFFSET) & (end != UNKNOWN_END)
+    has_both, has_count = (offset != _NO_OFFSET) & (end != UNKNOWN_END), entries.complete != _NO_OFFSET
     # a commit proves that the records before it were there
     end = np.where(has_both, np.maximum(end, np.minimum(offset, bounds.highest)), end)
-    lag = np.where(has_both, np.maximum(end - offset, 0), UNKNOWN_LAG)
+    lag = np.where(has_both & has_count, np.maximum(end - offset - entries.complete, 0), UNKNOWN_LAG)
     behind = np.flatnonzero(lag > 0)
     at_end, no_time = TimeLag(0.0, positions.method_at_end), TimeLag(None, Method.NONE)
     time_lags = [no_time if each == UNKNOWN_LAG else at_end for each in lag.tolist()]
@@ -144,9 +153,11 @@ def lag_rows(
     reasons: list[str | None] = [each.reason for each in time_lags]
     has_no_status = {row for row in behind.tolist() if statuses[row] == PartitionStatus.UNKNOWN}
     newer = set(entries.newer)
-    for row in {*np.flatnonzero(~has_both | is_above).tolist(), *has_no_status}:
+    for row in {*np.flatnonzero(~(has_both & has_count) | is_above).tolist(), *has_no_status}:
+        no_offset = _NO_START if groups[entries.groups[row]].type == SHARE else _NO_COMMIT
         found = (
-            (_no_commit_at(entries.shown(row)) if row in newer else _NO_COMMIT) if offset[row] == _NO_OFFSET else None,
+            (_no_commit_at(entries.shown(row)) if row in newer else no_offset) if offset[row] == _NO_OFFSET else None,
+            None if has_count[row] or offset[row] == _NO_OFFSET else _NO_COUNT,
             bounds.reasons.get(row),
             _ABOVE_END if is_above[row] else None,
             reasons[row],
@@ -166,7 +177,7 @@ def lag_rows(
             [each.method.value for each in time_lags],
             statuses,
             reasons,
-            _with_none(np.where(has_both, np.maximum(end - np.maximum(offset, start), 0), UNKNOWN_LAG), UNKNOWN_LAG),
+            _with_none(np.where(lag == UNKNOWN_LAG, lag, np.minimum(lag, np.maximum(end - start, 0))), UNKNOWN_LAG),
             map(entries.shown, range(len(entries.groups))),
             map(cache(shown_time), entries.data_ms.tolist()),
             [shown_time(positions.until_ms)] * len(entries.groups),
@@ -186,11 +197,12 @@ def group_lags(groups: Mapping[str, GroupAnswer], rows: Iterable[LagRow]) -> lis
     found = []
     for name, of_group in by_group.items():
         statuses = [row.status for row in of_group if row.status is not None]
+        is_share = groups[name].type == SHARE
         found.append(
             GroupLag(
                 name,
-                groups[name].state,
-                len(groups[name].members),
+                None if is_share else groups[name].state,
+                None if is_share else len(groups[name].members),
                 str(group_status(statuses)) if statuses else None,
                 len(of_group),
                 *total_lag(of_group),
@@ -214,6 +226,7 @@ def total_lag(rows: Iterable[LagRow]) -> TotalLag:
 class _Entries:
     """The rows to compute, as columns: committed offsets, and assigned partitions without one.
 
+    ``complete`` is the number of records from the offset on whose delivery is complete, in a share group alone.
     ``places`` has their partitions, each at the time of commit and log end. ``newer`` are the rows whose group has
     committed after that time. ``status_ms`` are the times at which statuses are evaluated. ``cut_ms`` is the time up to
     which commits count; None: up to the end of the log.
@@ -229,11 +242,20 @@ class _Entries:
         at = [index.setdefault(place, len(index)) for place, _ in rows]
         times = [min(positions.at_ms, data_ms.get(group.log_partition, positions.at_ms)) for _, group, _ in held]
         self.data_ms = np.repeat(np.array(times, dtype=np.int64), [len(offsets) for *_, offsets in held])
+        self.complete = np.zeros(len(rows), dtype=np.int64)
+        for row, (_, start) in enumerate(rows):
+            if isinstance(start, StartOffset):  # a group may have them in several log partitions
+                self.data_ms[row] = min(positions.at_ms, data_ms.get(start.log_partition, positions.at_ms))
+                count = start.delivery_complete_count
+                self.complete[row] = _NO_OFFSET if count is None else count
         until_ms = positions.until_ms
         at_ms = self.data_ms if until_ms is None else np.minimum(self.data_ms, until_ms)
         self.places = Places(list(index), np.array(at, dtype=np.int64), at_ms)
-        self.offset = np.array([_NO_OFFSET if commit is None else commit[0] for _, commit in rows], dtype=np.int64)
-        committed = np.array([-1 if commit is None else commit[1] for _, commit in rows], dtype=np.int64)
+        self.offset = np.array([_NO_OFFSET if commit is None else commit.offset for _, commit in rows], dtype=np.int64)
+        committed = np.array(
+            [-1 if commit is None or commit.committed_ms is None else commit.committed_ms for _, commit in rows],
+            dtype=np.int64,
+        )
         is_newer = (committed > at_ms) & (at_ms < self.data_ms)
         self.newer = np.flatnonzero(is_newer).tolist()
         # without a commit since, a lag of that time is a lag at the data time, too: a log end only grows
@@ -258,18 +280,13 @@ class _Entries:
         return self._shown(int(self.places.times_ms[row]))
 
 
-def offsets_of(group: GroupAnswer) -> dict[Place, tuple[int, int] | None]:
-    """Committed offset and its time in ms, by partition; None for one that is assigned without a commit.
+def offsets_of(group: GroupAnswer) -> dict[Place, OffsetAnswer | None]:
+    """Committed offsets, or start offsets, by partition; None for one that is assigned without a commit.
 
-    A group that answers no offsets has neither. A commit whose time is not known has the time -1.
+    A group that answers no committed offsets has no assigned partitions here.
     """
-    if not group.answers_offsets:
-        return {}
-    held: dict[Place, tuple[int, int] | None] = {
-        (each.topic, each.partition): (each.offset, -1 if each.committed_ms is None else each.committed_ms)
-        for each in group.offsets
-    }
-    for member in group.members:
+    held: dict[Place, OffsetAnswer | None] = {(each.topic, each.partition): each for each in group.offsets}
+    for member in group.members if group.answers_offsets else ():
         for text in member.assignment:
             topic, _, partition = text.rpartition("-")
             held.setdefault((topic, int(partition)), None)

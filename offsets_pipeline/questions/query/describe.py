@@ -58,6 +58,18 @@ class OffsetAnswer:
 
 
 @dataclass(frozen=True)
+class StartOffset(OffsetAnswer):
+    """Start offset of a share partition (R39); ``committed_ms`` is the time of the last record about it.
+
+    ``delivery_complete_count`` is None if the broker wrote none. ``offset`` is -1 if no start offset is known.
+    """
+
+    topic_id: str = ""
+    delivery_complete_count: int | None = None
+    log_partition: int = 0
+
+
+@dataclass(frozen=True)
 class MemberAnswer:
     """A member of a group; ``assignment`` lists "topic-partition", with the topic's id if its name is unknown.
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fnmatch import translate
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS
 from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.share_partitions import share_groups
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED, answering_rows
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.reader import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from offsets_pipeline.questions.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
@@ -81,6 +83,19 @@ def describe_matching(
         groups = reader.current.newest(DESCRIBED, ("log_partition", "group_id", "state")).to_pylist()
         patterns = matching(answering_rows(groups, reader.current.offsets_partitions), patterns)
     return describe_groups(reader, patterns, targets=targets)
+
+
+def groups_with_lag(
+    reader: StateReader, patterns: Sequence[str] | None = None, topic_names: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, GroupAnswer]:
+    """Return the groups that `lag_of_groups` takes: `describe_matching`, or the share groups of a store of these.
+
+    ``topic_names`` by topic id, in addition to those that the store has.
+    """
+    if reader.properties.topic_kind is not TopicKind.SHARE_STATE:
+        return describe_matching(reader, patterns)
+    found = share_groups(reader, {**reader.topic_names(), **topic_names})
+    return found if patterns is None else {name: found[name] for name in matching(found, patterns)}
 
 
 def consumed_partitions(group: GroupAnswer) -> list[ConsumedPartition]:

@@ -1,16 +1,31 @@
-"""Where share groups stand (R39): their share partitions, with names of topics and lag where these are known."""
+"""Where share groups stand (R39): their share partitions, with names of topics and lag where these are known.
+
+`share_groups` returns them as groups with start offsets in place of committed offsets, for the functions of lag.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.fold.state.merge_on_read import SHARES
+from offsets_pipeline.questions.query.describe import GroupAnswer, StartOffset
+from offsets_pipeline.semantics.effects import in_milliseconds
+from offsets_pipeline.semantics.group_types import SHARE
+from offsets_pipeline.semantics.share_replay import replay_shares
 from offsets_pipeline.semantics.share_state import NO_START_OFFSET
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.log.log_reader import as_input
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    import pyarrow as pa
+
+    from offsets_pipeline.questions.query.describe import OffsetAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
 
 
@@ -77,3 +92,72 @@ def share_partitions(
             )
         )
     return sorted(found, key=lambda each: (each.group, each.topic or each.topic_id, each.partition))
+
+
+_OF_START = (
+    *("log_partition", "group_id", "topic_id", "partition", "state_epoch", "start_offset", "delivery_complete_count"),
+    "record_timestamp",
+)
+
+
+def share_groups(reader: StateReader, topic_names: Mapping[str, str]) -> dict[str, GroupAnswer]:
+    """Return all share groups by name, with the start offsets of their share partitions; states and members are empty.
+
+    A topic without a name has its id in place of it. Raises as `share_partitions`.
+    """
+    reader.properties.require_topic_kind(reader.location, TopicKind.SHARE_STATE)
+    found: dict[str, GroupAnswer] = {}
+    for group_id, start in _starts(reader.current.newest(SHARES, _OF_START)):
+        group = found.setdefault(group_id, GroupAnswer(SHARE, "", "", "", None, start.log_partition, misplaced=False))
+        group.offsets.append(replace(start, topic=topic_names.get(start.topic_id, start.topic_id)))
+    return found
+
+
+def share_groups_until(
+    reader: StateReader, groups: Mapping[str, GroupAnswer], until_ms: int, since_ms: int
+) -> Mapping[str, GroupAnswer]:
+    """Return share groups with the start offsets of a time in ms where they changed since.
+
+    Reads the last records of share partitions up to then, of those that were appended from ``since_ms`` on. A broker
+    writes start offset and count to each update, so the records before need not be read.
+    """
+    if all((each.committed_ms or 0) <= until_ms for group in groups.values() for each in group.offsets):
+        return groups
+    log, relations, since = reader.table(LOG.name), reader.relations, shown_time(since_ms)
+    files = [each for each in log.files() if each.highest.get("appended_at", since) >= since]
+    last = relations.select(
+        f"SELECT * FROM ({relations.rows_of(log, files, 'share_records')}) l "
+        f"WHERE log_incarnation = {reader.current_log.number} AND control_type IS NULL "
+        f"AND epoch_us(record_timestamp) <= {until_ms * 1000} AND epoch_us(appended_at) >= {since_ms * 1000} "
+        "QUALIFY row_number() OVER (PARTITION BY log_partition, key ORDER BY record_offset DESC) = 1"
+    )
+    facts = replay_shares([as_input(last, CONNECT_INPUT_SCHEMA)], {}).share_partitions
+    then = {(group_id, start.topic_id, start.partition): start for group_id, start in _starts(facts)}
+
+    def of_then(group_id: str, start: OffsetAnswer) -> OffsetAnswer:
+        if not isinstance(start, StartOffset) or (start.committed_ms or 0) <= until_ms:
+            return start
+        found = then.get((group_id, start.topic_id, start.partition))
+        unknown = replace(start, offset=NO_START_OFFSET, committed_ms=None)
+        return unknown if found is None else replace(found, topic=start.topic)
+
+    return {
+        name: replace(group, offsets=[of_then(name, each) for each in group.offsets]) for name, group in groups.items()
+    }
+
+
+def _starts(facts: pa.Table) -> Iterator[tuple[str, StartOffset]]:
+    """Group and start offset of each share partition that was not deleted; its topic is the topic's id."""
+    order = [(name, "ascending") for name in ("group_id", "topic_id", "partition")]
+    for row in in_milliseconds(facts.select(_OF_START).sort_by(order)).to_pylist():
+        if row["state_epoch"] is not None:
+            yield (
+                row["group_id"],
+                StartOffset(
+                    *(row["topic_id"], row["partition"], row["start_offset"], None, ""),
+                    committed_ms=row["record_timestamp"],
+                    topic_id=row["topic_id"],
+                    delivery_complete_count=row["delivery_complete_count"],
+                    log_partition=row["log_partition"],
+                ),
+            )

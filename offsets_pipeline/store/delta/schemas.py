@@ -581,7 +581,7 @@ def published_tables_of(kind: TopicKind) -> tuple[Table, ...]:
 
 def later_tables_of(kind: TopicKind) -> tuple[Table, ...]:
     """The tables that a store with a topic of this kind gets when they are first written."""
-    return LATER_TABLES if kind.has_groups else (LEASES,)
+    return (LEASES,) if kind.is_connect else LATER_TABLES
 
 
 def catalog_name(name: str) -> str:
