@@ -15,6 +15,7 @@ from offsets_pipeline.common.printable import printable
 from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.kafka_options import literal_secret
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import OWNED
 
 if TYPE_CHECKING:
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 
 @contextmanager
 def mirrored_cluster(store: str, brokers: LiveBrokers, settings: Settings) -> Iterator[Cluster]:
-    """Connect to the cluster whose log the store has; warn of records that the store lacks.
+    """Connect to the cluster whose groups the store has; warn of records that the store lacks.
 
-    Raises StoreMismatch for an owned store and for another cluster, and the errors of `Cluster` and `open_reader`.
+    Raises StoreMismatch for a store of another topic, for an owned store and for another cluster, and the errors of
+    `Cluster` and `open_reader`.
     """
     reader = open_reader(store, settings)
+    reader.properties.require_topic_kind(store, TopicKind.CONSUMER_OFFSETS)  # else no `restore` undoes a change
     if reader.properties.kind == OWNED:
         raise StoreMismatch(f"{store} is an owned store, which has no brokers to ask")
     answer_time_of(reader, store, settings)

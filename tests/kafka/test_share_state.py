@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.cli import main
-from offsets_pipeline.common.clock import SystemClock
-from offsets_pipeline.fold.stream.follow import follow
-from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
-from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.questions.query.share_partitions import SharePartitionInfo
 from tests.kafka.live import live_broker
 from tests.kafka.share_groups import SETTINGS, TOPIC, described_offsets, leave_open, share_and_reset
+from tests.programs import in_process
+from tests.spark.stores import rows_of
+from tests.unit.share_logs import as_described
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,30 +25,24 @@ pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
 
 def test_followed_share_groups_stand_where_the_broker_says(
-    workbench: Workbench, kafka: KafkaJvm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    workbench: Workbench, kafka: KafkaJvm, tmp_path: Path, root: Path
 ) -> None:
     store = str(tmp_path / "share")
     with live_broker(kafka, tmp_path / "broker", more=SETTINGS) as broker:
-        options = KafkaOptions(broker.address, {})
+        at = ("--store", store, "--bootstrap-server", broker.address)
+
+        def asked(*words: str) -> str:
+            done = in_process(root, *words, *at)
+            assert (done.returncode, done.stderr) == (0, "")
+            return done.stdout
 
         def followed() -> list[dict[str, str]]:
-            ingest = TopicIngest(workbench.spark, store, options, workbench.settings, SystemClock(), topic=TOPIC)
-            ingest.prepare()
-            follow(ingest, workbench.settings, SystemClock(), available_now=True)
-            capsys.readouterr()
-            words = ["--store", store, "--bootstrap-server", broker.address, "--format", "json"]
-            assert main(["share-partitions", *words]) == 0
-            return [
-                {
-                    "GROUP": each["group"],
-                    "TOPIC": each["topic"],
-                    "PARTITION": str(each["partition"]),
-                    "LEADER-EPOCH": str(each["leader_epoch"]),
-                    "START-OFFSET": str(each["start_offset"]),
-                    "LAG": "-" if each["lag"] is None else str(each["lag"]),
-                }
-                for each in json.loads(capsys.readouterr().out)["share_partitions"]
-            ]
+            asked("follow", "--topic", TOPIC, "--available-now")
+            found = json.loads(asked("share-partitions", "--format", "json"))["share_partitions"]
+            lags = [json.loads(line) for line in asked("lag", "--format", "json").splitlines()]
+            names = ("group", "topic", "partition", "lag")
+            assert [[row[name] for name in names] for row in lags] == [[row[name] for name in names] for row in found]
+            return as_described(SharePartitionInfo(**each) for each in found)
 
         share_and_reset(kafka, broker)
         found = followed()
@@ -57,6 +50,8 @@ def test_followed_share_groups_stand_where_the_broker_says(
         assert found == described_offsets(broker.address)
         leave_open(kafka, broker)
         assert followed() == described_offsets(broker.address)
+    sampled = {row["topic"] for row in rows_of(store, "topic_offsets")}
+    assert {"orders", "gone"} <= sampled
     assert workbench.verify(store).equal
     query = "SELECT group_id, start_offset, size(state_batches) AS batches FROM share_partitions ORDER BY 1"
     rows = [(row.group_id, row.start_offset, row.batches) for row in workbench.sql(store, query)]

@@ -151,7 +151,10 @@ REFUSED = {
         *("as-of --group g --time 2026-11-20T19:07Z", "lag --at 2026-11-20T19:07Z", "history --group g", "serve"),
         *("why --group g --topic t --partition 0", "export-segments --to s", "expire-offsets --dry-run"),
         *("reset-offsets --group g --topic t --to-earliest", "connect list", "connect describe --connector c"),
-        "restore --as-of 2026-11-20T19:07Z --bootstrap-server localhost:1",
+        *(
+            f"{words} --bootstrap-server localhost:1"
+            for words in ("restore --as-of 2026-11-20T19:07Z", "delete-group --group g")
+        ),
     ),
     "the broker": (
         *("commit --group g t:0=1", "delete-offsets --group g t:0", "delete-group --group g", "expire-offsets"),
