@@ -174,7 +174,7 @@ class SharePartitions(OneStore):
         "--groups",
         metavar="STORE",
         type=PATH,
-        help="Store of __consumer_offsets of the same cluster, with names of topics, and samples for lag.",
+        help="Store of the same cluster with names of topics, and samples for lag (default: the same store).",
     )
     live: LiveBrokers = grouped(LiveBrokers)
     format_: str = format_option()

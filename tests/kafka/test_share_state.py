@@ -11,7 +11,6 @@ from offsets_pipeline.questions.query.share_partitions import SharePartitionInfo
 from tests.kafka.live import live_broker
 from tests.kafka.share_groups import SETTINGS, TOPIC, described_offsets, leave_open, share_and_reset
 from tests.programs import in_process
-from tests.spark.stores import rows_of
 from tests.unit.share_logs import as_described
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def test_followed_share_groups_stand_where_the_broker_says(
             return done.stdout
 
         def followed() -> list[dict[str, str]]:
-            asked("follow", "--topic", TOPIC, "--available-now")
+            asked("follow", "--topic", TOPIC, "--available-now", "--metrics-file", str(tmp_path / "metrics"))
             found = json.loads(asked("share-partitions", "--format", "json"))["share_partitions"]
             lags = [json.loads(line) for line in asked("lag", "--format", "json").splitlines()]
             names = ("group", "topic", "partition", "lag")
@@ -50,8 +49,9 @@ def test_followed_share_groups_stand_where_the_broker_says(
         assert found == described_offsets(broker.address)
         leave_open(kafka, broker)
         assert followed() == described_offsets(broker.address)
-    sampled = {row["topic"] for row in rows_of(store, "topic_offsets")}
-    assert {"orders", "gone"} <= sampled
+    lag = next(each["LAG"] for each in found if each["GROUP"] == "mixed")
+    metrics = (tmp_path / "metrics").read_text(encoding="utf-8")
+    assert f'kafka_consumergroup_group_sum_lag{{cluster_name="share",group="mixed"}} {lag}\n' in metrics
     assert workbench.verify(store).equal
     query = "SELECT group_id, start_offset, size(state_batches) AS batches FROM share_partitions ORDER BY 1"
     rows = [(row.group_id, row.start_offset, row.batches) for row in workbench.sql(store, query)]

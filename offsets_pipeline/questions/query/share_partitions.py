@@ -13,12 +13,9 @@ from offsets_pipeline.fold.state.merge_on_read import SHARES
 from offsets_pipeline.questions.query.describe import GroupAnswer, StartOffset
 from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.semantics.group_types import SHARE
-from offsets_pipeline.semantics.share_replay import replay_shares
 from offsets_pipeline.semantics.share_state import NO_START_OFFSET
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA
 from offsets_pipeline.store.delta.schemas import LOG
-from offsets_pipeline.store.log.log_reader import as_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -123,6 +120,11 @@ def share_groups_until(
     """
     if all((each.committed_ms or 0) <= until_ms for group in groups.values() for each in group.offsets):
         return groups
+    # they import pandas, which most questions do not need
+    from offsets_pipeline.semantics.share_replay import replay_shares  # noqa: PLC0415
+    from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA  # noqa: PLC0415
+    from offsets_pipeline.store.log.log_reader import as_input  # noqa: PLC0415
+
     log, relations, since = reader.table(LOG.name), reader.relations, shown_time(since_ms)
     files = [each for each in log.files() if each.highest.get("appended_at", since) >= since]
     last = relations.select(
