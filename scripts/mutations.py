@@ -59,6 +59,7 @@ PUBLISHED, PUBLISHING, DERIVED, BELONGING = (
 )
 CONNECT_TESTS = ("tests/unit/connect",)
 SHARE_TESTS = ("tests/unit/semantics/test_share_state.py", "tests/unit/state/test_share_state_fold.py")
+SHARE_LAG = ("tests/unit/lag/test_share_lag.py",)
 SHARE_STATE, SHARE_REPLAY = "semantics/share_state.py", "semantics/share_replay.py"
 TARGET = "connect/target_table.py"
 EXACTLY_ONCE = "connect/exactly_once.py"
@@ -639,6 +640,11 @@ MUTATIONS = [
     Mutation("R39", COLUMNS, SHARE_STATE, "return touches or", "return", SHARE_TESTS),
     Mutation("R39", COLUMNS, SHARE_REPLAY, "(records > 0) & (offset >= ends[partition])", "records > 0", SHARE_TESTS),
     Mutation("R39", COLUMNS, SHARE_REPLAY, "if not read.is_update and", "if", SHARE_TESTS),
+    Mutation("R39", COLUMNS, "questions/lag/lag_rows.py", "end - offset - entries.complete", "end - offset", SHARE_LAG),
+    Mutation(
+        *("R39", COLUMNS, "questions/query/share_partitions.py"),
+        *("record_offset DESC) = 1", "record_offset) = 1", SHARE_LAG),
+    ),
     Mutation(
         "STATE",
         FOLDS,

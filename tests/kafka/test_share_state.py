@@ -51,7 +51,7 @@ def test_followed_share_groups_stand_where_the_broker_says(
         assert followed() == described_offsets(broker.address)
     lag = next(each["LAG"] for each in found if each["GROUP"] == "mixed")
     metrics = (tmp_path / "metrics").read_text(encoding="utf-8")
-    assert f'kafka_consumergroup_group_sum_lag{{cluster_name="share",group="mixed"}} {lag}\n' in metrics
+    assert f'kafka_consumergroup_group_sum_lag{{cluster_name="share",group="mixed"}} {float(lag)}\n' in metrics
     assert workbench.verify(store).equal
     query = "SELECT group_id, start_offset, size(state_batches) AS batches FROM share_partitions ORDER BY 1"
     rows = [(row.group_id, row.start_offset, row.batches) for row in workbench.sql(store, query)]

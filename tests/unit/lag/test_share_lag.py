@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from offsets_pipeline.common.config.sections import LagSettings
 from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
 from offsets_pipeline.observability.group_metrics import GroupMetrics
+from offsets_pipeline.questions.query.share_partitions import share_groups, share_groups_until
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.store.log.metadata import note_topics
 from tests.figures import exposed
@@ -23,6 +25,9 @@ from tests.logs import CAPTURES
 from tests.spark.stores import CLOCK, appended
 from tests.unit.lag.stores import note_files_read_now
 from tests.unit.share_logs import IN_DRIVER, answers, share_rows, share_store
+
+if TYPE_CHECKING:
+    import random
 
 MINUTE_MS = 60_000
 START_MS = 1_795_000_000_000
@@ -108,6 +113,22 @@ def test_a_state_that_is_not_known_at_that_time_has_no_lag(store: str, capsys: p
     (row,) = lags(capsys, store, "--group", "open")
     assert (row["current_offset"], row["lag"]) == (None, None)
     assert row["reason"] == "no start offset of the share partition is known"
+
+
+def test_start_offsets_of_any_time_are_those_of_the_records_up_to_then(tmp_path: Path, chance: random.Random) -> None:
+    rows = sorted(share_rows(), key=lambda row: (row.record_offset, row.log_partition))
+    location = share_store(tmp_path / "whole")
+    for number, row in enumerate(rows):
+        appended(location, [row], record_timestamp=(START_MS + number) * 1000, appended_ms=START_MS + number)
+    fold_log(opened(tmp_path / "whole"), IN_DRIVER, CLOCK)
+    reader = StateReader(location)
+    for count in chance.sample(range(1, len(rows)), 4):
+        until = share_groups_until(reader, share_groups(reader, {}), START_MS + count - 1, 0)
+        expected = share_groups(StateReader(share_store(tmp_path / str(count), rows[:count])), {})
+        for name, group in until.items():
+            (start,) = group.offsets
+            (then,) = expected[name].offsets if name in expected else [replace(start, offset=-1, committed_ms=None)]
+            assert start == then
 
 
 def test_topic_without_a_name_has_its_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
