@@ -21,6 +21,7 @@ STORE ?= store
 CAPTURE ?= tests/data/captures/4.2.0-kip848
 JAR_SETS ?= delta delta-spark-4.2
 SERVER_SETS := kafka kafka-3.9 kafka-0.10 zookeeper connect spark-kafka s3mock
+BESIDE_KAFKA_SETS := kafka-tools kafka-streams
 JOBS ?= 2
 SPARK ?= 4.1.4
 ARGS ?=
@@ -67,13 +68,13 @@ $(DONE)/spark: $(wildcard $(JAR_SETS:%=conf/jars/%/*)) conf/log4j2.properties sc
 	touch $@
 
 # Its own folder, made anew, so that no JAR of an older set is left on a broker's class path.
-$(DONE)/kafka: $(wildcard $(SERVER_SETS:%=conf/jars/%/*) conf/jars/kafka-tools/*) scripts/fetch_jars.py $(DONE)/packages
-	@echo "kafka: the JARs of brokers, Kafka Connect, ZooKeeper, an S3 server and Spark's Kafka source (166 MB) into $(VENV): $(SERVER_SETS)"
+$(DONE)/kafka: $(wildcard $(SERVER_SETS:%=conf/jars/%/*) $(BESIDE_KAFKA_SETS:%=conf/jars/%/*)) scripts/fetch_jars.py $(DONE)/packages
+	@echo "kafka: the JARs of brokers, Kafka Connect, ZooKeeper, an S3 server and Spark's Kafka source (168 MB) into $(VENV): $(SERVER_SETS)"
 	for set in $(SERVER_SETS); do
 		rm -rf "$(VENV)/$$set"
 		$(BIN)/python scripts/fetch_jars.py --into "$(VENV)/$$set" "$$set"
 	done
-	$(BIN)/python scripts/fetch_jars.py --into $(VENV)/kafka kafka-tools
+	$(BIN)/python scripts/fetch_jars.py --into $(VENV)/kafka $(BESIDE_KAFKA_SETS)
 	touch $@
 
 $(DONE)/s3: $(wildcard conf/jars/s3/*) scripts/fetch_jars.py $(DONE)/packages

@@ -62,6 +62,7 @@ def fetch_kafka() -> None:
     for name, place in (
         ("kafka", KAFKA_JARS),
         ("kafka-tools", KAFKA_JARS),
+        ("kafka-streams", KAFKA_JARS),
         ("kafka-3.9", _KAFKA_3_9_JARS),
         ("connect", _CONNECT_JARS),
         ("spark-kafka", SPARK_KAFKA_JARS),
