@@ -249,6 +249,8 @@ class LogWriter:
             "subscribed_topic_regex": chosen.choice([None, None, "x.*", "y.*"]),
             "topics": self._some_topics(),
             "subtopologies": [self._subtopology()],
+            # in turns of the subtopology and of one that the topology lacks
+            "active_tasks": [{"subtopology_id": str(1 + self._number % 2), "partitions": [0, 2]}],
         }
 
     def _classic_fields(self, generation: int, version: int) -> dict[str, Any]:

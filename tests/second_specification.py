@@ -22,7 +22,7 @@ from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantic
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT, LogRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
 NO_TOPIC_ID = "A" * 22
@@ -278,7 +278,7 @@ Offsets = dict[Identity, Record]
 
 
 class Description(NamedTuple):
-    """A described group (R33, R34). A member has client, host and assignment: a blob, or partitions by topic id."""
+    """A described group (R33, R34). A member has client, host and assignment: a blob, or partitions of topics."""
 
     state: str
     protocol_type: str
@@ -298,6 +298,18 @@ class Group:
     def of_type(self, record_type: int) -> dict[str, Fields]:
         """The values of one record type by name."""
         return {name: value for (of, name), value in self.records.items() if of == record_type}
+
+    def _by_topic_id(self, current: Fields) -> Iterator[tuple[str, int]]:
+        for each in current.get("assigned_partitions") or []:
+            yield from ((each["topic_id"], partition) for partition in each["partitions"])
+
+    def _by_task(self, current: Fields) -> Iterator[tuple[str, int]]:
+        """Names of topics: a topology has no ids."""
+        for task in current.get("active_tasks") or []:
+            for each in self.of_type(23).get("", {}).get("subtopologies", []):
+                if each["subtopology_id"] == task["subtopology_id"]:
+                    names = each["source_topics"] + [topic["name"] for topic in each["repartition_source_topics"]]
+                    yield from ((name, partition) for name in names for partition in task["partitions"])
 
     def number(self, record_type: int, name: str) -> int | None:
         """A number of a record that a group has once."""
@@ -319,11 +331,7 @@ class Group:
             name: (
                 value["client_id"],
                 value["client_host"],
-                [
-                    (each["topic_id"], partition)
-                    for each in current[name].get("assigned_partitions") or []
-                    for partition in each["partitions"]
-                ],
+                [*self._by_topic_id(current[name]), *self._by_task(current[name])],
             )
             for name, value in self.of_type(rule["member"]).items()
         }

@@ -62,7 +62,7 @@ class GroupRecordRow(NamedTuple):
 
 @dataclass(frozen=True)
 class AssignedPartition:
-    """A partition a member holds; KIP-848 names the topic by id alone (R35)."""
+    """A partition a member holds; consumer and share groups name the topic by id alone (R35)."""
 
     topic: str | None
     topic_id: str | None
@@ -179,14 +179,15 @@ def describe_group(group_type: str, values: Mapping[tuple[int, str], bytes]) -> 
     members = {name: value for (record_type, name), value in records.items() if record_type == types.member}
     current = {name: records.get((types.current, name), {}) for name in members}
     matching = _topics_by_regex(records) if group_type == CONSUMER else {}
-    sources = topology_topics(records.get((RecordType.STREAMS_GROUP_TOPOLOGY, "")))
+    topology = records.get((RecordType.STREAMS_GROUP_TOPOLOGY, ""))
+    sources = topology_topics(topology)
     group_epoch = group.get("epoch", 0)
     assignment_epoch = target.get("assignment_epoch", _NO_EPOCH)
     if not members:
         state = EMPTY
     elif group_type == SHARE:
         state = STABLE
-    elif group_type == STREAMS and not _topology_is_valid(group, records.get((RecordType.STREAMS_GROUP_TOPOLOGY, ""))):
+    elif group_type == STREAMS and not _topology_is_valid(group, topology):
         state = NOT_READY
     elif group_epoch > assignment_epoch:
         state = ASSIGNING
@@ -201,7 +202,10 @@ def describe_group(group_type: str, values: Mapping[tuple[int, str], bytes]) -> 
         protocol=_server_assignor(members.values()) if group_type == CONSUMER else None,
         group_epoch=group_epoch,
         assignment_epoch=assignment_epoch,
-        members=[_member(name, members[name], current[name], matching, sources) for name in sorted(members)],
+        members=[
+            _member(name, members[name], matching, sources, current[name], _assignment(current[name], topology))
+            for name in sorted(members)
+        ],
     )
 
 
@@ -239,21 +243,45 @@ def topology_topics(topology: Fields | None) -> list[str] | None:
     """The source topics of a streams group's topology, repartition topics included; None without a topology."""
     if topology is None:
         return None
-    return sorted(
-        {
-            topic
-            for part in topology["subtopologies"]
-            for topic in [*part["source_topics"], *(each["name"] for each in part["repartition_source_topics"])]
-        }
-    )
+    return sorted({topic for topics in _sources_by_subtopology(topology).values() for topic in topics})
+
+
+def task_partitions(tasks: Iterable[Fields], topology: Fields | None) -> list[AssignedPartition]:
+    """The partitions that active tasks of a streams group consume (R34); none without a topology."""
+    sources = _sources_by_subtopology(topology)
+    return [
+        AssignedPartition(topic, None, partition)
+        for of_subtopology in tasks
+        for topic in sources.get(of_subtopology["subtopology_id"], ())
+        for partition in of_subtopology["partitions"]
+    ]
+
+
+def _sources_by_subtopology(topology: Fields | None) -> dict[str, list[str]]:
+    """The source topics, repartition topics included, by the id of the subtopology."""
+    return {
+        part["subtopology_id"]: [*part["source_topics"], *(each["name"] for each in part["repartition_source_topics"])]
+        for part in ([] if topology is None else topology["subtopologies"])
+    }
+
+
+def _assignment(current: Fields, topology: Fields | None) -> list[AssignedPartition]:
+    """The partitions of a member, by its record of type 8, 14 or 22 (R34)."""
+    by_topic_id = [
+        AssignedPartition(None, topic["topic_id"], partition)
+        for topic in current.get("assigned_partitions") or []
+        for partition in topic["partitions"]
+    ]
+    return by_topic_id + task_partitions(current.get("active_tasks") or [], topology)
 
 
 def _member(
     member_id: str,
     member: Fields,
-    current: Fields,
     matching: Mapping[str, list[str]],
     sources: list[str] | None,
+    current: Fields,
+    assignment: list[AssignedPartition],
 ) -> Member:
     classic = member.get("classic_member_metadata")
     regex = member.get("subscribed_topic_regex") or None
@@ -271,11 +299,7 @@ def _member(
         member_epoch=current.get("member_epoch"),
         subscribed_topics=topics,
         subscribed_regex=regex,
-        assignment=[
-            AssignedPartition(None, topic["topic_id"], partition)
-            for topic in current.get("assigned_partitions") or []
-            for partition in topic["partitions"]
-        ],
+        assignment=assignment,
     )
 
 

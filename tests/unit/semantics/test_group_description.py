@@ -298,3 +298,44 @@ def test_streams_member_is_described() -> None:  # R34
     (member,) = describe_group(STREAMS, values).members
     assert (member.client_id, member.client_host, member.instance_id) == ("c", "/h", "i")
     assert (member.rebalance_timeout_ms, member.member_epoch, member.subscribed_topics) == (9, 3, None)
+    assert member.assignment == []
+
+
+def tasks(**partitions: list[int]) -> list[dict[str, object]]:
+    """Tasks by subtopology; names of subtopologies begin with `_`."""
+    return [{"subtopology_id": name[1:], "partitions": each} for name, each in partitions.items()]
+
+
+def test_streams_member_is_assigned_the_source_partitions_of_its_active_tasks() -> None:  # R34
+    again = {"name": "again", "partitions": 2, "replication_factor": -1, "topic_configs": []}
+    changelog = {**again, "name": "changelog"}
+    lists = ("source_topic_regex", "state_changelog_topics", "repartition_sink_topics", "copartition_groups")
+    empty: dict[str, object] = {name: [] for name in lists}
+    subtopologies = [
+        {**empty, "subtopology_id": "0", "source_topics": ["t", "u"], "repartition_source_topics": []},
+        {
+            **empty,
+            "subtopology_id": "1",
+            "source_topics": [],
+            "repartition_source_topics": [again],
+            "state_changelog_topics": [changelog],
+        },
+    ]
+    values = {
+        (19, "m"): group_value(19, client_id="c"),
+        (21, "m"): group_value(21, active_tasks=tasks(_0=[9])),  # the target: not held
+        (22, "m"): group_value(
+            22,
+            active_tasks=tasks(_0=[1], _1=[0, 2], _7=[0]),  # the topology has no subtopology 7
+            standby_tasks=tasks(_1=[1]),
+            active_tasks_pending_revocation=tasks(_0=[0]),
+        ),
+        (23, ""): group_value(23, subtopologies=subtopologies),
+    }
+    (member,) = describe_group(STREAMS, values).members
+    assert [(each.topic, each.topic_id, each.partition) for each in member.assignment] == [
+        ("t", None, 1),
+        ("u", None, 1),
+        ("again", None, 0),
+        ("again", None, 2),
+    ]

@@ -152,7 +152,7 @@ def _first_description(group: FirstGroup) -> tuple[Any, ...]:
         each.member_id: (
             each.client_id,
             each.client_host,
-            [(assigned.topic_id, assigned.partition) for assigned in each.assignment],
+            [(assigned.topic or assigned.topic_id, assigned.partition) for assigned in each.assignment],
         )
         for each in found.members
     }
