@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.lag.lag_rows import LagRow
     from offsets_pipeline.questions.query.answer_time import AnswerTime
-    from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
+    from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer, StreamsMember
     from offsets_pipeline.questions.query.state_reader import StateReader
 
     Row = tuple[Any, ...]
@@ -41,9 +41,14 @@ _OFFSETS = (
 _OFFSETS_VERBOSE = {"leader_epoch", "metadata", "pending", "type", "state", "members"}
 _MEMBERS = (
     *("group", "consumer_id", "group_instance_id", "host", "client_id", "#partitions"),
-    *("current_epoch", "current_assignment", "target_epoch", "target_assignment", "subscribed_topics", "cluster"),
+    *("current_epoch", "current_assignment", "target_epoch", "target_assignment", "subscribed_topics"),
+    *("topology_epoch", "process", "tasks", "target_tasks", "cluster"),
 )
-_MEMBERS_VERBOSE = {"current_epoch", "current_assignment", "target_epoch", "target_assignment"}
+_MEMBERS_OF_STREAMS = {"topology_epoch", "process", "tasks", "target_tasks"}
+_MEMBERS_VERBOSE = {
+    *("current_epoch", "current_assignment", "target_epoch", "target_assignment"),
+    *_MEMBERS_OF_STREAMS,
+}
 _STATES = (
     *("group", "coordinator (id)", "assignment_strategy", "state"),
     *("group_epoch", "target_assignment_epoch", "#members", "cluster"),
@@ -151,10 +156,15 @@ def show_groups(
     hidden = {"cluster"} if len(answers) == 1 else set()
     if format_ == "table" and not verbose:
         hidden |= of_verbose
-    if format_ == "table" and members and all(row[columns.index("group_instance_id")] is None for row in rows):
-        hidden.add("group_instance_id")  # Kafka's tool leaves it out, with --verbose, too
+    if format_ == "table" and members:
+        # Kafka's tool leaves an instance id out, with --verbose, too
+        hidden |= {name for name in ("group_instance_id", *_MEMBERS_OF_STREAMS) if _is_none(columns.index(name), rows)}
     shown = itemgetter(*(number for number, name in enumerate(columns) if name not in hidden))
     write_rows(shown(columns), map(shown, rows), format_, all_columns=verbose)
+
+
+def _is_none(column: int, rows: Sequence[Row]) -> bool:
+    return all(row[column] is None for row in rows)
 
 
 def _offsets(answers: Sequence[StoreAnswer]) -> Iterator[Row]:
@@ -185,8 +195,26 @@ def _members(answers: Sequence[StoreAnswer]) -> Iterator[Row]:
                     *(name, member.member_id, member.instance_id, member.host, member.client_id),
                     *(len(member.assignment), member.member_epoch, _assignment(member.assignment)),
                     *(group.assignment_epoch, _assignment(member.target_assignment)),
-                    *(" ".join(member.subscribed_topics or ()), answer.cluster),
+                    " ".join(member.subscribed_topics or ()),
+                    *_of_streams(member.streams),
+                    answer.cluster,
                 )
+
+
+def _of_streams(member: StreamsMember | None) -> Row:
+    if member is None:
+        return (None,) * 4
+    return member.topology_epoch, member.process_id, _task_list(member.tasks), _task_list(member.target_tasks)
+
+
+def _task_list(tasks: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
+    """As Kafka's tool: ACTIVE: 0:[0,1]; 1:[0]; STANDBY: 1:[1]."""
+    return "; ".join(
+        f"{kind.removesuffix('_tasks').upper()}: "
+        + "; ".join(f"{subtopology}:[{','.join(map(str, each))}]" for subtopology, each in partitions.items())
+        for kind, partitions in tasks.items()
+        if partitions
+    )
 
 
 def _assignment(places: Sequence[str] | None) -> str | None:

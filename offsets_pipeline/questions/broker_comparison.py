@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets
 from offsets_pipeline.kafka.broker.groups_client import describe_classic_groups, describe_consumer_groups, list_groups
-from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER
+from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -72,7 +72,8 @@ def answers_of_brokers(cluster: Cluster, listed: Mapping[str, GroupListing]) -> 
     """What the coordinators of a cluster say about these groups. Raises the errors of `Cluster`."""
     classic = describe_classic_groups(cluster, [at for at, each in listed.items() if each.group_type == CLASSIC])
     consumer = describe_consumer_groups(cluster, [at for at, each in listed.items() if each.group_type == CONSUMER])
-    offsets = fetch_group_offsets(cluster, [*classic, *consumer])
+    streams = [at for at, each in listed.items() if each.group_type == STREAMS]
+    offsets = fetch_group_offsets(cluster, [*classic, *consumer, *streams])
     found: dict[str, Facts] = {}
     for group_id, group in listed.items():
         facts: Facts = {"type": group.group_type, "protocol type": group.protocol_type, "state": group.state}
@@ -95,10 +96,11 @@ def answers_of_brokers(cluster: Cluster, listed: Mapping[str, GroupListing]) -> 
 
 
 def answers_of_store(groups: Mapping[str, GroupAnswer]) -> dict[str, Facts]:
-    """What a store says about each group. Brokers show members and offsets of classic and consumer groups alone."""
+    """What a store says about each group: of streams groups no members, of share groups no offsets either."""
     found: dict[str, Facts] = {}
     for group_id, group in groups.items():
         is_shown = group.type in {CLASSIC, CONSUMER}
+        has_offsets = is_shown or group.type == STREAMS
         found[group_id] = {
             "type": group.type,
             "protocol type": group.protocol_type,
@@ -109,7 +111,7 @@ def answers_of_store(groups: Mapping[str, GroupAnswer]) -> dict[str, Facts]:
             "offsets": {
                 (each.topic, each.partition): (each.offset, each.leader_epoch, each.metadata)
                 for each in group.offsets
-                if is_shown
+                if has_offsets
             },
             **({"group epoch": group.group_epoch} if group.type == CONSUMER and not group.misplaced else {}),
         }

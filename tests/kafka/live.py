@@ -75,6 +75,7 @@ class LiveBroker(LiveClients):
             lambda: self._runs_in.lines()[before:],
             self.port,
             self.folder,
+            self._server,
         )
         self.answers.wait_until_loaded(self.offsets_partitions)
 

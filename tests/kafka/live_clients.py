@@ -6,6 +6,7 @@ They run in a broker's JVM: a consumer's poll is a call, so a test says when it 
 from __future__ import annotations
 
 import time
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from tests.kafka.broker_answers import QUICK_CLIENT, TOPIC, Broker, call_static
@@ -225,8 +226,8 @@ class LiveClients:
         what = call_static(self._kafka.gateway, kind, "beforeOffset", long.TYPE, long.valueOf(str(before)))
         self._admin.deleteRecords({where: what}).all().get()
 
-    def tool(self, *arguments: str) -> str:
-        """What kafka-consumer-groups prints."""
+    def tool(self, *arguments: str, program: str = "consumer.group.ConsumerGroupCommand.main") -> str:
+        """What one of Kafka's programs prints; ``program`` is a method that returns, in Kafka's package `tools`."""
         words = ["--bootstrap-server", self.address, *arguments]
         java = self._kafka.gateway.new_array(self._jvm.String, len(words))
         for index, word in enumerate(words):
@@ -235,7 +236,7 @@ class LiveClients:
         before = system.out
         system.setOut(self._jvm.java.io.PrintStream(stream, True))
         try:
-            self._jvm.org.apache.kafka.tools.consumer.group.ConsumerGroupCommand.main(java)
+            reduce(getattr, program.split("."), self._jvm.org.apache.kafka.tools)(java)
         finally:
             system.setOut(before)
         return str(stream.toString())

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, are_answered
 from offsets_pipeline.kafka.record.decode import decode_value
+from offsets_pipeline.kafka.record.message_types import RecordType
 from offsets_pipeline.semantics.answering import answering_rows, answers_offsets
 from offsets_pipeline.semantics.effects import in_milliseconds
+from offsets_pipeline.semantics.group_description import task_partitions
+from offsets_pipeline.semantics.group_types import STREAMS
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.reader import names_in_order
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
     Group = tuple[int, str]
     Offset = tuple[str, int, int, int | None, str, int | None]  # the first fields of OffsetAnswer, and `committed_ms`
+    Fields = Mapping[str, Any]
 
 #: Columns of `groups` without times, for which Arrow imports pandas.
 GROUP_COLUMNS = (
@@ -35,7 +39,11 @@ OFFSET_COLUMNS = (
     *("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata"),
     *("commit_timestamp", "misplaced"),
 )
-_TARGET_ASSIGNMENT = 7  # record type: the target assignment of a member of a KIP-848 group
+_MORE_OF_STREAMS = (
+    *(RecordType.STREAMS_GROUP_TOPOLOGY, RecordType.STREAMS_GROUP_MEMBER_METADATA),
+    *(RecordType.STREAMS_GROUP_CURRENT_MEMBER_ASSIGNMENT, RecordType.STREAMS_GROUP_TARGET_ASSIGNMENT_MEMBER),
+)
+_TASKS = ("active_tasks", "standby_tasks", "warmup_tasks")
 
 
 @dataclass(frozen=True)
@@ -70,11 +78,24 @@ class StartOffset(OffsetAnswer):
 
 
 @dataclass(frozen=True)
+class StreamsMember:
+    """What only a member of a streams group has.
+
+    ``tasks`` and ``target_tasks`` have the partitions by subtopology, under the names of _TASKS.
+    """
+
+    process_id: str
+    topology_epoch: int
+    tasks: dict[str, dict[str, list[int]]]
+    target_tasks: dict[str, dict[str, list[int]]]
+
+
+@dataclass(frozen=True)
 class MemberAnswer:
     """A member of a group; ``assignment`` lists "topic-partition", with the topic's id if its name is unknown.
 
     ``subscribed_topics`` is None if the log does not tell them. ``target_assignment`` is None unless it was asked for
-    and the group has one.
+    and the group has one. ``streams`` is None unless it was asked for and the group is a streams group.
     """
 
     member_id: str
@@ -85,6 +106,7 @@ class MemberAnswer:
     subscribed_topics: list[str] | None
     member_epoch: int | None = None
     target_assignment: list[str] | None = None
+    streams: StreamsMember | None = None
 
 
 @dataclass
@@ -118,7 +140,7 @@ def describe_groups(
 ) -> dict[str, GroupAnswer]:
     """Return descriptions by group id: of all listed groups, or of those in ``group_ids`` that exist.
 
-    With ``targets`` members have their target assignments.
+    With ``targets`` members have their target assignments, and those of streams groups their tasks.
     """
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
     if group_ids is not None and not group_ids:
@@ -232,20 +254,56 @@ def _member(member: dict[str, Any], names: Mapping[str, str]) -> MemberAnswer:
 
 
 def _add_targets(reader: StateReader, only: Only, answers: dict[str, GroupAnswer], names: dict[str, str]) -> None:
-    rows = reader.current.newest(RECORDS, RECORDS.columns, {**only, "record_type": [_TARGET_ASSIGNMENT]})
-    targets = {
-        (row["group_id"], row["record_key"]): row
-        for row in rows.to_pylist()
-        if row["value_offset"] is not None and row["value_offset"] > (row["tombstone_offset"] or -1)
-    }
+    has_streams = any(group.type == STREAMS for group in answers.values())
+    types = [RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER, *(_MORE_OF_STREAMS if has_streams else ())]
+    rows = reader.current.newest(RECORDS, RECORDS.columns, {**only, "record_type": list(map(int, types))})
+    values: dict[str, dict[tuple[int, str], bytes]] = defaultdict(dict)
+    for row in rows.to_pylist():
+        group = answers.get(row["group_id"])
+        if group is None or row["log_partition"] != group.log_partition or row["value_offset"] is None:
+            continue
+        if row["value_offset"] > (-1 if row["tombstone_offset"] is None else row["tombstone_offset"]):
+            values[row["group_id"]][row["record_type"], row["record_key"]] = row["value"]
     for name, group in answers.items():
-        for number, member in enumerate(group.members):
-            row = targets.get((name, member.member_id))
-            if row is not None and row["log_partition"] == group.log_partition:
-                topics = decode_value(_TARGET_ASSIGNMENT, row["value"]).fields["topic_partitions"]
-                target = sorted(
-                    f"{names.get(each['topic_id'], each['topic_id'])}-{partition}"
-                    for each in topics
-                    for partition in each["partitions"]
-                )
-                group.members[number] = replace(member, target_assignment=target)
+        with_more = _streams_member if group.type == STREAMS else _consumer_member
+        group.members = [with_more(member, values[name], names) for member in group.members]
+
+
+def _consumer_member(
+    member: MemberAnswer, values: Mapping[tuple[int, str], bytes], names: Mapping[str, str]
+) -> MemberAnswer:
+    target = _fields_of(values, RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER, member.member_id)
+    if target is None:
+        return member
+    places = (
+        f"{names.get(each['topic_id'], each['topic_id'])}-{partition}"
+        for each in target["topic_partitions"]
+        for partition in each["partitions"]
+    )
+    return replace(member, target_assignment=sorted(places))
+
+
+def _streams_member(member: MemberAnswer, values: Mapping[tuple[int, str], bytes], _: object) -> MemberAnswer:
+    of_member = _fields_of(values, RecordType.STREAMS_GROUP_MEMBER_METADATA, member.member_id)
+    if of_member is None:
+        return member
+    current = _fields_of(values, RecordType.STREAMS_GROUP_CURRENT_MEMBER_ASSIGNMENT, member.member_id)
+    target = _fields_of(values, RecordType.STREAMS_GROUP_TARGET_ASSIGNMENT_MEMBER, member.member_id)
+    topology = _fields_of(values, RecordType.STREAMS_GROUP_TOPOLOGY, "")
+    streams = StreamsMember(of_member["process_id"], of_member["topology_epoch"], _tasks(current), _tasks(target))
+    if target is None:
+        return replace(member, streams=streams)
+    places = sorted(f"{each.topic}-{each.partition}" for each in task_partitions(target["active_tasks"], topology))
+    return replace(member, target_assignment=places, streams=streams)
+
+
+def _fields_of(values: Mapping[tuple[int, str], bytes], record_type: RecordType, name: str) -> Fields | None:
+    value = values.get((record_type, name))
+    return None if value is None else decode_value(record_type, value).fields
+
+
+def _tasks(fields: Fields | None) -> dict[str, dict[str, list[int]]]:
+    return {
+        kind: {each["subtopology_id"]: sorted(each["partitions"]) for each in (fields or {}).get(kind, ())}
+        for kind in _TASKS
+    }
