@@ -28,13 +28,18 @@ _STRINGS = "org.apache.kafka.common.serialization.Serdes$StringSerde"
 class StreamsApplication:
     """Counts the records of a topic by key, through a repartition topic, in a store with a changelog topic.
 
-    Its topology has two subtopologies. Each member is a `KafkaStreams` with one thread.
+    Its topology has two subtopologies. Each member is a `KafkaStreams` with one thread. ``settings`` with `_` for a dot.
     """
 
-    def __init__(self, kafka: KafkaJvm, broker: LiveBroker, folder: Path, group_id: str, topic: str) -> None:
+    def __init__(
+        self, kafka: KafkaJvm, broker: LiveBroker, folder: Path, group_id: str, topic: str, **settings: str
+    ) -> None:
         self._jvm = kafka.gateway.jvm
         self._broker, self._folder = broker, folder
         self.group_id, self._topic = group_id, topic
+        self.source_topics = (topic, f"{group_id}-by-key-repartition")
+        self.internal_topics = (self.source_topics[1], f"{group_id}-counted-changelog")
+        self._settings = {name.replace("_", "."): value for name, value in settings.items()}
         self._members: dict[str, JavaObject] = {}
 
     def start(self, client_id: str) -> None:
@@ -52,6 +57,7 @@ class StreamsApplication:
             "commit.interval.ms": "50",
             "statestore.cache.max.bytes": "0",
             "state.dir": str(self._folder / f"{self.group_id}-{client_id}"),
+            **self._settings,
         }
         for name, value in settings.items():
             properties.setProperty(name, value)
@@ -69,18 +75,14 @@ class StreamsApplication:
         counted.count(getattr(kstream.Materialized, "as")(in_memory))
         return builder.build()
 
-    def close(self, client_id: str) -> None:
-        """Close a member, which leaves the group."""
-        self._members.pop(client_id).close()
+    def close(self, *client_ids: str) -> None:
+        """Close members, by default all; they leave the group."""
+        for client_id in client_ids or tuple(self._members):
+            self._members.pop(client_id).close()
 
-    def close_all(self) -> None:
-        """Close all members."""
-        for client_id in list(self._members):
-            self.close(client_id)
-
-    def settle(self) -> None:
-        """Wait until the group is as its members want it: stable with all of them, or empty."""
-        expected = ("Stable", len(self._members)) if self._members else ("Empty", 0)
+    def settle(self, state: str) -> None:
+        """Wait until the group is in this state, with the members that run."""
+        expected = state, len(self._members)
         wait_until(lambda: self._seen() == expected, f"group {self.group_id}", 60, lambda: str(self._seen()))
 
     def _seen(self) -> tuple[str | None, int]:
