@@ -556,6 +556,9 @@ MUTATIONS = [
     Mutation(
         "R34", BOTH, "semantics/group_description.py", "protocol_type=group_type.lower()", "protocol_type=group_type"
     ),
+    Mutation(
+        "R34", BOTH, "semantics/group_description.py", 'current.get("active_tasks")', 'current.get("standby_tasks")'
+    ),
     Mutation("R35", ROWS, STATE, "            self._learn_name(offset.topic_id, where.topic)", "            pass"),
     Mutation("R35", ROWS, STATE, "                self._learn_name(topic_id, topic)", "                pass"),
     Mutation("R35", ROWS, STATE, "min(topic, self.topic_names.get(topic_id, topic))", "topic"),

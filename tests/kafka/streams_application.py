@@ -28,7 +28,8 @@ _STRINGS = "org.apache.kafka.common.serialization.Serdes$StringSerde"
 class StreamsApplication:
     """Counts the records of a topic by key, through a repartition topic, in a store with a changelog topic.
 
-    Its topology has two subtopologies. Each member is a `KafkaStreams` with one thread. ``settings`` with `_` for a dot.
+    Its topology has two subtopologies. Each member is a `KafkaStreams` with one thread, with these settings (`_` for a
+    dot).
     """
 
     def __init__(

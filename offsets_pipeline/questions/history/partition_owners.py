@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.kafka.record.message_types import RecordType
+from offsets_pipeline.semantics.group_description import AssignedPartition, task_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,12 +68,22 @@ def _assigned(group: Group) -> dict[tuple[str, int], list[Member]]:
     """The members by topic (name or id) and partition."""
     found: dict[tuple[str, int], list[Member]] = defaultdict(list)
     for member in group.description.members:
-        for each in member.assignment:
+        for each in [*member.assignment, *_to_be_revoked(group, member.member_id)]:
             found[each.topic or each.topic_id or "", each.partition].append(member)
-        current = group.records.get((RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT, member.member_id))
-        if current is not None:
-            fields = decode_value(RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT, current).fields
-            for topic in fields.get("partitions_pending_revocation") or ():
-                for partition in topic["partitions"]:
-                    found[topic["topic_id"], partition].append(member)
     return found
+
+
+def _to_be_revoked(group: Group, member_id: str) -> list[AssignedPartition]:
+    def value(record_type: RecordType, record_key: str) -> Mapping[str, Any] | None:
+        found = group.records.get((record_type, record_key))
+        return None if found is None else decode_value(record_type, found).fields
+
+    consumer = value(RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT, member_id) or {}
+    streams = value(RecordType.STREAMS_GROUP_CURRENT_MEMBER_ASSIGNMENT, member_id) or {}
+    by_topic_id = [
+        AssignedPartition(None, topic["topic_id"], partition)
+        for topic in consumer.get("partitions_pending_revocation") or ()
+        for partition in topic["partitions"]
+    ]
+    tasks = streams.get("active_tasks_pending_revocation") or ()
+    return by_topic_id + task_partitions(tasks, value(RecordType.STREAMS_GROUP_TOPOLOGY, ""))

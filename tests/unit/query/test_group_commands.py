@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -154,6 +155,58 @@ def test_members_have_the_epochs_and_assignments_of_the_broker(unfolded: str, of
     names = "GROUP CONSUMER-ID HOST CLIENT-ID #PARTITIONS CURRENT-EPOCH CURRENT-ASSIGNMENT "
     names += "TARGET-EPOCH TARGET-ASSIGNMENT SUBSCRIBED-TOPICS"
     assert [name for name in header.split() if name != "GROUP-INSTANCE-ID"] == names.split()
+
+
+def streams_members(name: str) -> dict[str, tuple[str, str, str, list[str], list[str]]]:
+    """Members of the streams groups of a capture, whose descriptions are texts: their active tasks, and the targets."""
+    member = re.compile(
+        r"memberId=([^,]+), memberEpoch=(\d+),.*?topologyEpoch=(\d+), processId=([^,]+),.*? assignment=\(activeTasks="
+        r"(.*?), standbyTasks=.*?targetAssignment=\(activeTasks=(.*?), standbyTasks="
+    )
+    found = {}
+    for group in oracle(name)["groups"].values():
+        if group.get("list_type") == "Streams":
+            for member_id, epoch, topology_epoch, process, tasks, targets in member.findall(str(group["describe"])):
+                found[member_id] = (epoch, topology_epoch, process, tasks.split(","), targets.split(","))
+    return found
+
+
+def task_names(tasks: str) -> list[str]:
+    """Names of active tasks, as Kafka Streams names them: 0_1 is partition 1 of subtopology 0."""
+    of_kind = tasks.removeprefix("ACTIVE: ").split("; ")
+    parts = [each.removesuffix("]").split(":[") for each in of_kind]
+    return [f"{subtopology}_{partition}" for subtopology, partitions in parts for partition in partitions.split(",")]
+
+
+def test_members_of_streams_groups_have_the_tasks_of_the_broker(tmp_path: Path, offsets: Callable[..., str]) -> None:
+    capture = "4.2.0-share"
+    create_tables(str(tmp_path), StoreProperties(MIRRORED, capture_partitions(capture)))
+    appended(tmp_path, [row for rows in capture_rows(capture).values() for row in rows])
+    options = ["--all-groups", "--members", "--verbose"]
+    rows = [
+        row
+        for row in rows_of(offsets("describe", "--store", str(tmp_path), *options, "--format", "csv"))
+        if row["process"]
+    ]
+    found = {
+        row["consumer_id"]: (
+            *(row["current_epoch"], row["topology_epoch"], row["process"]),
+            *(task_names(row["tasks"]), task_names(row["target_tasks"])),
+        )
+        for row in rows
+    }
+    assert found == streams_members(capture)
+    assert len(found) == 4
+    for row in rows:
+        (partition,) = {each.rpartition("_")[2] for each in task_names(row["tasks"])}
+        again = f"{row['group']}-KSTREAM-REPARTITION-0000000002-repartition"
+        assert row["current_assignment"] == row["target_assignment"] == f"in:{partition};{again}:{partition}"
+    header = offsets("describe", "--store", str(tmp_path), *options).splitlines()[0].split()
+    assert header[-4:] == ["TOPOLOGY-EPOCH", "PROCESS", "TASKS", "TARGET-TASKS"]
+    document = json.loads(offsets("describe", "--store", str(tmp_path), *options, "--format", "json"))
+    member = document["groups"]["st-live"]["members"][0]["streams"]
+    assert member["tasks"] == {"active_tasks": {"0": [1], "1": [1]}, "standby_tasks": {}, "warmup_tasks": {}}
+    assert document["groups"]["st-empty"]["members"] == []
 
 
 def test_a_member_has_the_target_assignment_that_its_last_record_gives(
