@@ -61,6 +61,12 @@ class Answers:
         assert main([words[0], "--store", self._store, *words[1:]]) == 0
         return self._capsys.readouterr().out
 
+    def difference(self) -> str:
+        """The difference from the broker that `verify` finds."""
+        self._capsys.readouterr()
+        assert main(["verify", "--store", self._store, "--against", self._broker.address]) == 1
+        return self._capsys.readouterr().err
+
     def described(self, *words: str) -> list[Row]:
         """The rows of `describe`, with lag and coordinators."""
         live = ["--bootstrap-server", self._broker.address, "--format", "csv"]
@@ -199,6 +205,7 @@ def test_streams_groups_are_described_as_kafkas_tool_describes_them(
             app.settle("Stable")
             _send(broker, "words")
             _await_all_commits(broker, app, 20)
+            assert "(first: 'app': offsets: the brokers say {" in answers.difference()
             assert answers.compare() == 4
             members = [row for row in answers.described("--members") if row["group"] == "app"]
             assert ["STANDBY: 1:" in row["tasks"] for row in members] == [True, True]
