@@ -84,7 +84,9 @@ class StreamsApplication:
     def settle(self, state: str) -> None:
         """Wait until the group is in this state, with the members that run."""
         expected = state, len(self._members)
-        wait_until(lambda: self._seen() == expected, f"group {self.group_id}", 60, lambda: str(self._seen()))
+        wait_until(
+            lambda: self._seen() == expected, f"group {self.group_id} is not {state}", say=lambda: str(self._seen())
+        )
 
     def _seen(self) -> tuple[str | None, int]:
         described = self._broker.answers.groups()["groups"].get(self.group_id, {"describe": {}})["describe"]

@@ -173,7 +173,7 @@ def _await_all_commits(broker: LiveBroker, app: StreamsApplication, records: int
         return {name: sum(offset for at, offset in offsets if at[0] == name) for name in app.source_topics}
 
     expected = dict.fromkeys(app.source_topics, records)
-    wait_until(lambda: committed() == expected, "it has not committed all", 60, lambda: str(committed()))
+    wait_until(lambda: committed() == expected, "it has not committed all", say=lambda: str(committed()))
 
 
 def test_streams_groups_are_described_as_kafkas_tool_describes_them(
@@ -211,7 +211,7 @@ def test_streams_groups_are_described_as_kafkas_tool_describes_them(
             assert ["STANDBY: 1:" in row["tasks"] for row in members] == [True, True]
             assert answers.due() == {("app", "other", 0, "R18d")}
             broker.answers.retain_offsets_for(1)
-            wait_until(lambda: ("other", 0) not in _offsets(broker, "app"), "an offset does not expire", 60)
+            wait_until(lambda: ("other", 0) not in _offsets(broker, "app"), "an offset does not expire")
             broker.answers.retain_offsets_for(FOREVER_MS)
             assert answers.compare() == 4
             assert len(_offsets(broker, "app")) == 4
@@ -234,10 +234,10 @@ def test_streams_groups_are_described_as_kafkas_tool_describes_them(
         assert answers.due() == gone | {(name, None, None, "R21") for name in ("app", "late")}
 
         broker.tool("--delete", "--group", "app", "--delete-all-internal-topics", program=TOOL)
-        wait_until(lambda: not any(name.startswith("app-") for name in broker.topics()), "internal topics stay", 60)
+        wait_until(lambda: not any(name.startswith("app-") for name in broker.topics()), "internal topics stay")
         assert answers.compare() == 0
         broker.answers.retain_offsets_for(1)
-        wait_until(lambda: not broker.answers.groups()["groups"], "the group is not removed with its offsets", 60)
+        wait_until(lambda: not broker.answers.groups()["groups"], "the group is not removed with its offsets")
         assert answers.compare() == 0
         _compare_records(broker, capsys)
 

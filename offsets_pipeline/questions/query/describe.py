@@ -81,7 +81,7 @@ class StartOffset(OffsetAnswer):
 class StreamsMember:
     """What only a member of a streams group has.
 
-    ``tasks`` and ``target_tasks`` have the partitions by subtopology, under the names of _TASKS.
+    ``tasks`` and ``target_tasks`` have partitions by kind (such as standby_tasks) and by subtopology.
     """
 
     process_id: str
