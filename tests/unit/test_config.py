@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.common.config import Settings, load_settings
-from offsets_pipeline.common.config.allowed_values import WholeNumber
+from offsets_pipeline.common.config.allowed_values import whole_number
 from offsets_pipeline.common.config.sections import FoldSettings, LogSettings
 from offsets_pipeline.errors import ConfigError
 
@@ -70,7 +70,6 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
 )
 def test_number_of_log_partitions_has_kafkas_name_too(tmp_path: Path, text: str) -> None:
     assert load_settings(written(tmp_path, text)) == Settings(log=LogSettings(offsets_partitions=7))
-    assert LogSettings(offsets_topic_num_partitions=7) == LogSettings(offsets_partitions=7)
 
 
 def test_settings_of_a_broker_keep_their_names_with_dots(tmp_path: Path) -> None:
@@ -110,7 +109,7 @@ def test_the_path_wins_over_the_environment_and_that_over_the_folder(
         ),
         (
             "[log]\noffsets_partitions = 50\noffsets.topic.num.partitions = 7\n",
-            "[log] offsets_partitions and offsets_topic_num_partitions differ; give one of them",
+            "[log] offsets_partitions: 50 and 7 differ; give one of them",
         ),
         ("[log]\noffsets.topic.num.partitions = 0\n", "[log] offsets_partitions: 0 is not allowed; it takes a whole"),
         ("[fold]\noffsets.topic.num.partitions = 3\n", "[fold] offsets_topic_num_partitions is not a setting; known"),
@@ -194,6 +193,6 @@ def test_every_setting_has_a_rule() -> None:
 
 
 def test_a_whole_number_is_in_a_range_with_both_ends() -> None:
-    number = WholeNumber(-1, 4)
+    number = whole_number(-1, 4)
     assert [each for each in range(-3, 7) if number.accepts(each)] == [-1, 0, 1, 2, 3, 4]
     assert [each for each in (True, 1.0, "1", None) if number.accepts(each)] == []

@@ -9,14 +9,13 @@ unknown setting, or a wrong type or value, raises ConfigError with the file, the
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from offsets_pipeline.common.config.allowed_values import as_toml
+from offsets_pipeline.common.config.allowed_values import Section, as_toml, known_names
 from offsets_pipeline.common.config.sections import (
     CoordinatorSettings,
     FoldSettings,
@@ -28,12 +27,11 @@ from offsets_pipeline.common.config.sections import (
     SparkSettings,
     TopicSettings,
     ZooKeeperSettings,
-    leaves,
 )
 from offsets_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 CONF_ENV = "OFFSETS_CONF"
 CONF_PATH = Path("conf/offsets.toml")
@@ -55,33 +53,9 @@ class Settings:
     spark: SparkSettings = field(default_factory=SparkSettings)
 
 
-_SECTIONS: Mapping[
-    str,
-    type[
-        LogSettings
-        | FoldSettings
-        | CoordinatorSettings
-        | ZooKeeperSettings
-        | TopicSettings
-        | QuestionSettings
-        | LagSettings
-        | S3Settings
-        | SparkSettings
-    ],
-] = {
-    "log": LogSettings,
-    "fold": FoldSettings,
-    "coordinator": CoordinatorSettings,
-    "zookeeper": ZooKeeperSettings,
-    "topic": TopicSettings,
-    "questions": QuestionSettings,
-    "lag": LagSettings,
-    "s3": S3Settings,
-    "spark": SparkSettings,
+_SECTIONS: Mapping[str, type[Section | KafkaSettings]] = {
+    each.name: cast("Any", each.default_factory) for each in fields(Settings)
 }
-#: The two names of the number of log partitions: this project's and Kafka's.
-_PARTITIONS = frozenset({"offsets_partitions", "offsets_topic_num_partitions"})
-_KAFKA = "kafka"  # only Kafka knows the names of its options
 
 
 def load_settings(path: Path | None = None) -> Settings:
@@ -134,32 +108,12 @@ def _chosen_file(path: Path | None) -> Path | None:
 def _from_document(document: Mapping[str, object]) -> Settings:
     sections: dict[str, object] = {}
     for section, values in document.items():
-        if section not in _SECTIONS and section != _KAFKA:
-            raise ConfigError(f"[{section}] is not a section; {_known(section, [*_SECTIONS, _KAFKA])}")
+        if section not in _SECTIONS:
+            raise ConfigError(f"[{section}] is not a section; {known_names(section, _SECTIONS)}")
         if not isinstance(values, dict):
             raise ConfigError(f"{section}: {as_toml(values)} is not allowed; [{section}] is a section")
-        if section == _KAFKA:
-            try:
-                sections[section] = KafkaSettings.of_document(values)
-            except ConfigError as error:
-                raise ConfigError(f"[{section}] {error}") from error
-            continue
-        names = [each.name for each in fields(_SECTIONS[section])]
-        named = {name.replace(".", "_"): value for name, value in leaves(values)}
-        for name in named:
-            if name not in names and (section != "log" or name not in _PARTITIONS):
-                raise ConfigError(f"[{section}] {name} is not a setting; {_known(name, names)}")
-        if named.keys() >= _PARTITIONS and len({named[name] for name in _PARTITIONS}) > 1:
-            raise ConfigError(f"[{section}] {' and '.join(sorted(_PARTITIONS))} differ; give one of them")
         try:
-            sections[section] = _SECTIONS[section](**cast("Any", named))
+            sections[section] = _SECTIONS[section].of_document(values)
         except ConfigError as error:
             raise ConfigError(f"[{section}] {error}") from error
     return Settings(**cast("Any", sections))
-
-
-def _known(wrong: str, names: Iterable[str]) -> str:
-    names = list(names)
-    near = difflib.get_close_matches(wrong, names, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"{hint}known are {', '.join(names)}"

@@ -2,116 +2,115 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import field, fields
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 from offsets_pipeline.common.input_text import INT64_MAX
 from offsets_pipeline.errors import ConfigError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
 _SHOWN_CHARACTERS = 200
 
 
-class Validator(Protocol):
-    """The allowed values of a setting."""
+class Rule(NamedTuple):
+    """The allowed values of a setting, in words such as "a whole number from 1 to 10", and the check of a value."""
 
     allowed: str
-    """Text for error messages: "a whole number from 1 to 10"."""
-
-    def accepts(self, value: object) -> bool:
-        """Whether `value` has the right type and lies in the allowed range."""
-        ...
+    accepts: Callable[[object], bool]
 
 
-class WholeNumber:
+def whole_number(lowest: int, highest: int) -> Rule:
     """A whole number from ``lowest`` to ``highest``."""
-
-    def __init__(self, lowest: int, highest: int) -> None:
-        self._range = range(lowest, highest + 1)
-        self.allowed = f"a whole number from {lowest} to {highest}"
-
-    def accepts(self, value: object) -> bool:
-        """See Validator."""
-        # Python's True is an int; TOML's true is not a number.
-        return isinstance(value, int) and not isinstance(value, bool) and value in self._range
+    numbers = range(lowest, highest + 1)
+    # Python's True is an int; TOML's true is not a number.
+    return Rule(
+        f"a whole number from {lowest} to {highest}",
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value in numbers,
+    )
 
 
-class TrueOrFalse:
-    """True or false."""
-
-    allowed = "true or false"
-
-    def accepts(self, value: object) -> bool:
-        """See Validator."""
-        return isinstance(value, bool)
-
-
-class OneOf:
+def one_of(*choices: str) -> Rule:
     """One of several texts."""
-
-    def __init__(self, *choices: str) -> None:
-        self._choices = choices
-        self.allowed = " or ".join(f'"{choice}"' for choice in choices)
-
-    def accepts(self, value: object) -> bool:
-        """See Validator."""
-        return isinstance(value, str) and value in self._choices
+    return Rule(" or ".join(f'"{choice}"' for choice in choices), lambda value: value in choices)
 
 
-class Text:
+def matching(pattern: str, allowed: str) -> Rule:
     """Text that a regular expression matches; ``allowed`` describes it."""
-
-    def __init__(self, pattern: str, allowed: str) -> None:
-        self._pattern = re.compile(pattern)
-        self.allowed = allowed
-
-    def accepts(self, value: object) -> bool:
-        """See Validator."""
-        return isinstance(value, str) and self._pattern.fullmatch(value) is not None
+    found = re.compile(pattern)
+    return Rule(allowed, lambda value: isinstance(value, str) and found.fullmatch(value) is not None)
 
 
-class AnyText:
-    """Any text."""
-
-    allowed = "text"
-
-    def accepts(self, value: object) -> bool:
-        """See Validator."""
-        return isinstance(value, str)
+def _is_pattern(value: object) -> bool:
+    try:
+        return isinstance(value, str) and re.compile(value) is not None
+    except re.error:
+        return False
 
 
-class Pattern:
-    """A regular expression."""
-
-    allowed = "a regular expression"
-
-    def accepts(self, value: object) -> bool:
-        """See Validator."""
-        try:
-            return isinstance(value, str) and re.compile(value) is not None
-        except re.error:
-            return False
-
+TRUE_OR_FALSE = Rule("true or false", lambda value: isinstance(value, bool))
+ANY_TEXT = Rule("text", lambda value: isinstance(value, str))
+PATTERN = Rule("a regular expression", _is_pattern)
 
 _Value = TypeVar("_Value")
 
 
-def setting(default: _Value, rule: Validator) -> _Value:
+def setting(default: _Value, rule: Rule, *, is_secret: bool = False) -> _Value:
     """A dataclass field with its default and its rule."""
-    return field(default=default, metadata={"rule": rule})
+    return field(default=default, repr=not is_secret, metadata={"rule": rule})
 
 
 class Section:
-    """Base of the sections. Raises ConfigError for a value that breaks its setting's rule."""
+    """Base of the sections. Raises ConfigError for a value that breaks its setting's rule.
+
+    Attributes:
+        other_names: Kafka's name of a setting that has another name here.
+    """
 
     __slots__ = ()
 
+    other_names: ClassVar[Mapping[str, str]] = {}
+
     def __post_init__(self) -> None:
         for each in fields(cast("Any", self)):
-            rule: Validator = each.metadata["rule"]
+            rule: Rule = each.metadata["rule"]
             value = getattr(self, each.name)
             if not rule.accepts(value):
                 raise ConfigError(f"{each.name}: {as_toml(value)} is not allowed; it takes {rule.allowed}")
+
+    @classmethod
+    def of_document(cls, values: Mapping[str, object]) -> Self:
+        """Read the section from a TOML document. Raises ConfigError also for a setting that does not exist."""
+        names = [each.name for each in fields(cast("Any", cls))]
+        named: dict[str, object] = {}
+        for dotted, value in leaves(values):
+            written = dotted.replace(".", "_")
+            name = cls.other_names.get(written, written)
+            if name not in names:
+                raise ConfigError(f"{written} is not a setting; {known_names(written, names)}")
+            if named.setdefault(name, value) != value:
+                raise ConfigError(f"{name}: {as_toml(named[name])} and {as_toml(value)} differ; give one of them")
+        return cls(**named)
+
+
+def leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of nested tables by their dotted names: in TOML `a.b = 1` makes a table within a table."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def known_names(wrong: str, names: Iterable[str]) -> str:
+    """The names that exist, and first the nearest one to a wrong name."""
+    names = list(names)
+    near = difflib.get_close_matches(wrong, names, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{hint}known are {', '.join(names)}"
 
 
 def as_toml(value: object) -> str:
