@@ -22,12 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-    )
+    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.errors import OffsetsError
@@ -61,9 +56,6 @@ class QueryMetrics(StreamingQueryListener):
         with self._changed:
             batches, seconds = self._durations.get(query, (0, 0.0))
             self._durations[query] = batches + 1, seconds + event.progress.batchDuration / 1000
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing to count."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Expect no more events of this query: they come in order."""

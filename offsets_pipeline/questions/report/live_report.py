@@ -58,29 +58,23 @@ class LiveReport:
         self._next_at = 0.0
         self.app = Starlette(
             routes=[
-                Route("/", self._page),
-                Route("/fragment", self._fragment),
-                Route("/report.json", self._data),
-                Route("/health", self._health),
+                self._route("/", "text/html", lambda report: page(report, every_ms)),
+                self._route("/fragment", "text/html", fragment),
+                self._route("/report.json", "application/json", lambda report: json.dumps(asdict(report))),
+                self._route(
+                    "/health", "text/plain", lambda report: f"the report is as of {shown_time(report.as_of_ms)}\n"
+                ),
             ],
             exception_handlers={HTTPException: _http_error, OffsetsError: _unreadable, Exception: _unreadable}
             | dict.fromkeys(UNREADABLE, _unreadable),
         )
 
-    async def _page(self, _: Request) -> Response:
-        report = await run_in_threadpool(self._current)
-        return Response(page(report, self._every_ms), headers=_HEADERS, media_type="text/html")
+    def _route(self, path: str, media_type: str, shown: Callable[[Report], str]) -> Route:
+        async def answer(_: Request) -> Response:
+            report = await run_in_threadpool(self._current)
+            return Response(shown(report), headers=_HEADERS, media_type=media_type)
 
-    async def _fragment(self, _: Request) -> Response:
-        return Response(fragment(await run_in_threadpool(self._current)), headers=_HEADERS, media_type="text/html")
-
-    async def _data(self, _: Request) -> Response:
-        body = json.dumps(asdict(await run_in_threadpool(self._current)))
-        return Response(body, headers=_HEADERS, media_type="application/json")
-
-    async def _health(self, _: Request) -> Response:
-        report = await run_in_threadpool(self._current)
-        return Response(f"the report is as of {shown_time(report.as_of_ms)}\n", 200, _HEADERS, "text/plain")
+        return Route(path, answer)
 
     def _current(self) -> Report:
         with self._lock:

@@ -48,20 +48,6 @@ class _Collector:
         return _families(self._source())
 
 
-class _CountedCollector:
-    """Collects the values of a source as of the last `count`."""
-
-    def __init__(self, source: ValueSource) -> None:
-        self._source = source
-        self._found: list[Metric] = []
-
-    def count(self) -> None:
-        self._found = list(_families(self._source()))
-
-    def collect(self) -> list[Metric]:
-        return self._found
-
-
 def _families(values: Values) -> Iterator[Metric]:
     """The metrics that have a value."""
     for name, value in values.items():
@@ -123,13 +109,13 @@ class Exposition(Closing):
         """
         if self._file is None and self._server is None:
             return
-        collectors = [_CountedCollector(source) for source in counted]
-        for each in collectors:
-            self._registry.register(each)
+        found: dict[ValueSource, Values] = {source: {} for source in counted}
+        for source in counted:
+            self._registry.register(_Collector(partial(found.__getitem__, source)))
 
         def count() -> None:
-            for each in collectors:
-                each.count()
+            for source in counted:
+                found[source] = source()
 
         self._start("figures", count, _COUNT_SECONDS, "cannot count the state tables")
         if self._file is not None:
