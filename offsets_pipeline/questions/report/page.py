@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 from html import escape
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.common.clock import shown_duration, shown_time
 from offsets_pipeline.common.printable import printable
@@ -23,7 +24,7 @@ from offsets_pipeline.questions.report.style import FIND, REFRESH, STYLE
 from offsets_pipeline.semantics.retention import RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from offsets_pipeline.questions.report.model import (
         ExpiringGroup,
@@ -32,12 +33,45 @@ if TYPE_CHECKING:
         GroupRow,
         Report,
         ReportedGroups,
-        Rewind,
         TimeSeries,
     )
 
+    #: The columns of a table: by heading, with the class of its cells before a colon, a row's cell in HTML.
+    Columns = Mapping[str, Callable[[Any], str]]
+
 _MS_PER_SECOND = 1000
 _BARS = 15
+_LATEST_REWINDS = "Rewinds, the latest first"
+_REWINDS: Columns = {
+    "t:Time": lambda row: _time(row.at_ms),
+    "name:Group": lambda row: _group(row.group),
+    "name:Partition": lambda row: _name(f"{row.topic}-{row.partition}"),
+    "n:From": lambda row: _number(row.from_offset),
+    "n:To": lambda row: _number(row.to_offset),
+    "n:Back by": lambda row: _number(row.from_offset - row.to_offset),
+    "name:By": lambda row: _name(row.by or "unknown"),
+}
+_STALE: Columns = {
+    "name:Group": lambda row: _group(row.group),
+    "State": lambda row: escape(row.state),
+    "n:Offsets": lambda row: _number(row.offsets),
+    "t:Last commit": lambda row: _time(row.last_commit_ms),
+    "n:Ago": lambda row: shown_duration(row.idle_ms),
+}
+_MEMBERS: Columns = {
+    "name:Member": lambda row: _name(row.member_id),
+    "name:Client": lambda row: _name(row.client_id),
+    "name:Host": lambda row: _name(row.host),
+    "name:Partitions": lambda row: _name(", ".join(row.assignment)),
+}
+_DELETIONS: Columns = {
+    "t:Time": lambda row: _time(row.at_ms),
+    "name:Partition": lambda row: _name(f"{row.topic}-{row.partition}"),
+    "n:Offset": lambda row: _number(row.offset),
+    "name:Cause": lambda row: _name(f"{row.cause}: {row.reason}"),
+}
+#: Of a row that is a list of cells.
+_NUMBERS: Columns = {name: itemgetter(at) for at, name in enumerate(("name:Group", "n:First", "n:Last", "n:Highest"))}
 
 
 def page(report: Report, live_every_ms: int | None = None) -> str:
@@ -140,48 +174,41 @@ def _groups(report: Report) -> str:
         )
     else:
         chart = f"<p>{escape(found.missing or 'No group is behind.')}</p>\n"
-    shown = len(found.parts)
-    first = _group_table("Groups, the worst first", found.rows[:shown], found)
-    more = _group_table("More groups", found.rows[shown:], found)
+    shown, columns = len(found.parts), _group_columns(found)
+    first = _table("Groups, the worst first", columns, found.rows[:shown], found.total)
+    more = _table("More groups", columns, found.rows[shown:], found.total)
     summary = f"<summary>{len(found.rows) - shown:,} more groups</summary>"
     hidden = f'<details id="more">{summary}{more}</details>\n' if more else ""
     return _section("groups", "Groups", chart + first + hidden)
 
 
-def _group_table(caption: str, shown: Sequence[GroupRow], found: ReportedGroups) -> str:
-    is_partial = any(row.lag_unknown for row in found.rows)
+def _group_columns(found: ReportedGroups) -> Columns:
     has_part = {part.group for part in found.parts}
-    rows = [
-        [
-            f'<a href="#{_id("group", row.group)}">{_group(row.group)}</a>'
-            if row.group in has_part
-            else _group(row.group),
-            f'<span class="{escape(row.status)}">{escape(row.status)}</span>' if row.status else "-",
-            "-" if row.lag is None else f"{row.lag:,}",
-            "-" if row.lag_seconds is None else shown_duration(row.lag_seconds * _MS_PER_SECOND),
-            "-" if row.last_commit_ms is None else _time(row.last_commit_ms),
-            escape(row.state),
-            f"{row.members:,}",
-            f"{row.offsets:,}",
-            *([_unknown(row)] if is_partial else []),
-        ]
-        for row in shown
-    ]
-    columns = [
-        *("name:Group", "Status", "n:Lag", "n:Lag in time", "t:Last commit", "State", "n:Members", "n:Offsets"),
-        *(["name:Lag not known"] if is_partial else []),
-    ]
-    return _table(caption, columns, rows, found.total)
 
+    def group(row: GroupRow) -> str:
+        name = _group(row.group)
+        return f'<a href="#{_id("group", row.group)}">{name}</a>' if row.group in has_part else name
 
-def _unknown(row: GroupRow) -> str:
-    return _name("" if not row.lag_unknown else f"{row.lag_unknown} partitions: {row.lag_reason or 'not known'}")
+    def unknown(row: GroupRow) -> str:
+        return _name("" if not row.lag_unknown else f"{row.lag_unknown} partitions: {row.lag_reason or 'not known'}")
+
+    return {
+        "name:Group": group,
+        "Status": lambda row: f'<span class="{escape(row.status)}">{escape(row.status)}</span>' if row.status else "-",
+        "n:Lag": lambda row: _number(row.lag),
+        "n:Lag in time": lambda row: "-" if row.lag_seconds is None else _duration(row.lag_seconds),
+        "t:Last commit": lambda row: _time(row.last_commit_ms),
+        "State": lambda row: escape(row.state),
+        "n:Members": lambda row: _number(row.members),
+        "n:Offsets": lambda row: _number(row.offsets),
+        **({"name:Lag not known": unknown} if any(row.lag_unknown for row in found.rows) else {}),
+    }
 
 
 def _lag_of(row: GroupRow) -> str:
     if row.lag_seconds is None:
         return f"{row.lag:,}"
-    return f"{shown_number(row.lag or 0)}, {shown_duration(row.lag_seconds * _MS_PER_SECOND)}"
+    return f"{shown_number(row.lag or 0)}, {_duration(row.lag_seconds)}"
 
 
 def _lag_over_time(report: Report) -> str:
@@ -228,25 +255,8 @@ def _lines(
 
 def _rewinds(report: Report) -> str:
     found = report.rewinds
-    content = _rewind_table(found.rows, found.total) if found.rows else f"<p>{escape(found.missing or '')}</p>\n"
-    return _section("rewinds", "Rewinds", content)
-
-
-def _rewind_table(found: Sequence[Rewind], total: int) -> str:
-    rows = [
-        [
-            _time(row.at_ms),
-            _group(row.group),
-            _name(f"{row.topic}-{row.partition}"),
-            f"{row.from_offset:,}",
-            f"{row.to_offset:,}",
-            f"{row.from_offset - row.to_offset:,}",
-            _name(row.by or "unknown"),
-        ]
-        for row in found
-    ]
-    columns = ["t:Time", "name:Group", "name:Partition", "n:From", "n:To", "n:Back by", "name:By"]
-    return _table("Rewinds, the latest first", columns, rows, total)
+    table = _table(_LATEST_REWINDS, _REWINDS, found.rows, found.total)
+    return _section("rewinds", "Rewinds", table or f"<p>{escape(found.missing or '')}</p>\n")
 
 
 def _stale(report: Report) -> str:
@@ -255,19 +265,8 @@ def _stale(report: Report) -> str:
     if not found.rows:
         text = f"Each group with offsets has committed within {after}."
         return _section("stale", "Stale groups", f"<p>{escape(text)}</p>\n")
-    rows = [
-        [
-            _group(row.group),
-            escape(row.state),
-            f"{row.offsets:,}",
-            _time(row.last_commit_ms),
-            shown_duration(row.idle_ms),
-        ]
-        for row in found.rows
-    ]
-    columns = ["name:Group", "State", "n:Offsets", "t:Last commit", "n:Ago"]
     caption = f"Groups without a commit for {after} or longer, the longest first"
-    return _section("stale", "Stale groups", _table(caption, columns, rows, found.total))
+    return _section("stale", "Stale groups", _table(caption, _STALE, found.rows, found.total))
 
 
 def _expiring(report: Report) -> str:
@@ -285,23 +284,21 @@ def _expiring(report: Report) -> str:
     )
     caption = f"Offsets that expire within {within} if their groups commit no more, the soonest first"
     figure = _figure(chart, "Offsets by the time of their expiry; the first column has those that are due.")
-    table = _expiry_table(caption, found.rows, report, found.total)
+    table = _table(caption, _expiry_columns(report), found.rows, found.total)
     return _section("expiring", "What expires soon", f'{figure}{table}<p class="soft">{RULES}</p>\n')
 
 
-def _expiry_table(caption: str, found: Sequence[ExpiringGroup], report: Report, total: int) -> str:
-    rows = [
-        [
-            _group(row.group),
-            f"{row.offsets:,}",
-            _time(row.first_ms) + (", held" if row.held else " (due)" if row.first_ms <= report.made_ms else ""),
-            _time(row.last_ms),
-            _name(f"{row.rule}: {row.reason}"),
-        ]
-        for row in found
-    ]
-    columns = ["name:Group", "n:Offsets", "t:First expires", "t:Last expires", "name:Why"]
-    return _table(caption, columns, rows, total)
+def _expiry_columns(report: Report) -> Columns:
+    def first(row: ExpiringGroup) -> str:
+        return _time(row.first_ms) + (", held" if row.held else " (due)" if row.first_ms <= report.made_ms else "")
+
+    return {
+        "name:Group": lambda row: _group(row.group),
+        "n:Offsets": lambda row: _number(row.offsets),
+        "t:First expires": first,
+        "t:Last expires": lambda row: _time(row.last_ms),
+        "name:Why": lambda row: _name(f"{row.rule}: {row.reason}"),
+    }
 
 
 def _parts(report: Report) -> str:
@@ -318,28 +315,14 @@ def _part(part: GroupPart, report: Report) -> str:
         drawn = line_chart(_id(name, part.group), title, _described([line]), [line], span_ms, [0])
         return _figure(drawn, title, shows_newest=True)
 
-    members = [
-        [_name(each.member_id), _name(each.client_id), _name(each.host), _name(", ".join(each.assignment))]
-        for each in part.members
-    ]
-    deletions = [
-        [
-            "-" if each.at_ms is None else _time(each.at_ms),
-            _name(f"{each.topic}-{each.partition}"),
-            "-" if each.offset is None else f"{each.offset:,}",
-            _name(f"{each.cause}: {each.reason}"),
-        ]
-        for each in part.deletions
-    ]
-    of_members = ["name:Member", "name:Client", "name:Host", "name:Partitions"]
-    of_deletions = ["t:Time", "name:Partition", "n:Offset", "name:Cause"]
+    soon = "Offsets that expire soon"
     content = {
         "known lag": chart("lag", "Lag, in offsets", part.lag),
         "commits": chart("rate", "Offsets committed a minute", part.commits),
-        "members": _table("Members", of_members, members, 0),
-        "rewinds": _rewind_table(part.rewinds, 0),
-        "deleted offsets": _table("Deleted offsets, the latest first", of_deletions, deletions, 0),
-        "offsets that expire soon": _expiry_table("Offsets that expire soon", part.expiring, report, 0),
+        "members": _table("Members", _MEMBERS, part.members),
+        "rewinds": _table(_LATEST_REWINDS, _REWINDS, part.rewinds),
+        "deleted offsets": _table("Deleted offsets, the latest first", _DELETIONS, part.deletions),
+        "offsets that expire soon": _table(soon, _expiry_columns(report), part.expiring),
     }
     none = ", no ".join(what for what, shown in content.items() if not shown)
     nothing = f'<p class="soft">No {none}.</p>' if none else ""
@@ -408,26 +391,18 @@ def _data(name: str, series: Sequence[TimeSeries]) -> str:
         values = [each.value for each in line.points if each.value is not None]
         shown = [shown_number(value) for value in (values[0], values[-1], max(values))] if values else ["-"] * 3
         rows.append([_group(line.name), *shown])
-    table = _table("Numbers of the chart", ["name:Group", "n:First", "n:Last", "n:Highest"], rows, len(rows))
+    table = _table("Numbers of the chart", _NUMBERS, rows)
     return f'<details id="{name}-numbers"><summary>Numbers of the chart</summary>{table}</details>\n'
 
 
-def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], total: int) -> str:
-    """Return a table of cells in HTML, or nothing for no rows.
-
-    A column is its heading, with the class of its cells before a colon.
-    """
-    classes = [name.partition(":")[0] if ":" in name else "" for name in columns]
-    rows = list(rows)
+def _table(caption: str, columns: Columns, rows: Sequence[object], total: int = 0) -> str:
+    """Return a table in HTML, or nothing for no rows; ``total`` rows exist."""
     if not rows:
         return ""
-    head = "".join(
-        f'<th scope="col"{_class(kind)}>{name.rpartition(":")[2]}</th>'
-        for name, kind in zip(columns, classes, strict=True)
-    )
+    parts = [(*name.rpartition(":")[::2], cell) for name, cell in columns.items()]
+    head = "".join(f'<th scope="col"{_class(kind)}>{heading}</th>' for kind, heading, _ in parts)
     body = "".join(
-        "<tr>" + "".join(f"<td{_class(kind)}>{cell}</td>" for cell, kind in zip(row, classes, strict=True)) + "</tr>\n"
-        for row in rows
+        "<tr>" + "".join(f"<td{_class(kind)}>{cell(row)}</td>" for kind, _, cell in parts) + "</tr>\n" for row in rows
     )
     more = f" ({len(rows):,} of {total:,})" if total > len(rows) else ""
     return (
@@ -449,7 +424,17 @@ def _name(text: str) -> str:
     return escape(printable(text))
 
 
-def _time(at_ms: int) -> str:
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _duration(seconds: float) -> str:
+    return shown_duration(seconds * _MS_PER_SECOND)
+
+
+def _time(at_ms: int | None) -> str:
+    if at_ms is None:
+        return "-"
     iso = shown_time(at_ms)
     if not iso.endswith("Z"):
         return escape(iso)
