@@ -132,7 +132,7 @@ def collect_report(
     with_offsets = (name for name in shown if groups[name].offsets)
     lags = lag_over_time(history.windows, positions, with_offsets, span_ms)
     rates = commit_rates(history.windows, span_ms)
-    gone_back = rewinds(history.windows, span_ms, history.makers)
+    gone_back = rewinds(history.rewinds, span_ms)
     expiring = expiring_offsets(state.retention_inputs, reader.coordinator_semantics, positions.at_ms, options)
 
     def part(group: str) -> GroupPart:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from itertools import accumulate, pairwise
-from math import floor, isnan
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from math import isnan
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, OFFSET_HISTORY
@@ -31,59 +27,61 @@ from offsets_pipeline.semantics.effects import in_milliseconds
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
+
     from offsets_pipeline.questions.lag.commit_windows import Identity
     from offsets_pipeline.questions.lag.position_sources import Place, PositionSource
 
     Windows = Mapping[Identity, Sequence[WindowCommit]]
-    #: The member that made a commit.
-    Makers = Mapping[tuple[Identity, WindowCommit], str]
 
-_NO_MAKERS: Makers = MappingProxyType({})
-_US_PER_MS = 1_000
+_IDENTITY = ("group_id", "topic", "partition")
 #: Commits of an offset that are read, at most: the newest.
 MAX_COMMITS = 5_000
 _POINTS = 96
 _COLUMNS = 48
 _MS_PER_MINUTE = 60_000
-_HALF = 0.5
 
 
 class CommitHistory(NamedTuple):
-    """The newest visible commits, the members that made rewinds, where known, and the deletions, the latest first."""
+    """The newest visible commits, and of rewinds and deletions the latest first."""
 
     windows: Windows
-    makers: Makers
+    rewinds: list[Rewind]
     deletions: list[Deletion]
 
 
 def read_commits(location: str, groups: Collection[str], until_ms: int | None = None) -> CommitHistory:
     """Return the history of these groups, up to a time (``until_ms``). Raises as `LogHistory`."""
     found = read_views(location, [OFFSET_HISTORY.name, DELETED_OFFSETS.name], group_ids=groups)
-    rows = found[OFFSET_HISTORY.name]
-    rows = rows.filter(pc.invert(pc.or_(rows["superseded"], rows["misplaced"])))
-    committed_ms = pc.divide(rows["commit_timestamp"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), _US_PER_MS)
+    visible = pc.invert(pc.or_(found[OFFSET_HISTORY.name]["superseded"], found[OFFSET_HISTORY.name]["misplaced"]))
+    rows = in_milliseconds(found[OFFSET_HISTORY.name].filter(visible))
     if until_ms is not None:
-        is_before = pc.less_equal(committed_ms, until_ms)
-        rows, committed_ms = rows.filter(is_before), committed_ms.filter(is_before)
+        rows = rows.filter(pc.less_equal(rows["commit_timestamp"], until_ms))
     windows: dict[Identity, deque[WindowCommit]] = {}
-    makers: dict[tuple[Identity, WindowCommit], str] = {}
-    names = ("group_id", "topic", "partition", "committed_offset", "is_rewind", "committed_by")
-    columns = (*(rows[name].to_pylist() for name in names), committed_ms.to_pylist())
-    for group, topic, partition, offset, is_rewind, member, at_ms in zip(*columns, strict=True):
-        identity, commit = (group, topic, partition), WindowCommit(offset, at_ms)
-        windows.setdefault(identity, deque(maxlen=MAX_COMMITS)).append(commit)
-        if is_rewind and member != UNKNOWN:
-            makers[identity, commit] = member
-    held = {identity: list(commits) for identity, commits in windows.items()}
-    return CommitHistory(held, makers, list(_deletions(found[DELETED_OFFSETS.name], until_ms)))
+    for *identity, offset, at_ms in _tuples(rows, *_IDENTITY, "committed_offset", "commit_timestamp"):
+        windows.setdefault((*identity,), deque(maxlen=MAX_COMMITS)).append(WindowCommit(offset, at_ms))
+    gone_back = rows.filter(rows["is_rewind"])
+    columns = ("commit_timestamp", *_IDENTITY, "previous_offset", "committed_offset", "committed_by")
+    return CommitHistory(
+        {identity: list(commits) for identity, commits in windows.items()},
+        [
+            Rewind(at_ms, group, topic, partition, before, after, None if by == UNKNOWN else by)
+            for at_ms, group, topic, partition, before, after, by in _tuples(gone_back, *columns)
+        ],
+        list(_deletions(found[DELETED_OFFSETS.name], until_ms)),
+    )
+
+
+def _tuples(rows: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    return zip(*(rows[name].to_pylist() for name in names), strict=True)
 
 
 def _deletions(rows: pa.Table, until_ms: int | None) -> Iterator[Deletion]:
-    names = ("deleted_timestamp", "group_id", "topic", "partition", "committed_offset", "cause", "reason")
+    names = ("deleted_timestamp", *_IDENTITY, "committed_offset", "cause", "reason")
     latest = rows.sort_by([("deleted_timestamp", "descending"), ("record_offset", "descending")])
-    for row in in_milliseconds(latest.filter(pc.invert(latest["misplaced"])).select(names)).to_pylist():
-        if until_ms is None or (row["deleted_timestamp"] or 0) <= until_ms:
-            yield Deletion(*row.values())
+    for row in _tuples(in_milliseconds(latest.filter(pc.invert(latest["misplaced"])).select(names)), *names):
+        if until_ms is None or (row[0] or 0) <= until_ms:
+            yield Deletion(*row)
 
 
 def charted_span(windows: Windows, until_ms: int, longest_ms: int) -> tuple[int, int]:
@@ -123,16 +121,11 @@ def commit_rates(windows: Windows, span_ms: tuple[int, int]) -> GroupLines:
     return GroupLines(len(most), None if series else "No group committed in this time.", series)
 
 
-def rewinds(windows: Windows, span_ms: tuple[int, int], makers: Makers = _NO_MAKERS) -> Rewinds:
-    """Return the commits of a span that are lower than the commit before, the latest first."""
-    found = [
-        Rewind(after.committed_ms, *identity, before.offset, after.offset, makers.get((identity, after)))
-        for identity, commits in windows.items()
-        for before, after in pairwise(commits)
-        if after.offset < before.offset and span_ms[0] <= after.committed_ms <= span_ms[1]
-    ]
-    found.sort(key=lambda each: (-each.at_ms, each.group, each.topic, each.partition))
-    return Rewinds(len(found), None if found else "No group went back in this time.", found)
+def rewinds(found: Iterable[Rewind], span_ms: tuple[int, int]) -> Rewinds:
+    """Return the rewinds of a span, the latest first."""
+    rows = [each for each in found if span_ms[0] <= each.at_ms <= span_ms[1]]
+    rows.sort(key=lambda each: (-each.at_ms, each.group, each.topic, each.partition))
+    return Rewinds(len(rows), None if rows else "No group went back in this time.", rows)
 
 
 def lag_over_time(
@@ -148,28 +141,21 @@ def lag_over_time(
         of_groups[group].append(((topic, partition), commits))
     chosen = list(groups)
     from_ms, until_ms = span_ms
-    times = [from_ms + (until_ms - from_ms) * number // _POINTS for number in range(_POINTS + 1)]
+    times = np.array([from_ms + (until_ms - from_ms) * number // _POINTS for number in range(_POINTS + 1)])
     places = sorted({place for group in chosen for place, _ in of_groups[group]})
     place_of = np.repeat(np.arange(len(places)), len(times))
-    found = positions.ends_at(Places(places, place_of, np.tile(np.array(times, dtype=np.int64), len(places))))
-    ends = {place: row.tolist() for place, row in zip(places, found.reshape(len(places), len(times)), strict=True)}
+    found = positions.ends_at(Places(places, place_of, np.tile(times, len(places))))
+    ends = dict(zip(places, np.floor(found + 0.5).reshape(len(places), len(times)), strict=True))
     series = []
     for group in chosen:
-        lags: list[float | None] = [0.0] * len(times)
-        committed = [False] * len(times)
+        lags, committed = np.zeros(len(times)), np.zeros(len(times), dtype=np.bool_)
         for place, commits in of_groups[group]:
-            commit_times = list(accumulate((commit.committed_ms for commit in commits), max))
-            for number, at in enumerate(times):
-                before = bisect_right(commit_times, at)
-                if not before:
-                    continue
-                committed[number] = True
-                end, lag = ends[place][number], lags[number]
-                known = not isnan(end) and lag is not None
-                lags[number] = lag + max(0, floor(end + _HALF) - commits[before - 1].offset) if known else None
-        points = [
-            Point(at, lag if has_commit else None) for at, lag, has_commit in zip(times, lags, committed, strict=True)
-        ]
+            offset, committed_ms = np.array(commits).T
+            before = np.searchsorted(np.maximum.accumulate(committed_ms), times, side="right")
+            lags += np.where(before > 0, np.maximum(ends[place] - offset[before - 1], 0), 0)
+            committed |= before > 0
+        values = np.where(committed, lags, np.nan).tolist()
+        points = [Point(at, None if isnan(value) else value) for at, value in zip(times.tolist(), values, strict=True)]
         if any(point.value is not None for point in points):
             series.append(TimeSeries(group, points))
     return GroupLines(

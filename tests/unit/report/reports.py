@@ -126,5 +126,5 @@ EMPTY_REPORT = Report(
     groups=ReportedGroups(missing="The lag is not known."),
     lag_over_time=lag_over_time({}, _NO_SAMPLES, [], _HOUR),
     commit_rates=commit_rates({}, _HOUR),
-    rewinds=rewinds({}, _HOUR),
+    rewinds=rewinds([], _HOUR),
 )

@@ -12,6 +12,7 @@ from offsets_pipeline.ingest.topic_positions.position_samples import PositionSam
 from offsets_pipeline.questions.lag.commit_windows import WindowCommit
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.report.commit_history import charted_span, commit_rates, lag_over_time, rewinds
+from offsets_pipeline.questions.report.model import Rewind
 from tests.unit.report.reports import HOUR_MS, MINUTE_MS, NOW_MS
 
 if TYPE_CHECKING:
@@ -84,20 +85,11 @@ def test_rates_of_a_short_span_are_of_whole_minutes() -> None:
     assert [point.value for point in line.points] == [2]
 
 
-def test_rewinds_are_the_commits_below_the_one_before(windows: Mapping[Identity, list[WindowCommit]]) -> None:
-    expected = []
-    for (group, topic, partition), commits in windows.items():
-        for number in range(1, len(commits)):
-            before, after = commits[number - 1], commits[number]
-            if after.offset < before.offset and after.committed_ms >= SPAN_MS[0]:
-                expected.append((after.committed_ms, group, topic, partition, before.offset, after.offset))
-    found = rewinds(windows, SPAN_MS)
-    rows = [
-        (each.at_ms, each.group, each.topic, each.partition, each.from_offset, each.to_offset) for each in found.rows
-    ]
-    assert sorted(rows) == sorted(expected)
-    assert [each.at_ms for each in found.rows] == sorted((each.at_ms for each in found.rows), reverse=True)
-    assert len(expected) > 10
+def test_rewinds_are_those_of_the_span_the_latest_first() -> None:
+    found = [Rewind(NOW_MS - hours * HOUR_MS, "g", "t", hours % 3, 9, 5, None) for hours in (23, 25, 1, -1, 24, 0)]
+    shown = rewinds(found, SPAN_MS)
+    assert [each.at_ms for each in shown.rows] == [NOW_MS - hours * HOUR_MS for hours in (0, 1, 23, 24)]
+    assert (shown.total, shown.missing) == (4, None)
 
 
 def test_lag_at_each_time_is_the_log_end_between_samples_minus_the_last_commit_before(
@@ -141,4 +133,4 @@ def test_charts_span_the_commits_of_at_most_a_day(minutes_ago: tuple[int, ...], 
 def test_a_quiet_time_is_told_in_words() -> None:
     old = {("g", "t", 0): [WindowCommit(2, NOW_MS - 90 * HOUR_MS), WindowCommit(1, NOW_MS - 89 * HOUR_MS)]}
     assert commit_rates(old, SPAN_MS).missing == "No group committed in this time."
-    assert rewinds(old, SPAN_MS).missing == "No group went back in this time."
+    assert rewinds([], SPAN_MS).missing == "No group went back in this time."
