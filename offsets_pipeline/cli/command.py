@@ -44,7 +44,11 @@ class _Declared:
 
 
 def option(*names: str, **attributes: Any) -> Any:  # noqa: ANN401 - the attribute has the type of the value
-    """Declare an option as an attribute of a class of `Options`; the attributes are those of `click.Option`."""
+    """Declare an option as an attribute of a class of `Options`; the attributes are those of `click.Option`.
+
+    The help shows a default that says something.
+    """
+    attributes.setdefault("show_default", bool(attributes.get("default")))
     return _Declared(click.Option, names, attributes)
 
 

@@ -50,7 +50,7 @@ class SeveralStores(CommandOptions):
 
 def format_option(help_: str = "Output format.") -> Any:  # noqa: ANN401 - a str
     """The option `--format`, one of FORMATS."""
-    return option("--format", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help=help_)
+    return option("--format", type=click.Choice(FORMATS), default=FORMATS[0], help=help_)
 
 
 def every_option(default: str | None = None) -> Any:  # noqa: ANN401 - an int or None
@@ -186,7 +186,6 @@ def listen_option(default: str) -> Any:  # noqa: ANN401 - a host and a port
         "--listen",
         type=ADDRESS,
         default=default,
-        show_default=True,
         help="Address. One that is not a loopback address needs --token-file or --tls-client-ca.",
     )
 
@@ -213,19 +212,15 @@ class ReportCoverage(Options):
         "--rows",
         type=click.IntRange(1),
         default=50,
-        show_default=True,
         metavar="N",
         help="Rows of each table, and groups with a part.",
     )
-    hours: int = option("--hours", type=HOURS, default=24, show_default=True, help="Longest span of the charts.")
+    hours: int = option("--hours", type=HOURS, default=24, help="Longest span of the charts.")
     stale_hours: int = option(
         "--stale-hours",
         type=HOURS,
         default=24,
-        show_default=True,
         help="A group without a commit for this time is stale.",
     )
-    within_hours: int = option(
-        "--within", type=HOURS, default=168, show_default=True, help="Show offsets that expire within this time."
-    )
+    within_hours: int = option("--within", type=HOURS, default=168, help="Show offsets that expire within this time.")
     retention_minutes: int | None = retention_option("The broker's offsets.retention.minutes (default: settings).")

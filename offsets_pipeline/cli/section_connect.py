@@ -319,7 +319,6 @@ class Serve(OneStore):
         "--max-request-bytes",
         type=click.IntRange(1),
         default=1_048_576,
-        show_default=True,
         metavar="N",
         help="Limit of a request's body.",
     )
@@ -330,7 +329,7 @@ class Serve(OneStore):
         Raises as `ConnectLog.open` and `RestServer`, and as `create_owned` with a cluster id.
         """
         from offsets_pipeline.cli.opened import create_owned, open_folder
-        from offsets_pipeline.cli.serving import serve_until_stopped
+        from offsets_pipeline.cli.stopping import serve_until_stopped
         from offsets_pipeline.connect.connect_log import PARTITIONS, ConnectLog
         from offsets_pipeline.connect.connect_service import ConnectService
         from offsets_pipeline.semantics.topic_kind import TopicKind

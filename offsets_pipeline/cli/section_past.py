@@ -219,7 +219,6 @@ class ServeReport(OneStore):
         "--every",
         type=INTERVAL,
         default="10",
-        show_default=True,
         help="Interval at which the page is updated: seconds, or a duration such as PT1M.",
     )
     access: ServiceAccess = grouped(ServiceAccess)
@@ -231,7 +230,7 @@ class ServeReport(OneStore):
         Raises as `collect_report` if the store cannot be read at the start, and as `RestServer`.
         """
         from offsets_pipeline.cli.report_command import collected
-        from offsets_pipeline.cli.serving import serve_until_stopped
+        from offsets_pipeline.cli.stopping import serve_until_stopped
         from offsets_pipeline.common.clock import SystemClock
         from offsets_pipeline.questions.report.live_report import LiveReport
 

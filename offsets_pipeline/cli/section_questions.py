@@ -87,7 +87,6 @@ class ListedGroups(SeveralStores):
         "--sort",
         type=click.Choice(("group", "last-commit", "lag", "members", "offsets")),
         default="group",
-        show_default=True,
         help="Order: by name, oldest commit first, or largest number first.",
     )
     live: LiveBrokers = grouped(LiveBrokers)
@@ -186,18 +185,15 @@ class Problems(SeveralStores):
 
     groups: tuple[str, ...] = groups_option("This group, or a pattern with * and ? (default: all).")
     behind_ms: int = option(
-        "--behind", type=INTERVAL, default="PT5M", show_default=True, help="A group is behind from this lag in time on."
+        "--behind", type=INTERVAL, default="PT5M", help="A group is behind from this lag in time on."
     )
     recent_ms: int = option(
         "--recent",
         type=INTERVAL,
         default="PT1H",
-        show_default=True,
         help="Show deletions, and members that left, of this time before the end of the log.",
     )
-    within_hours: int = option(
-        "--within", type=HOURS, default=24, show_default=True, help="Show offsets that expire within this time."
-    )
+    within_hours: int = option("--within", type=HOURS, default=24, help="Show offsets that expire within this time.")
     retention_minutes: int | None = retention_option("The broker's offsets.retention.minutes (default: settings).")
     live: LiveBrokers = grouped(LiveBrokers)
 
@@ -249,7 +245,6 @@ class Fetch(SeveralStores):
         "--reset",
         type=RESET,
         default="latest",
-        show_default=True,
         help="The consumer's auto.offset.reset: earliest, latest, none or by_duration:PT1H.",
     )
     positions_from: PositionsFrom = grouped(PositionsFrom)

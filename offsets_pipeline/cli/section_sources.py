@@ -170,13 +170,12 @@ class SnapshotGroups(OneStore):
         "--interval",
         type=INTERVAL,
         default="PT1M",
-        show_default=True,
         help="Time between two snapshots: seconds, or a duration such as PT5M.",
     )
     available_now: bool = flag("--available-now", "--once", help="End after one snapshot.")
     if_held: str | None = IF_HELD
     offsets_partitions: int | None = PARTITIONS_OF_NEW_STORE
-    work = "snapshot_command.snapshot"
+    work = "sampling_commands.snapshot"
 
 
 @sources.command(
@@ -266,4 +265,4 @@ class SampleTopicOffsets(OneStore):
         "--topics", type=PATTERN, help="Regular expression of topics (default: setting sample_topics)."
     )
     every_ms: int | None = every_option()
-    work = "sample_command.sample_topic_offsets"
+    work = "sampling_commands.sample_topic_offsets"

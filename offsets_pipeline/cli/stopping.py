@@ -1,4 +1,4 @@
-"""Commands that run until SIGTERM or Ctrl-C: they stop gracefully, and repeat their work at intervals."""
+"""Commands that run until SIGTERM or Ctrl-C: they stop gracefully, repeat their work at intervals, or serve."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
+    from starlette.types import ASGIApp
 
+    from offsets_pipeline.cli.options import ServiceAccess
     from offsets_pipeline.common.clock import Clock
 
 _Result = TypeVar("_Result")
@@ -90,6 +92,30 @@ def repeated(
     for result in runs.results():
         yield result
         sys.stdout.flush()
+
+
+def serve_until_stopped(
+    what: str,
+    listen: tuple[str, int],
+    access: ServiceAccess,
+    app_at: Callable[[str], ASGIApp],
+    max_request_bytes: int,
+) -> None:
+    """Serve an application over HTTP, and print that ``what`` is served; ``app_at`` makes it, given the address.
+
+    Raises as `RestServer`.
+    """
+    from offsets_pipeline.service.rest.server import Access, RestServer
+
+    rules = Access(access.token_file, access.tls_certificate, access.tls_key, access.tls_client_ca)
+    with RestServer(*listen, rules, app_at, max_request_bytes) as server:
+        if server.is_in_clear:
+            warn("the token is sent in clear text; name --tls-certificate and --tls-key")
+        Stopping(server.stop)
+        sys.stdout.write(f"{what} at {server.url}\n")
+        sys.stdout.flush()
+        server.wait()
+    sys.stdout.write(f"the service at {server.url} has stopped\n")
 
 
 def is_submitted() -> bool:
