@@ -60,7 +60,8 @@ _STATES_VERBOSE = {"group_epoch", "target_assignment_epoch"}
 class StoreAnswer:
     """The groups of one store, and the time that they are as of.
 
-    With a live cluster, it has the coordinators of log partitions, and the lag by group and partition.
+    With a live cluster, it has the coordinators of log partitions, and the lag by group and partition. ``more`` are
+    further fields of its JSON document.
     """
 
     cluster: str
@@ -68,6 +69,7 @@ class StoreAnswer:
     time: AnswerTime
     coordinators: Mapping[int, str] = field(default_factory=dict)
     lags: Mapping[tuple[str, str, int], LagRow] = field(default_factory=dict)
+    more: Mapping[str, object] = field(default_factory=dict)
 
 
 def describe(options: Describe, settings: Settings) -> None:
@@ -83,7 +85,7 @@ def describe(options: Describe, settings: Settings) -> None:
         answers = [_answer(store, reader, settings, options, live) for store, reader in readers.items()]
     missing = without_match(options.groups, {name for each in answers for name in each.groups})
     if any(each.groups for each in answers) or not missing:
-        _show(answers, options)
+        show_groups(answers, options.format_, members=options.members, state=options.state, verbose=options.verbose)
     if missing:
         raise NoSuchGroup.of(missing, ", ".join(reader.location for reader in readers.values()))
 
@@ -96,7 +98,9 @@ def _answer(store: str, reader: StateReader, settings: Settings, options: Descri
         return StoreAnswer(reader.cluster, groups, time)
     lags = {row[:3]: row for row in live.lag(reader, groups, time)}
     groups = {name: _with_lag(name, group, lags) for name, group in groups.items()}
-    return StoreAnswer(reader.cluster, groups, time, live.coordinators(reader.properties.topic_name), lags)
+    coordinators = live.coordinators(reader.properties.topic_name)
+    more = {"coordinators": coordinators} if coordinators else {}
+    return StoreAnswer(reader.cluster, groups, time, coordinators, lags, more)
 
 
 def _with_lag(name: str, group: GroupAnswer, lags: Mapping[tuple[str, str, int], LagRow]) -> GroupAnswer:
@@ -125,27 +129,17 @@ def _list(readers: Mapping[str, StateReader], settings: Settings, options: Descr
     write_listing("groups", columns, rows, times, options.format_)
 
 
-def _show(answers: Sequence[StoreAnswer], options: Describe) -> None:
-    if options.format_ == "json":
-        write_documents(
-            [
-                {
-                    "groups": each.groups,
-                    "cluster": each.cluster,
-                    **time_fields([(each.cluster, each.time)]),
-                    **({"coordinators": each.coordinators} if each.coordinators else {}),
-                }
-                for each in answers
-            ]
-        )
-        return
-    show_groups(answers, options.format_, members=options.members, state=options.state, verbose=options.verbose)
-
-
 def show_groups(
     answers: Sequence[StoreAnswer], format_: str, *, members: bool, state: bool = False, verbose: bool = False
 ) -> None:
-    """Show offsets, members or states of groups of stores, as a table or as CSV."""
+    """Show offsets, members or states of groups of stores as a table or as CSV; JSON has all of them."""
+    if format_ == "json":
+        documents = [
+            {"groups": each.groups, "cluster": each.cluster, **time_fields([(each.cluster, each.time)]), **each.more}
+            for each in answers
+        ]
+        write_documents(documents)
+        return
     columns: tuple[str, ...]
     if members:
         columns, of_verbose, rows = _MEMBERS, _MEMBERS_VERBOSE, list(_members(answers))

@@ -38,7 +38,6 @@ def as_of(options: AsOf, settings: Settings) -> None:
     """
     time_ms, positions = options.time_ms, options.positions
     shown: list[StoreAnswer] = []
-    documents = []
     logs = open_logs(options.stores, settings)
     for store, log in logs.items():
         answer = offsets_as_of(log, time_ms=time_ms, positions=positions, group_ids=options.groups or None)
@@ -48,13 +47,9 @@ def as_of(options: AsOf, settings: Settings) -> None:
                 f"the answers of {store} may lack offsets: older records were cleaned or compacted away; "
                 f"{_since(answer)}"
             )
-        shown.append(StoreAnswer(log.cluster, answer.groups, time))
-        times = time_fields([(log.cluster, time)])
-        documents.append({"groups": answer.groups, "cluster": log.cluster, **times, **_replayed(answer)})
+        shown.append(StoreAnswer(log.cluster, answer.groups, time, more=_replayed(answer)))
     missing = [each for each in dict.fromkeys(options.groups) if all(each not in of.groups for of in shown)]
-    if options.format_ == "json":
-        write_documents(documents)
-    elif any(each.groups for each in shown) or not missing:
+    if options.format_ == "json" or any(each.groups for each in shown) or not missing:
         show_groups(shown, options.format_, members=options.members)
     if missing:
         raise NoSuchGroup.of(missing, f"{_named(logs)} as of then")

@@ -28,11 +28,9 @@ from offsets_pipeline.repair.offset_reset.group_offsets import (
 from offsets_pipeline.repair.offset_reset.plan import (
     MAX_OFFSET,
     FromFile,
+    Plain,
     Scenario,
     ShiftBy,
-    ToCurrent,
-    ToEarliest,
-    ToLatest,
     ToOffset,
     ToTime,
     plan_reset,
@@ -111,14 +109,13 @@ def _reset_cluster(
 
 
 def _scenario(options: ResetOffsets, group_ids: Sequence[str], clock: Clock) -> Scenario:
-    plain: tuple[tuple[bool, Scenario], ...] = (
-        (options.to_earliest, ToEarliest()),
-        (options.to_latest, ToLatest()),
-        (options.to_current, ToCurrent()),
-    )
-    for is_chosen, scenario in plain:
+    for is_chosen, plain in (
+        (options.to_earliest, Plain.TO_EARLIEST),
+        (options.to_latest, Plain.TO_LATEST),
+        (options.to_current, Plain.TO_CURRENT),
+    ):
         if is_chosen:
-            return scenario
+            return plain
     if options.to_offset is not None:
         return ToOffset(options.to_offset)
     if options.shift_by is not None:

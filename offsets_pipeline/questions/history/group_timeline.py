@@ -143,55 +143,36 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
     deletions = _once(of_offset(DELETED_OFFSETS.name))
     deletion = max(deletions, key=lambda row: (row["log_incarnation"], row["record_offset"]), default=None)
     since = shown_time(complete_since_ms)
-    common: dict[str, Any] = {
-        "group": group_id,
-        "topic": topic,
-        "partition": partition,
-        "complete_since": since,
-        "deletions": [_deletion_fields(row) for row in deletions],
-    }
+
+    def answer(status: str, text: str, **fields: Any) -> WhyAnswer:  # noqa: ANN401 - of each field
+        all_deletions = [_deletion_fields(row) for row in deletions]
+        return WhyAnswer(
+            group_id, topic, partition, status, text, complete_since=since, deletions=all_deletions, **fields
+        )
+
     last = max(commits, key=lambda row: (row["log_incarnation"], row["visible_offset"]), default=None)
     if deletion is not None and _is_lost(deletion) and (last is None or _is_after(deletion, last)):
-        return WhyAnswer(
-            status="deleted",
-            text=f"{_deleted(deletion)}; {_LOST}",
-            log_partition=deletion["log_partition"],
-            record_offset=deletion["record_offset"],
-            **_cause_fields(deletion),
-            **common,
-        )
+        at = {name: deletion[name] for name in ("log_partition", "record_offset")}
+        return answer("deleted", f"{_deleted(deletion)}; {_LOST}", **at, **_cause_fields(deletion))
     if last is None:
         known = "" if since is None else f"; older records may be gone, the log is complete since {since}"
-        text = f"the log has no commit of {topic}-{partition} by group {group_id!r}{known}"
-        return WhyAnswer(status="never committed", text=text, **common)
+        return answer("never committed", f"the log has no commit of {topic}-{partition} by group {group_id!r}{known}")
     committed_at = shown_time(last["commit_timestamp"])
-    committed: dict[str, Any] = {
-        "committed_offset": last["committed_offset"],
-        "committed_at": committed_at,
-        "committed_by": last["committed_by"],
-        "log_partition": last["log_partition"],
-    }
+    committed = {name: last[name] for name in ("committed_offset", "committed_by", "log_partition")}
+    committed["committed_at"] = committed_at
     by = "" if last["committed_by"] == UNKNOWN_MEMBER else f", probably by member {last['committed_by']}"
     text = f"committed {last['committed_offset']} at {committed_at}{by}"
     if deletion is not None and _is_after(deletion, last):
-        text += f", {_deleted(deletion)}"
-        record_offset = deletion["record_offset"]
-        fields = _cause_fields(deletion) | committed | common
-        return WhyAnswer(status="deleted", text=text, record_offset=record_offset, **fields)
+        fields = _cause_fields(deletion) | committed
+        return answer("deleted", f"{text}, {_deleted(deletion)}", record_offset=deletion["record_offset"], **fields)
     newest = history.current_log.number
     if last["log_incarnation"] < newest:
         reason = f"the log was read again (incarnation {newest}) and has no commit of it; the deletion was not read"
-        return WhyAnswer(
-            status="deleted",
-            text=f"{text}, deleted {_BY[UNKNOWN]}: {reason}",
-            cause=UNKNOWN,
-            reason=reason,
-            **committed,
-            **common,
-        )
+        text += f", deleted {_BY[UNKNOWN]}: {reason}"
+        return answer("deleted", text, cause=UNKNOWN, reason=reason, **committed)
     if last["committed_offset"] < 0:
         text += "; a negative offset answers as no offset"
-    return WhyAnswer(status="committed", text=text, record_offset=last["record_offset"], **committed, **common)
+    return answer("committed", text, record_offset=last["record_offset"], **committed)
 
 
 def _read(

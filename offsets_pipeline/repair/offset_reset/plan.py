@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.coordinator.requests import validated_group_id, validated_partition
@@ -23,62 +24,49 @@ MAX_OFFSET = 2**63 - 1
 _ASK = "add --bootstrap-server or --positions, which give the first and last offsets of partitions"
 
 
-@dataclass(frozen=True, slots=True)
-class ToEarliest:
-    """To the start of each partition."""
+class Plain(Enum):
+    """A scenario without a value. TO_CURRENT: to the committed offset, or to the end of the partition without one."""
+
+    TO_EARLIEST = "to earliest"
+    TO_LATEST = "to latest"
+    TO_CURRENT = "to current"
 
 
-@dataclass(frozen=True, slots=True)
-class ToLatest:
-    """To the end of each partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToCurrent:
-    """To the committed offset, or to the end of the partition if there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToOffset:
+class ToOffset(NamedTuple):
     """To one offset, limited to the start and end of the partition."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShiftBy:
+class ShiftBy(NamedTuple):
     """Forward from the committed offset, or back if negative, limited to the start and end of the partition."""
 
     by: int
 
 
-@dataclass(frozen=True, slots=True)
-class ToTime:
+class ToTime(NamedTuple):
     """To the first record at or after a time (ms since 1970), or to the end if no record is that late."""
 
     time_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class FromFile:
+class FromFile(NamedTuple):
     """To the offsets of a file, by group and partition, limited to the start and end of the partition."""
 
     offsets: Mapping[str, Mapping[TopicPartition, int]]
 
 
-Scenario = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | FromFile
+Scenario = Plain | ToOffset | ShiftBy | ToTime | FromFile
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOffsets:
+class GroupOffsets(NamedTuple):
     """State of a group, None if it does not exist, and its committed offsets."""
 
     state: str | None
     offsets: Mapping[TopicPartition, int]
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedOffset:
+class PlannedOffset(NamedTuple):
     """An offset to commit, and the committed one."""
 
     group_id: str
@@ -186,7 +174,7 @@ def _new_offset(
             return _within(where, current + by, position)
         case FromFile(offsets):
             return _within(where, offsets[group_id][where], position)
-        case ToCurrent() if current is not None:
+        case Plain.TO_CURRENT if current is not None:
             return current, None
     if position is None or positions is None:
         raise InvalidReset(
@@ -194,7 +182,7 @@ def _new_offset(
         )
     if isinstance(scenario, ToTime):
         return _at(where, scenario.time_ms, position, positions.source)
-    return position.earliest if isinstance(scenario, ToEarliest) else position.latest, None
+    return position.earliest if scenario is Plain.TO_EARLIEST else position.latest, None
 
 
 def _within(where: TopicPartition, offset: int, position: Position | None) -> tuple[int, str | None]:

@@ -12,11 +12,9 @@ from offsets_pipeline.repair.offset_reset.plan import (
     MAX_OFFSET,
     FromFile,
     GroupOffsets,
+    Plain,
     Scenario,
     ShiftBy,
-    ToCurrent,
-    ToEarliest,
-    ToLatest,
     ToOffset,
     ToTime,
     plan_reset,
@@ -43,9 +41,9 @@ def new_offsets(plan: ResetPlan) -> dict[tuple[str, str, int], int]:
 @pytest.mark.parametrize(
     ("scenario", "t0", "t1"),
     [
-        (ToEarliest(), 0, 100),
-        (ToLatest(), 50, 200),
-        (ToCurrent(), 20, 150),
+        (Plain.TO_EARLIEST, 0, 100),
+        (Plain.TO_LATEST, 50, 200),
+        (Plain.TO_CURRENT, 20, 150),
         (ToOffset(50), 50, 100),  # the end is an offset to read from
         (ToOffset(51), 50, 100),
         (ToOffset(99), 50, 100),
@@ -94,12 +92,12 @@ def test_without_positions_offsets_are_not_checked_and_a_warning_says_so() -> No
         {("g", "u", 0): 3},
         [NOT_COMPARED],
     )
-    assert plan_reset(IDLE, ToCurrent(), None, None).warnings == []  # they stay what they are
+    assert plan_reset(IDLE, Plain.TO_CURRENT, None, None).warnings == []  # they stay what they are
 
 
 def test_current_is_the_committed_offset_or_else_the_latest() -> None:
     behind = {"g": GroupOffsets("Empty", {T1: 5})}
-    plan = plan_reset(behind, ToCurrent(), [("t", None), ("u", (0,))], KNOWN)
+    plan = plan_reset(behind, Plain.TO_CURRENT, [("t", None), ("u", (0,))], KNOWN)
     assert new_offsets(plan) == {("g", "t", 0): 50, ("g", "t", 1): 5, ("g", "u", 0): 7}
     assert plan.warnings == []
 
@@ -112,7 +110,7 @@ def test_topics_are_all_that_is_committed_or_all_their_partitions_or_some() -> N
         (("t", (1, 0, 1)), ("t", None)): [T0, T1],
     }
     for topics, where in places.items():
-        assert [each.where for each in plan_reset(IDLE, ToEarliest(), topics, KNOWN).offsets] == where
+        assert [each.where for each in plan_reset(IDLE, Plain.TO_EARLIEST, topics, KNOWN).offsets] == where
     # without positions a topic's partitions are those that the group has committed
     plan = plan_reset(IDLE, ToOffset(1), [("t", None), ("v", (3,))], None)
     assert new_offsets(plan) == {("g", "t", 0): 1, ("g", "t", 1): 1, ("g", "v", 3): 1}
@@ -120,12 +118,12 @@ def test_topics_are_all_that_is_committed_or_all_their_partitions_or_some() -> N
 
 def test_a_group_that_does_not_exist_is_planned_where_topics_are_named() -> None:
     unknown = {"new": GroupOffsets(None, {})}
-    assert new_offsets(plan_reset(unknown, ToEarliest(), [("t", None)], KNOWN)) == {
+    assert new_offsets(plan_reset(unknown, Plain.TO_EARLIEST, [("t", None)], KNOWN)) == {
         ("new", "t", 0): 0,
         ("new", "t", 1): 100,
     }
     with pytest.raises(NoSuchGroup, match=r"^no group 'new'; check the name, or name topics to create the group$"):
-        plan_reset(unknown, ToEarliest(), None, KNOWN)
+        plan_reset(unknown, Plain.TO_EARLIEST, None, KNOWN)
 
 
 def test_groups_with_members_are_left_out_and_named_with_their_states() -> None:
@@ -139,7 +137,9 @@ def test_groups_with_members_are_left_out_and_named_with_their_states() -> None:
 
 
 def test_an_empty_group_without_offsets_has_nothing_to_reset() -> None:
-    plan = plan_reset({"g": GroupOffsets("Empty", {}), "h": GroupOffsets("Empty", {T0: 1})}, ToEarliest(), None, KNOWN)
+    plan = plan_reset(
+        {"g": GroupOffsets("Empty", {}), "h": GroupOffsets("Empty", {T0: 1})}, Plain.TO_EARLIEST, None, KNOWN
+    )
     assert new_offsets(plan) == {("h", "t", 0): 0}
     assert plan.warnings == ["group 'g' has no committed offset: nothing to reset"]
 
@@ -209,15 +209,15 @@ def test_time_gives_the_first_record_at_or_after_it_else_the_latest(
     ("scenario", "topics", "positions", "error", "said"),
     [
         (
-            ToEarliest(),
+            Plain.TO_EARLIEST,
             None,
             None,
             InvalidReset,
             "cannot reset t-0 of group 'g': the scenario needs offsets of the partition; add --",
         ),
-        (ToLatest(), None, None, InvalidReset, "cannot reset t-0 of group 'g'"),
+        (Plain.TO_LATEST, None, None, InvalidReset, "cannot reset t-0 of group 'g'"),
         (ToTime(5), None, None, InvalidReset, "cannot reset t-0 of group 'g'"),
-        (ToCurrent(), [("t", (2,))], None, InvalidReset, "cannot reset t-2 of group 'g'"),
+        (Plain.TO_CURRENT, [("t", (2,))], None, InvalidReset, "cannot reset t-2 of group 'g'"),
         (
             ShiftBy(1),
             [("t", (2,))],
@@ -236,7 +236,7 @@ def test_time_gives_the_first_record_at_or_after_it_else_the_latest(
         (ToTime(5), None, KNOWN, InvalidReset, "a.csv has no offset of t-0 for 1970-01-01T00:00:00.005Z"),
         (ToOffset(1), [("v", None)], KNOWN, UnknownTopicOrPartition, "a.csv has no topic 'v'"),
         (ToOffset(1), [("t", (0, 2))], KNOWN, UnknownTopicOrPartition, "a.csv has no partition t-2"),
-        (ToCurrent(), [("t", (2,))], KNOWN, UnknownTopicOrPartition, "a.csv has no partition t-2"),
+        (Plain.TO_CURRENT, [("t", (2,))], KNOWN, UnknownTopicOrPartition, "a.csv has no partition t-2"),
         (
             FromFile({"g": {TopicPartition("t", 2): 1}}),
             None,
