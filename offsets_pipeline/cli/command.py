@@ -13,8 +13,7 @@ from click.core import ParameterSource
 
 from offsets_pipeline.common.extras import needed_extra
 from offsets_pipeline.common.foreign_errors import in_one_line
-from offsets_pipeline.common.input_text import with_short_words
-from offsets_pipeline.common.printable import printable
+from offsets_pipeline.common.input_text import printable, with_short_words
 from offsets_pipeline.errors import OffsetsError
 
 if TYPE_CHECKING:

@@ -72,8 +72,10 @@ def expire_offsets(options: ExpireOffsets, settings: Settings) -> int:
         names = [each.name for each in fields(ExpiryRun)]
         rows = (astuple(run) for run in runs())
         if options.format_ == "csv":
-            rows = ((*row[:-1], " ".join(map(str, row[-1]))) for row in rows)
-        write_rows(names, rows, options.format_)
+            write_rows(names, ((*row[:-1], " ".join(map(str, row[-1]))) for row in rows), "csv")
+        else:
+            for row in rows:
+                write_rows(names, [row], "json")
     return 1 if last is not None and last.failed and options.every_ms is None else 0
 
 

@@ -10,7 +10,7 @@ from offsets_pipeline.cli.describe_command import StoreAnswer, show_groups
 from offsets_pipeline.cli.opened import open_logs, retention_of
 from offsets_pipeline.cli.output import with_cluster, write_documents, write_rows
 from offsets_pipeline.common.clock import shown_time
-from offsets_pipeline.common.printable import printable
+from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.questions.history.group_timeline import TimelineEvent, WhyAnswer, group_timeline

@@ -11,7 +11,7 @@ from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.common.clock import shown_time
-from offsets_pipeline.common.printable import printable
+from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.kafka_options import literal_secret

@@ -12,7 +12,7 @@ from offsets_pipeline.cli.mirrored_cluster import mirrored_cluster, say_undo
 from offsets_pipeline.cli.opened import open_coordinator, open_folder
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.common.clock import SystemClock, time_before_ms
-from offsets_pipeline.common.printable import printable
+from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import NonEmptyGroup, NotCoordinator, OffsetsError

@@ -14,7 +14,7 @@ from offsets_pipeline.cli.options import LiveBrokers
 from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.common.clock import MS_OF_HOUR, SystemClock, shown_time
 from offsets_pipeline.common.foreign_errors import first_line
-from offsets_pipeline.common.printable import printable
+from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.errors import BrokerUnreachable, NoSuchGroup, OffsetsError
 from offsets_pipeline.questions.lag.consumer_status import GroupStatus
 from offsets_pipeline.questions.query.answer_time import HELD_BACK, MIRROR_BEHIND, NOT_FOLDED, AnswerTime, answer_time

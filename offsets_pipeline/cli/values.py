@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offsets_pipeline.common.clock import duration_ms, parse_time_ms
-from offsets_pipeline.common.input_text import INT32_MAX, shown, whole_number
-from offsets_pipeline.common.topic_names import validated_topic
+from offsets_pipeline.common.input_text import INT32_MAX, shown, validated_topic, whole_number
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import InvalidTime, OffsetsError
 from offsets_pipeline.kafka.broker.kafka_options import are_bootstrap_servers, literal_secret, parse_options

@@ -1,4 +1,7 @@
-"""Numbers and JSON in texts of users: options, files, requests. A text that is too large is refused at once."""
+"""Texts of users and clients: numbers, JSON and names of topics in them, and how they are shown.
+
+The texts come from options, files, requests and records. A text that is too large is refused at once.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,10 @@ import math
 import re
 from typing import Any, NoReturn
 
+from offsets_pipeline.errors import InvalidTopic
+
+#: Names of topics by Kafka's rule, as a regular expression. Such a name is safe as part of the name of a folder, too.
+TOPIC_NAME = r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}"
 #: The highest offset and the highest time.
 INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1
@@ -17,6 +24,7 @@ _MOST_LEVELS = 500
 _SHOWN_CHARACTERS = 40
 _LONG_WORD = re.compile(r"\S{301,}")
 _NUMBER = re.compile(r"-?[0-9]+")
+_TOPIC_NAME = re.compile(TOPIC_NAME)
 _NAMES = {INT64_MAX: "2^63-1", INT32_MAX: "2^31-1"}
 
 
@@ -34,6 +42,13 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
 
 
+def printable(text: str) -> str:
+    """Escape each character that is not printable, such as NUL or a change of direction, as Python does."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def with_short_words(text: str) -> str:
     """Return a message with words of more than 300 characters cut: names of users in it may have 32,767."""
     return _LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN_CHARACTERS]}...{word[0][-1:]}", text)
@@ -49,6 +64,15 @@ def whole_number(text: str, highest: int = INT64_MAX) -> int:
     if len(digits) > len(str(highest)) or int(digits or "0") > highest:
         raise ValueError(f"{shown(text)[1:-1]} is above {_NAMES.get(highest, highest)}")
     return int(digits or "0")
+
+
+def validated_topic(name: str) -> str:
+    """Return the name of a topic. Raises InvalidTopic if Kafka does not allow it."""
+    if _TOPIC_NAME.fullmatch(name) is None:
+        raise InvalidTopic(
+            f"{shown(name)} is not a topic name: it has 1 to 249 letters, digits, dots, _ and -, and is not . or .."
+        )
+    return name
 
 
 def parse_json(text: str, *, numbers_as_text: bool = False) -> Any:  # noqa: ANN401 - any JSON value

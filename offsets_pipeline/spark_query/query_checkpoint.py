@@ -84,7 +84,7 @@ class _Folder:
                 f"{_OFFSETS} and {_COMMITS}; name the query's checkpointLocation"
             )
         if commits and commits[-1] not in planned:
-            raise self._malformed(_OFFSETS, commits[-1], "it is missing, though the batch is complete")
+            raise self._malformed(f"{_OFFSETS}/{commits[-1]}", "it is missing, though the batch is complete")
         completed = sorted(set(commits) & set(planned))
         with ThreadPoolExecutor(_READERS) as pool:
             files = [each for each in pool.map(self._completed, completed) if each is not None]
@@ -104,76 +104,69 @@ class _Folder:
 
     def _completed(self, batch_id: int) -> _OffsetsFile | None:
         """The end offsets of a completed batch; None if Spark has removed it meanwhile."""
-        commit, offsets = self._lines(_COMMITS, batch_id), self._lines(_OFFSETS, batch_id)
-        if commit is None or offsets is None:
+        commit, offsets = f"{_COMMITS}/{batch_id}", f"{_OFFSETS}/{batch_id}"
+        of_commit, of_offsets = self._lines(commit), self._lines(offsets)
+        if of_commit is None or of_offsets is None:
             return None
-        self._check_commit(batch_id, commit)
-        return self._parsed(batch_id, offsets)
+        self._version(commit, of_commit)
+        if any(of_commit[1:]):
+            self._json(commit, of_commit[1])
+        return self._parsed(offsets, batch_id, of_offsets)
 
-    def _lines(self, folder: str, batch_id: int) -> list[str] | None:
+    def _lines(self, file: str) -> list[str] | None:
         try:
-            with self._system.open_input_stream(f"{self._path}/{folder}/{batch_id}") as source:
+            with self._system.open_input_stream(f"{self._path}/{file}") as source:
                 data = bytes(source.read())
         except FileNotFoundError:
             return None
         try:
             return [line.removesuffix("\r") for line in data.decode().split("\n")]
         except UnicodeDecodeError:
-            raise self._malformed(folder, batch_id, "it is not text") from None
+            raise self._malformed(file, "it is not text") from None
 
-    def _check_commit(self, batch_id: int, lines: list[str]) -> None:
-        self._version(_COMMITS, batch_id, lines)
-        if any(lines[1:]):
-            self._json(_COMMITS, batch_id, lines[1])
-
-    def _parsed(self, batch_id: int, lines: list[str]) -> _OffsetsFile:
-        version = self._version(_OFFSETS, batch_id, lines)
+    def _parsed(self, file: str, batch_id: int, lines: list[str]) -> _OffsetsFile:
+        version = self._version(file, lines)
         if len(lines) < 3:  # version, metadata, and a source
-            raise self._malformed(_OFFSETS, batch_id, "it ends before the offsets of the sources")
-        sources: dict[str, str] = {}
+            raise self._malformed(file, "it ends before the offsets of the sources")
+        kafka: dict[str, dict[TopicPartition, int]] = {}
         for number, line in enumerate(lines[2:]):
             name, offset = str(number), line
             if version == _NAMED:
                 name, colon, offset = line.partition(":")
                 if not (name and colon):
-                    raise self._malformed(_OFFSETS, batch_id, f"its line {number + 3} is not NAME:OFFSET")
+                    raise self._malformed(file, f"its line {number + 3} is not NAME:OFFSET")
             if not offset:
-                raise self._malformed(_OFFSETS, batch_id, f"its line {number + 3} has no offset")
-            sources[name] = offset
-        kafka: dict[str, dict[TopicPartition, int]] = {}
-        for name, offset in sources.items():
+                raise self._malformed(file, f"its line {number + 3} has no offset")
             try:
                 found = None if offset == _NO_OFFSET else parse_kafka_offsets(offset)
             except ValueError as error:
-                raise self._malformed(_OFFSETS, batch_id, f"source {name}: {first_line(error)}") from None
+                raise self._malformed(file, f"source {name}: {first_line(error)}") from None
             if found is not None:
                 kafka[name] = found
-        batch = CompletedBatch(batch_id, self._time_ms(batch_id, lines[1]), kafka)
-        return _OffsetsFile(version, len(sources), batch)
+        return _OffsetsFile(version, len(lines) - 2, CompletedBatch(batch_id, self._time_ms(file, lines[1]), kafka))
 
-    def _version(self, folder: str, batch_id: int, lines: list[str]) -> int:
+    def _version(self, file: str, lines: list[str]) -> int:
         found = _VERSION.fullmatch(lines[0].strip())
         if found is None:
             reason = "it is empty" if lines == [""] else f"its first line {lines[0][:40]!r} is not a version"
-            raise self._malformed(folder, batch_id, reason)
+            raise self._malformed(file, reason)
         version = int(found[1])
         if version not in {_POSITIONS, _NAMED}:
             raise MalformedFile(
-                f"cannot read {self._location}/{folder}/{batch_id}: it has version {version}, and this program reads "
+                f"cannot read {self._location}/{file}: it has version {version}, and this program reads "
                 f"versions {_POSITIONS} and {_NAMED}; install a newer offsets-pipeline"
             )
         return version
 
-    def _time_ms(self, batch_id: int, metadata: str) -> int | None:
+    def _time_ms(self, file: str, metadata: str) -> int | None:
         """The batch's time; without metadata that of the file, which Spark writes when the batch begins."""
         if metadata.strip():
-            found = self._json(_OFFSETS, batch_id, metadata)
-            time_ms = found.get("batchTimestampMs", 0)
+            time_ms = self._json(file, metadata).get("batchTimestampMs", 0)
             if not isinstance(time_ms, int) or not 0 <= time_ms <= _MAX_TIME_MS:
-                raise self._malformed(_OFFSETS, batch_id, f"its batchTimestampMs {time_ms!r} is not a time")
+                raise self._malformed(file, f"its batchTimestampMs {time_ms!r} is not a time")
             if time_ms:  # Spark writes 0 for none
                 return time_ms
-        modified_ns = self._system.get_file_info(f"{self._path}/{_OFFSETS}/{batch_id}").mtime_ns
+        modified_ns = self._system.get_file_info(f"{self._path}/{file}").mtime_ns
         return None if modified_ns is None else int(modified_ns) // 1_000_000
 
     def _query_id(self) -> str | None:
@@ -184,15 +177,15 @@ class _Folder:
         except FileNotFoundError:
             return None
         except (ValueError, LookupError, TypeError):
-            raise self._malformed(_METADATA, None, "it has no id of the query") from None
+            raise self._malformed(_METADATA, "it has no id of the query") from None
 
-    def _json(self, folder: str, batch_id: int, line: str) -> dict[str, Any]:
+    def _json(self, file: str, line: str) -> dict[str, Any]:
         try:
             found: Any = parse_json(line)
         except ValueError as error:
-            raise self._malformed(folder, batch_id, f"its metadata is not JSON: {first_line(error)}") from None
+            raise self._malformed(file, f"its metadata is not JSON: {first_line(error)}") from None
         if not isinstance(found, dict):
-            raise self._malformed(folder, batch_id, "its metadata is not a JSON object")
+            raise self._malformed(file, "its metadata is not a JSON object")
         return found
 
     def _refuse_lost_sources(self, files: Iterable[_OffsetsFile]) -> None:
@@ -201,12 +194,10 @@ class _Folder:
         most = max((each.sources for each in of_positions), default=0)
         for each in of_positions:
             if each.sources < most:
-                raise self._malformed(
-                    _OFFSETS, each.batch.batch_id, f"it has {each.sources} sources, other batches have {most}"
-                )
+                file = f"{_OFFSETS}/{each.batch.batch_id}"
+                raise self._malformed(file, f"it has {each.sources} sources, other batches have {most}")
 
-    def _malformed(self, folder: str, batch_id: int | None, reason: str) -> MalformedFile:
-        file = folder if batch_id is None else f"{folder}/{batch_id}"
+    def _malformed(self, file: str, reason: str) -> MalformedFile:
         return MalformedFile(
             f"cannot read {self._location}/{file}: {reason}; the file is torn or corrupt, restore it from a copy"
         )

@@ -17,7 +17,7 @@ from offsets_pipeline.common.config.allowed_values import (
     setting,
     whole_number,
 )
-from offsets_pipeline.common.topic_names import TOPIC_NAME
+from offsets_pipeline.common.input_text import TOPIC_NAME
 from offsets_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:

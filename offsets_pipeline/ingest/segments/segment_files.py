@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyarrow import fs
 
-from offsets_pipeline.common.topic_names import validated_topic
+from offsets_pipeline.common.input_text import validated_topic
 from offsets_pipeline.errors import NoSegments, NoSuchPath, StorageFailed, StoreMismatch
 from offsets_pipeline.store.delta.filesystems import absolute_path, open_path
 from offsets_pipeline.store.delta.s3_errors import cause

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.common.printable import printable
+from offsets_pipeline.common.input_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

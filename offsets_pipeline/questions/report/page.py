@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.common.clock import shown_duration, shown_time
-from offsets_pipeline.common.printable import printable
+from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.questions.report.charts import (
     MAX_SERIES,
     NO_NAME,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.common.topic_names import validated_topic
+from offsets_pipeline.common.input_text import validated_topic
 from offsets_pipeline.errors import InvalidTopic, NotAStore, StoreMismatch
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.retention import Retention
