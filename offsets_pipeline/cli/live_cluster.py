@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.questions.lag.lag_rows import LagRow
-    from offsets_pipeline.questions.lag.position_sources import PositionSource
     from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
@@ -106,7 +105,7 @@ class LiveCluster(Closing):
         at_ms: int | None = None,
         *,
         warn: Callable[[str], object] = warn,
-    ) -> PositionSource:
+    ) -> SampledPositions:
         """Return the positions of the groups' topics, now or at a past time: from the file, the cluster or the samples.
 
         ``time`` is the data time of the groups. ``warn`` is called if the samples of the store are old or missing.

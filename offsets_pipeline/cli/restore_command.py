@@ -22,7 +22,7 @@ from offsets_pipeline.kafka.broker.group_offsets_client import commit_offsets_of
 from offsets_pipeline.questions.query.as_of import offsets_as_of
 from offsets_pipeline.repair.offset_reset.group_offsets import PROTOCOL_TYPES, cluster_group_offsets
 from offsets_pipeline.repair.offset_reset.restore_plan import PastOffset, plan_restore, same_offset
-from offsets_pipeline.repair.offset_reset.translation import TranslatedOffsets, moments_by_records, moments_by_samples
+from offsets_pipeline.repair.offset_reset.translation import moments_by_records, moments_by_samples, translated
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.store.delta.schemas import TOPICS
 
@@ -151,9 +151,9 @@ def _translated(
         if where in in_live
     }
     if source is not None:
-        return TranslatedOffsets(live, moments_by_records(source, points)).find
+        return translated(live, moments_by_records(source, points))
     samples = read_samples(table_of(reader.location), {topic for (topic, _), _ in points})
-    return TranslatedOffsets(live, moments_by_samples(samples, points)).find
+    return translated(live, moments_by_samples(samples, points))
 
 
 def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str]:

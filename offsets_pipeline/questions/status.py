@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.questions.lag.commit_windows import Identity
     from offsets_pipeline.questions.lag.lag_rows import LagRow
-    from offsets_pipeline.questions.lag.position_sources import PositionSource
+    from offsets_pipeline.questions.lag.position_sources import SampledPositions
     from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
@@ -93,7 +93,7 @@ def problems_of(
     reader: StateReader,
     groups: Mapping[str, GroupAnswer],
     time: AnswerTime,
-    positions: PositionSource,
+    positions: SampledPositions,
     limits: StatusLimits,
     patterns: Sequence[str] = (),
 ) -> list[Problem]:

@@ -1,8 +1,11 @@
-"""Targets of a query's offsets: a group of an owned store, or a consumer group of a broker."""
+"""Targets of a query's offsets: a group of an owned store, or a consumer group of a broker.
+
+A target connects with the first commit, and is used by one thread.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
@@ -19,20 +22,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
 
-class CommitTarget(Protocol):
-    """Takes the commits of a group. It connects with the first commit. Used by one thread."""
-
-    name: str
-
-    def commit(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit offsets and wait until they are written. Raises OffsetsError, OSError."""
-        ...
-
-    def close(self) -> None:
-        """Disconnect; the next commit connects again."""
-        ...
-
-
 class StoreTarget:
     """An owned store."""
 
@@ -43,7 +32,7 @@ class StoreTarget:
         self._coordinator: Coordinator | None = None
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """See CommitTarget. Raises the errors of `Coordinator.open` and `commit_offsets`."""
+        """Commit offsets and wait until they are written. Raises as `Coordinator.open` and `commit_offsets`."""
         if self._coordinator is None:
             store = OwnedStore.open(self._location)
             self._coordinator = Coordinator.open(
@@ -52,7 +41,7 @@ class StoreTarget:
         self._coordinator.commit_offsets(group_id, offsets)
 
     def close(self) -> None:
-        """See CommitTarget."""
+        """Disconnect; the next commit connects again."""
         coordinator, self._coordinator = self._coordinator, None
         if coordinator is not None:
             coordinator.close()
@@ -66,11 +55,11 @@ class BrokerTarget:
         self._cluster = Cluster(options)
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """See CommitTarget. Raises the errors of `commit_group_offsets`."""
+        """Commit offsets and wait until they are written. Raises the errors of `commit_group_offsets`."""
         commit_group_offsets(
             self._cluster, group_id, {where: (each.offset, each.metadata) for where, each in offsets.items()}
         )
 
     def close(self) -> None:
-        """See CommitTarget."""
+        """Disconnect; the next commit connects again."""
         self._cluster.close()

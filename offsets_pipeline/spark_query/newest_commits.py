@@ -11,7 +11,7 @@ from offsets_pipeline.common.warnings import Warnings, warn
 from offsets_pipeline.spark_query.kafka_source_offsets import commits_of
 
 if TYPE_CHECKING:
-    from offsets_pipeline.spark_query.commit_targets import CommitTarget
+    from offsets_pipeline.spark_query.commit_targets import BrokerTarget, StoreTarget
     from offsets_pipeline.spark_query.kafka_source_offsets import CompletedBatch
 
 _BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 1.0, 30.0
@@ -24,7 +24,9 @@ class NewestCommits:
     query. `flush` makes it retry at once.
     """
 
-    def __init__(self, target: CommitTarget, group_id: str, backoff_seconds: float = _BACKOFF_SECONDS) -> None:
+    def __init__(
+        self, target: StoreTarget | BrokerTarget, group_id: str, backoff_seconds: float = _BACKOFF_SECONDS
+    ) -> None:
         self._target = target
         self._group_id = group_id
         self._backoff_seconds = backoff_seconds

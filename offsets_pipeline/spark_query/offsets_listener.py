@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     )
 
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.spark_query.commit_targets import CommitTarget
     from offsets_pipeline.spark_query.kafka_source_offsets import SourceOffsets
 
 _KAFKA_SOURCES = ("KafkaV2[", "KafkaSource[")  # descriptions of Spark's Kafka sources
@@ -92,7 +91,7 @@ class OffsetsListener(StreamingQueryListener):
         settings: Settings | None = None,
     ) -> None:
         validated_group_id(group)
-        targets: list[CommitTarget] = []
+        targets: list[StoreTarget | BrokerTarget] = []
         addresses = [] if bootstrap_servers is None else [bootstrap_servers]
         if are_bootstrap_servers(store):
             addresses.append(str(store))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Point = tuple[Place, int]
 
 
-class BrokerPositions:
+class BrokerPositions(SampledPositions):
     """Positions as a cluster's brokers know them; samples where a broker does not.
 
     At a time before now the log end is the offset of the first record after that time, by the records' timestamps. The
@@ -43,24 +43,19 @@ class BrokerPositions:
 
         ``samples`` are rows of `topic_offsets`. ``at_ms`` is the time of a question about the past.
         """
-        self.at_ms = now_ms if at_ms is None else at_ms
         self._cluster = cluster
         self._now_ms = now_ms
         self._is_past = at_ms is not None
         self._bounds: Mapping[Place, LogBounds | OffsetsError] = bounds_of_topics(cluster, topics)
         known = {place: (each.start, each.end) for place, each in self._bounds.items() if isinstance(each, LogBounds)}
         fresh = sample_rows(known, now_ms, "").select(samples.column_names).cast(samples.schema)
-        self._samples = SampledPositions(PositionSamples(pa.concat_tables([samples, fresh])), self.at_ms)
-
-    @property
-    def until_ms(self) -> int:
-        """The time of the question: a broker knows all times up to now."""
-        return self.at_ms
+        super().__init__(PositionSamples(pa.concat_tables([samples, fresh])), now_ms if at_ms is None else at_ms)
+        self.until_ms = self.at_ms  # a broker knows all times up to now
 
     def bounds(self, places: Places) -> BoundsAtTimes:
         """Log start and log end. The log start of a past time is that of the last sample, if there was one."""
-        found = self._samples.between(places)
-        sampled = self._samples.starts(found)
+        found = self.between(places)
+        sampled = self.starts(found)
         start, end, highest = (np.full(len(places.at), UNKNOWN_END) for _ in range(3))
         reasons: dict[int, str] = {}
         rows = list(zip(map(places.names.__getitem__, places.at.tolist()), places.times_ms.tolist(), strict=True))
@@ -92,7 +87,7 @@ class BrokerPositions:
                 records[place, some[place]] = record
         gone = np.array([row for row, point in enumerate(points) if self._is_gone(point)], dtype=np.int64)
         of_gone = Places(places.names, places.at[gone], places.times_ms[gone])
-        by_samples = dict(zip(gone.tolist(), self._samples.time_lags(of_gone, offsets[gone]), strict=True))
+        by_samples = dict(zip(gone.tolist(), super().time_lags(of_gone, offsets[gone]), strict=True))
         # a record after the time of its row is not older than that, so the lag is 0
         return [
             by_samples[row] if row in by_samples else exact_lag(records[point], at_ms)
@@ -107,7 +102,7 @@ class BrokerPositions:
 
     def ends_at(self, places: Places) -> Float64s:
         """Log end by samples; where no sample is old enough, by the records' timestamps."""
-        found = self._samples.ends_at(places)
+        found = super().ends_at(places)
         unknown = np.flatnonzero(np.isnan(found))
         named = map(places.names.__getitem__, places.at[unknown].tolist())
         points = list(zip(named, places.times_ms[unknown].tolist(), strict=True))

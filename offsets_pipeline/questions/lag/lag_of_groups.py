@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.questions.lag.commit_windows import Identity
     from offsets_pipeline.questions.lag.lag_rows import LagRow
-    from offsets_pipeline.questions.lag.position_sources import PositionSource
+    from offsets_pipeline.questions.lag.position_sources import SampledPositions
     from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
@@ -37,7 +37,7 @@ def lag_of_groups(
     reader: StateReader,
     groups: Mapping[str, GroupAnswer],
     time: AnswerTime,
-    positions: PositionSource,
+    positions: SampledPositions,
     window_commits: int | None = None,
     at_ms: int | None = None,
     rates: dict[Identity, float] | None = None,

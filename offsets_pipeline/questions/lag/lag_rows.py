@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.kafka.record.records import Int64s
     from offsets_pipeline.questions.lag.commit_windows import Identity
-    from offsets_pipeline.questions.lag.position_sources import PositionSource
+    from offsets_pipeline.questions.lag.position_sources import SampledPositions
     from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
 
     Place = tuple[str, int]
@@ -106,7 +106,7 @@ def topics_of(groups: Mapping[str, GroupAnswer]) -> set[str]:
 
 def lag_rows(
     groups: Mapping[str, GroupAnswer],
-    positions: PositionSource,
+    positions: SampledPositions,
     data_ms: Mapping[int, int],
     last_commits: LastCommits,
     *,
@@ -233,7 +233,7 @@ class _Entries:
     """
 
     def __init__(
-        self, groups: Mapping[str, GroupAnswer], data_ms: Mapping[int, int], positions: PositionSource
+        self, groups: Mapping[str, GroupAnswer], data_ms: Mapping[int, int], positions: SampledPositions
     ) -> None:
         held = [(name, group, sorted(offsets_of(group).items())) for name, group in sorted(groups.items())]
         self.groups = [name for name, _, offsets in held for _ in offsets]
@@ -301,7 +301,7 @@ def _statuses(
     entries: _Entries,
     lag: Int64s,
     behind: Int64s,
-    positions: PositionSource,
+    positions: SampledPositions,
     windows: WindowColumns,
     rates: dict[Identity, float] | None,
 ) -> list[str | None]:

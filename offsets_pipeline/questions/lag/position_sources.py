@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -42,34 +42,13 @@ class BoundsAtTimes(NamedTuple):
     reasons: dict[int, str]
 
 
-class PositionSource(Protocol):
-    """Positions of topics up to a time."""
-
-    #: The time of the question in ms.
-    at_ms: int
-    #: How this source knows that a consumer is at the end.
-    method_at_end: Method
-
-    @property
-    def until_ms(self) -> int | None:
-        """Positions are known up to this time; None if the source has none."""
-        ...
-
-    def bounds(self, places: Places) -> BoundsAtTimes:
-        """Log start and log end of each row."""
-        ...
-
-    def time_lags(self, places: Places, offsets: Int64s) -> list[TimeLag]:
-        """Lag in seconds of a consumer at each offset, at the time of its row."""
-        ...
-
-    def ends_at(self, places: Places) -> Float64s:
-        """Log ends of many times, for windows and charts; NaN where not known. Between samples they are fractions."""
-        ...
-
-
 class SampledPositions:
-    """Positions from samples, interpolated between the sample before and the sample after a time."""
+    """Positions of topics up to a time, from samples: interpolated between the samples before and after each time.
+
+    Attributes:
+        at_ms: The time of the question in ms.
+        method_at_end: How this source knows that a consumer is at the end.
+    """
 
     method_at_end = Method.INTERPOLATED
 
@@ -79,12 +58,15 @@ class SampledPositions:
 
     @cached_property
     def until_ms(self) -> int | None:
-        """Time of the newest sample of all partitions, or the time of the question if that is earlier."""
+        """Positions are known up to this time: that of the newest sample of all partitions, or of the question.
+
+        None without samples.
+        """
         newest_ms = self._samples.newest_ms
         return None if newest_ms is None else min(newest_ms, self.at_ms)
 
     def bounds(self, places: Places) -> BoundsAtTimes:
-        """Log start of the last sample, and the log end between the samples around the time."""
+        """Log start and log end of each row: of the last sample, and between the samples around the time."""
         found = self.between(places)
         is_known = ~np.isnan(found.end)
         end = np.where(is_known, np.floor(np.nan_to_num(found.end) + 0.5), UNKNOWN_END).astype(np.int64)
@@ -95,12 +77,12 @@ class SampledPositions:
         )
 
     def time_lags(self, places: Places, offsets: Int64s) -> list[TimeLag]:
-        """Lag in seconds by interpolation."""
+        """Lag in seconds of a consumer at each offset, at the time of its row."""
         first, end = (each[places.at] for each in self._samples.slices(places.names))
         return interpolated_lags(self._samples.columns, first, end, offsets, places.times_ms)
 
     def ends_at(self, places: Places) -> Float64s:
-        """Log end between the samples around each time."""
+        """Log ends of many times, for windows and charts; NaN where not known. Between samples they are fractions."""
         return self.between(places).end
 
     def between(self, places: Places) -> EndsBetween:

@@ -6,7 +6,8 @@ catalog cannot keep them. Spark passes no conditions of a query to the tasks, so
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import groupby, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -50,37 +51,34 @@ def history_views(store: Store, filters: Mapping[str, Filters] = MappingProxyTyp
         wanted = filters.get(name, Filters())
         log = _complete(store, _condition(history, wanted))
         if name == LOG_RECORDS.name:
-            views[name] = store.spark.sql(_with_outcomes(log)).mapInArrow(_Decoded(wanted.group_ids), schema)
+            views[name] = store.spark.sql(_with_outcomes(log)).mapInArrow(partial(_decoded, wanted.group_ids), schema)
             continue
         rows = store.spark.sql(f"SELECT {', '.join([*COLUMNS, 'log_incarnation'])} FROM ({log}) l")
         # one task for each log partition: a replay needs all of its rows in order
         in_order = rows.repartition("log_partition").sortWithinPartitions(*_IN_ORDER)
-        views[name] = in_order.mapInArrow(_Replayed(name, replace(options, group_ids=wanted.group_ids)), schema)
+        views[name] = in_order.mapInArrow(
+            partial(_replayed, name, replace(options, group_ids=wanted.group_ids)), schema
+        )
     return views
 
 
-@dataclass(frozen=True)
-class _Replayed:
-    """Replays log partitions in tasks for one view; picklable."""
-
-    view: str
-    options: HistoryOptions
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        at, shown = -1, Shown()
-        for (log_partition, log_incarnation), parts in groupby(_parts(batches), _partition_and_incarnation):
-            at, shown = log_partition, shown if log_partition == at else Shown()
-            earlier = shown if self.options.has_incarnations else None
-            replayed = PartitionHistory(self.options, log_partition, log_incarnation, earlier)
-            waiting_rows = 0
-            for rows in parts:
-                replayed.add(rows)
-                waiting_rows += rows.num_rows
-                if waiting_rows >= _TAKE_ROWS:
-                    waiting_rows = 0
-                    yield from replayed.take()[self.view].to_batches()
-            replayed.finish()
-            yield from replayed.take()[self.view].to_batches()
+def _replayed(view: str, options: HistoryOptions, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Replay log partitions in a task, for one view."""
+    at, shown = -1, Shown()
+    for (log_partition, log_incarnation), parts in groupby(_parts(batches), _partition_and_incarnation):
+        at, shown = log_partition, shown if log_partition == at else Shown()
+        replayed = PartitionHistory(
+            options, log_partition, log_incarnation, shown if options.has_incarnations else None
+        )
+        waiting_rows = 0
+        for rows in parts:
+            replayed.add(rows)
+            waiting_rows += rows.num_rows
+            if waiting_rows >= _TAKE_ROWS:
+                waiting_rows = 0
+                yield from replayed.take()[view].to_batches()
+        replayed.finish()
+        yield from replayed.take()[view].to_batches()
 
 
 def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -97,16 +95,11 @@ def _partition_and_incarnation(rows: pa.Table) -> tuple[int, int]:
     return rows["log_partition"][0].as_py(), rows["log_incarnation"][0].as_py()
 
 
-@dataclass(frozen=True)
-class _Decoded:
-    """Decodes rows in tasks; picklable. ``group_ids``: these groups only, and control records."""
-
-    group_ids: Sequence[str] | None
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = pa.Table.from_batches([batch])
-            yield from decoded_log(rows if self.group_ids is None else of_groups(rows, self.group_ids)).to_batches()
+def _decoded(group_ids: Sequence[str] | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Decode rows in a task. ``group_ids``: these groups only, and control records."""
+    for batch in batches:
+        rows = pa.Table.from_batches([batch])
+        yield from decoded_log(rows if group_ids is None else of_groups(rows, group_ids)).to_batches()
 
 
 def _condition(history: LogHistory, filters: Filters) -> str:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from offsets_pipeline.questions.lag.lag_rows import LagRow
-    from offsets_pipeline.questions.lag.position_sources import PositionSource
+    from offsets_pipeline.questions.lag.position_sources import SampledPositions
     from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
@@ -110,7 +110,7 @@ def collect_report(
     store: str,
     options: ReportOptions,
     state: ReportedState,
-    positions: PositionSource,
+    positions: SampledPositions,
     warnings: Sequence[str] = (),
 ) -> Report:
     """Return the report of a store of `__consumer_offsets`, as of the data time of its state (R36).

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from offsets_pipeline.questions.lag.commit_windows import Identity
-    from offsets_pipeline.questions.lag.position_sources import Place, PositionSource
+    from offsets_pipeline.questions.lag.position_sources import Place, SampledPositions
 
     Windows = Mapping[Identity, Sequence[WindowCommit]]
 
@@ -129,7 +129,7 @@ def rewinds(found: Iterable[Rewind], span_ms: tuple[int, int]) -> Rewinds:
 
 
 def lag_over_time(
-    windows: Windows, positions: PositionSource, groups: Iterable[str], span_ms: tuple[int, int]
+    windows: Windows, positions: SampledPositions, groups: Iterable[str], span_ms: tuple[int, int]
 ) -> GroupLines:
     """Return the lag of these groups at even times of a span.
 

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.cluster_metadata import Place
+    from offsets_pipeline.repair.offset_reset.restore_plan import Finder
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
-    #: A partition and an offset in it.
+    #: A partition, and an offset or a time in it.
     Point = tuple[Place, int]
     #: Time from which on the live cluster's records count (ms), how it was found, and the words for it.
     Moment = tuple[int, FoundBy, str]
@@ -33,29 +34,26 @@ if TYPE_CHECKING:
 _MAX_TIMESTAMP = -3  # of ListOffsets: the record with the highest timestamp
 
 
-class TranslatedOffsets:
-    """Offsets of the live cluster for these points of the store's cluster."""
+def translated(live: Cluster, moments: Mapping[Point, Moment | str]) -> Finder:
+    """Return a function that finds the offset in the live cluster for a point of the store's cluster.
 
-    def __init__(self, live: Cluster, moments: Mapping[Point, Moment | str]) -> None:
-        """``moments``: the moment of each point, or the reason why it has none. Raises the errors of `Cluster`."""
-        self._moments = moments
-        self._offsets: dict[tuple[Place, int], int | OffsetsError | None] = {}
-        wanted = {(place, moment[0]) for (place, _), moment in moments.items() if not isinstance(moment, str)}
-        for some in rounds_of(wanted):
-            found = list_offsets(live, some)
-            self._offsets |= {(place, some[place]): offset for place, offset in found.items()}
-        self._ends = list_offsets(live, dict.fromkeys({place for place, _ in wanted}, LATEST))
+    ``moments``: the moment of each point, or the reason why it has none. Raises the errors of `Cluster`.
+    """
+    offsets: dict[Point, int | OffsetsError | None] = {}
+    wanted = {(place, moment[0]) for (place, _), moment in moments.items() if not isinstance(moment, str)}
+    for some in rounds_of(wanted):
+        offsets |= {(place, some[place]): offset for place, offset in list_offsets(live, some).items()}
+    ends = list_offsets(live, dict.fromkeys({place for place, _ in wanted}, LATEST))
 
-    def find(self, where: TopicPartition, offset: int) -> FoundOffset:
-        """Return the translated offset."""
+    def find(where: TopicPartition, offset: int) -> FoundOffset:
         place = (where.topic, where.partition)
-        moment = self._moments[place, offset]
+        moment = moments[place, offset]
         if isinstance(moment, str):
             return FoundOffset(None, None, moment)
         time_ms, method, detail = moment
-        found = self._offsets[place, time_ms]
+        found = offsets[place, time_ms]
         if found is None:
-            end = self._ends[place]
+            end = ends[place]
             if isinstance(end, int):
                 return FoundOffset(end, FoundBy.LOG_END, f"{detail}; no record is that late")
             found = end
@@ -63,6 +61,8 @@ class TranslatedOffsets:
             reason = "no answer" if found is None else first_line(found)
             return FoundOffset(None, None, f"cannot find the first record since {shown_time(time_ms)}: {reason}")
         return FoundOffset(found, method, detail)
+
+    return find
 
 
 def moments_by_records(source: Cluster, points: Collection[Point]) -> dict[Point, Moment | str]:

@@ -10,7 +10,6 @@ from offsets_pipeline.errors import KafkaFailed
 from offsets_pipeline.kafka.broker.log_offsets import LATEST
 from offsets_pipeline.repair.offset_reset import translation
 from offsets_pipeline.repair.offset_reset.restore_plan import FoundBy, FoundOffset
-from offsets_pipeline.repair.offset_reset.translation import TranslatedOffsets
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
@@ -48,9 +47,9 @@ def test_an_offset_is_the_first_since_the_moment_else_the_log_end_else_a_reason(
         (("t", 0), 5): (MOMENT_MS, FoundBy.TIMESTAMP, "a record"),
         (("t", 0), 6): "it has no timestamp",
     }
-    found = TranslatedOffsets(cast("Cluster", None), moments)
+    find = translation.translated(cast("Cluster", None), moments)
     if isinstance(expected, str):
         since_then = "cannot find the first record since 1970-01-01T00:00:01.000Z"
         expected = FoundOffset(None, None, f"{since_then}: {expected}")
-    assert found.find(TopicPartition("t", 0), 5) == expected
-    assert found.find(TopicPartition("t", 0), 6) == FoundOffset(None, None, "it has no timestamp")
+    assert find(TopicPartition("t", 0), 5) == expected
+    assert find(TopicPartition("t", 0), 6) == FoundOffset(None, None, "it has no timestamp")

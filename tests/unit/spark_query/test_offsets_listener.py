@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.coordinator.requests import OffsetAndMetadata
     from offsets_pipeline.semantics.partition_state import TopicPartition
+    from offsets_pipeline.spark_query.commit_targets import StoreTarget
 
 FIRST_ID, SECOND_ID = (str(uuid.UUID(int=number)) for number in (1, 2))
 
@@ -137,7 +138,7 @@ def test_job_that_ends_says_what_is_not_committed(target: FailingTarget, capsys:
 def test_flush_retries_at_once() -> None:
     failing = FailingTarget()
     failing.is_up = False
-    commits = NewestCommits(failing, "g", backoff_seconds=3600)
+    commits = NewestCommits(cast("StoreTarget", failing), "g", backoff_seconds=3600)
     commits.add("q", CompletedBatch(0, None, {"0": {}}))  # nothing to commit is no failure
     assert commits.flush(10)
     listener = OffsetsListener("owned", "g")
