@@ -5,27 +5,25 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from offsets_pipeline.questions.history.decoded_log import decoded_log
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS, LOG_RECORDS
 from offsets_pipeline.questions.history.log_history import COLUMNS, LogHistory
 from offsets_pipeline.questions.history.partition_history import HistoryOptions, PartitionHistory, Shown
 from offsets_pipeline.semantics.log_row import of_groups
-from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, endings
+from offsets_pipeline.semantics.transactions import OPEN, endings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from offsets_pipeline.kafka.record.records import Int64s
     from offsets_pipeline.questions.history.log_history import Completeness
     from offsets_pipeline.semantics.retention import Retention
     from offsets_pipeline.store.store_snapshot import LogIncarnation, StoreSnapshot
 
-_OUTCOMES = {COMMITTED: "committed", ABORTED: "aborted", OPEN: "open"}
+_OUTCOMES = pa.array(["open", "aborted", "committed"])  # in the order of OPEN, ABORTED and COMMITTED
 _TRANSACTIONS = ("log_partition", "record_offset", "producer_id", "control_type")
-_NO_OUTCOMES = np.zeros(0, dtype=np.int64), pa.array([], pa.string())
 _PENDING_ROWS = 50_000  # rows of a view that wait before they are yielded
 
 
@@ -121,40 +119,18 @@ def _records(
 ) -> Iterator[pa.Table]:
     for incarnation in history.incarnations:
         homes = partitions_of(history, incarnation, group_ids, partitions)
-        outcomes = _outcomes(history, incarnation, homes)
+        markers: dict[int, list[pa.Table]] = defaultdict(list)
+        for partition, rows in history.read(incarnation, partitions=homes, columns=_TRANSACTIONS).runs():
+            markers[partition].append(rows.filter(rows["control_type"].is_valid()))
         log = history.read(incarnation, partitions=homes, columns=(*COLUMNS, "log_incarnation"))
         for partition, rows in log.runs():
-            known = _with_outcome(rows, *outcomes.get(partition, _NO_OUTCOMES))
-            if group_ids is not None:
-                known = of_groups(known, group_ids)
-            yield decoded_log(known)
+            known = _with_outcome(rows, markers[partition])
+            yield decoded_log(known if group_ids is None else of_groups(known, group_ids))
 
 
-def _outcomes(
-    history: LogHistory, incarnation: LogIncarnation, partitions: Collection[int] | None
-) -> dict[int, tuple[Int64s, pa.Array]]:
-    """By log partition, the record offsets of records of transactions, and what became of each (R11)."""
-    found: dict[int, list[pa.Table]] = defaultdict(list)
-    for partition, rows in history.read(incarnation, partitions=partitions, columns=_TRANSACTIONS).runs():
-        of_transactions = rows.filter(rows["producer_id"].is_valid())
-        if of_transactions.num_rows:
-            found[partition].append(of_transactions)
-    outcomes = {}
-    for partition, parts in found.items():
-        rows = pa.concat_tables(parts).combine_chunks()
-        outcome = pa.array([_OUTCOMES[each] for each in endings(rows).outcome.tolist()], pa.string())
-        is_data = rows["control_type"].is_null()
-        outcomes[partition] = (
-            rows["record_offset"].filter(is_data).to_numpy(),
-            outcome.filter(is_data.combine_chunks()),
-        )
-    return outcomes
-
-
-def _with_outcome(rows: pa.Table, offsets: Int64s, outcome: pa.Array) -> pa.Table:
-    """The rows with the column outcome; null for records outside of transactions."""
-    offset = rows["record_offset"].to_numpy()
-    row = np.searchsorted(offsets, offset)
-    is_inside = row < len(offsets)
-    is_inside[is_inside] = offsets[row[is_inside]] == offset[is_inside]
-    return rows.append_column("outcome", outcome.take(pa.array(row, mask=~is_inside)))
+def _with_outcome(rows: pa.Table, markers: list[pa.Table]) -> pa.Table:
+    """The rows with the column outcome (R11), by all markers of the log partition; null outside of transactions."""
+    of_transactions = pc.and_(rows["producer_id"].is_valid(), rows["control_type"].is_null())
+    outcome = endings(pa.concat_tables([rows.select(_TRANSACTIONS), *markers]).combine_chunks()).outcome
+    known = _OUTCOMES.take(pa.array(outcome[: rows.num_rows] - OPEN))
+    return rows.append_column("outcome", pc.if_else(of_transactions, known, None))
