@@ -29,16 +29,30 @@ if TYPE_CHECKING:
 _FIRST_COLUMNS = ("cluster", "group", "topic", "partition", "lag", "lag_seconds", "status", "reason")
 
 
+@contextmanager
+def _for_many_rows() -> Iterator[None]:
+    """Stop the garbage collector, and let Arrow allocate as the C library does.
+
+    The collector takes a second to look at the rows of 200,000 offsets, and finds nothing. Arrow's own allocator gives
+    memory back after each block of the log, and takes a second to get it again.
+    """
+    was_enabled, pool = gc.isenabled(), pa.default_memory_pool()
+    gc.disable()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(pool)
+        if was_enabled:
+            gc.enable()
+
+
+@_for_many_rows()
 def lag(options: Lag, settings: Settings) -> None:
     """Show the lag of these groups, or of all.
 
     Raises NoSuchGroup for named groups that do not exist, and for patterns that match none, after the others are shown.
     """
-    with _for_many_rows():
-        _lag(options, settings)
-
-
-def _lag(options: Lag, settings: Settings) -> None:
     kind = GroupLag if options.summary else LagRow
     readers = open_readers(options.stores, settings)
     columns = with_cluster(kind._fields, readers)
@@ -72,24 +86,6 @@ def _lag(options: Lag, settings: Settings) -> None:
         write_rows(columns, shown, options.format_, absolute=options.absolute, first=_FIRST_COLUMNS)
     if missing:
         raise NoSuchGroup.of(missing, ", ".join(reader.location for reader in readers.values()))
-
-
-@contextmanager
-def _for_many_rows() -> Iterator[None]:
-    """Stop the garbage collector, and let Arrow allocate as the C library does.
-
-    The collector takes a second to look at the rows of 200,000 offsets, and finds nothing. Arrow's own allocator gives
-    memory back after each block of the log, and takes a second to get it again.
-    """
-    was_enabled, pool = gc.isenabled(), pa.default_memory_pool()
-    gc.disable()
-    pa.set_memory_pool(pa.system_memory_pool())
-    try:
-        yield
-    finally:
-        pa.set_memory_pool(pool)
-        if was_enabled:
-            gc.enable()
 
 
 def _past_groups(log: LogHistory, patterns: Sequence[str], at_ms: int) -> dict[str, GroupAnswer]:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from offsets_pipeline.questions.history.deletion_causes import Cause
-    from offsets_pipeline.questions.history.deletion_evidence import GroupDeletion
     from offsets_pipeline.questions.history.log_history import LogHistory
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.partition_state import CommittedOffset
@@ -126,13 +125,15 @@ class PartitionHistory:
             deletion for deletion in state.deletions if deletion.undecided is not None and not deletion.undecided
         ]
         deleted = [
-            *(row for deletion in decided for row in self._deletion_rows(deletion)),
-            *(
-                self._deletion_row(
-                    each.group_id, each.where, each.time_ms, each.record_offset, self._causes.of_lost(each)
-                )
-                for each in state.lost
-            ),
+            _deletion_row(
+                each.group_id, where, each.time_ms, each.deleted.get(where, each.removed_at), cause, each.offsets[where]
+            )
+            for each in decided
+            for where, cause in self._causes.of(each).items()
+        ]
+        deleted += [
+            _deletion_row(each.group_id, each.where, each.time_ms, each.record_offset, self._causes.of_lost(each))
+            for each in state.lost
         ]
         rows = (OFFSET_HISTORY, state.commits), (GROUP_HISTORY, state.changes), (DELETED_OFFSETS, deleted)
         found = {view.name: self._table(view, of_view) for view, of_view in rows}
@@ -163,35 +164,6 @@ class PartitionHistory:
 
     # --- rows
 
-    def _deletion_rows(self, deletion: GroupDeletion) -> Iterable[dict[str, Any]]:
-        for where, cause in self._causes.of(deletion).items():
-            record_offset = deletion.deleted.get(where, deletion.removed_at)
-            offset = deletion.offsets[where]
-            yield self._deletion_row(deletion.group_id, where, deletion.time_ms, record_offset, cause, offset)
-
-    def _deletion_row(
-        self,
-        group_id: str,
-        where: TopicPartition,
-        time_ms: int | None,
-        record_offset: int | None,
-        cause: Cause,
-        offset: CommittedOffset | None = None,
-    ) -> dict[str, Any]:
-        return {
-            "group_id": group_id,
-            "topic": where.topic,
-            "partition": where.partition,
-            "deleted_timestamp": time_ms,
-            "cause": cause.name,
-            "reason": cause.reason,
-            "candidates": cause.candidates,
-            "committed_offset": offset and offset.committed_offset,
-            "commit_timestamp": offset and offset.commit_timestamp_ms,
-            "commit_record_offset": offset and offset.record_offset,
-            "record_offset": record_offset,
-        }
-
     def _is_shown(self, view: Table, row: Mapping[str, Any]) -> bool:
         if self._shown is None:
             return False
@@ -219,6 +191,29 @@ class PartitionHistory:
             [_column([row.get(each.name) for row in known], each.type) for each in view.arrow_schema()],
             schema=view.arrow_schema(),
         )
+
+
+def _deletion_row(
+    group_id: str,
+    where: TopicPartition,
+    time_ms: int | None,
+    record_offset: int | None,
+    cause: Cause,
+    offset: CommittedOffset | None = None,
+) -> dict[str, Any]:
+    return {
+        "group_id": group_id,
+        "topic": where.topic,
+        "partition": where.partition,
+        "deleted_timestamp": time_ms,
+        "cause": cause.name,
+        "reason": cause.reason,
+        "candidates": cause.candidates,
+        "committed_offset": offset and offset.committed_offset,
+        "commit_timestamp": offset and offset.commit_timestamp_ms,
+        "commit_record_offset": offset and offset.record_offset,
+        "record_offset": record_offset,
+    }
 
 
 def _column(values: list[Any], type_: pa.DataType) -> pa.Array:

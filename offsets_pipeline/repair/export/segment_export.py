@@ -86,7 +86,7 @@ def export_segments(
     is_owned_connect = reader.properties.topic_kind is TopicKind.CONNECT
     reader.properties.require_topic_kind(reader.location, *_EXPORTED)
     partitions = range(reader.offsets_partitions)
-    with target_folder(to, topic) as target:
+    with target_folder(to, topic) as finish:
         store = StoreSnapshot(reader.location)  # as of now
         current = store.current_log
         log = OrderedLog(store.table("log"), current.number, as_of_ms)
@@ -118,7 +118,7 @@ def export_segments(
             codec.name.lower(),
             exported,
         )
-        target.finish(export)
+        finish(export)
     return export
 
 

@@ -13,17 +13,21 @@ import re
 import shutil
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import TargetNotEmpty, TargetNotWritable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
-    from typing import IO, Any
+    from typing import IO
 
     from _typeshed import DataclassInstance
+
+    #: Writes the manifest of a complete export.
+    Finish = Callable[[DataclassInstance], None]
 
 #: The file that lists what a complete export wrote.
 MANIFEST = "export-manifest.json"
@@ -32,36 +36,17 @@ UNFINISHED = ".unfinished"
 _UNFINISHED_MANIFEST = MANIFEST + UNFINISHED
 
 
-class ExportTarget:
-    """The target folder of a running export; `target_folder` opens it."""
-
-    def __init__(self, folder: Path, manifest: IO[str]) -> None:
-        self.folder = folder
-        self._manifest = manifest
-
-    def finish(self, manifest: DataclassInstance) -> None:
-        """Write the manifest, and rename it after it and the names of all folders are on disk.
-
-        The caller has synced the folders of the export before.
-        """
-        fields: dict[str, Any] = asdict(manifest)
-        self._manifest.write(json.dumps(fields, ensure_ascii=False, indent=1) + "\n")
-        self._manifest.flush()
-        os.fsync(self._manifest.fileno())
-        sync_folder(self.folder)
-        (self.folder / _UNFINISHED_MANIFEST).rename(self.folder / MANIFEST)
-        sync_folder(self.folder)
-
-
 @contextmanager
-def target_folder(folder: Path, topic: str) -> Iterator[ExportTarget]:
+def target_folder(folder: Path, topic: str) -> Iterator[Finish]:
     """Open an empty folder for an export of a topic. Removes the remains of a killed export of it.
+
+    The `with` block writes the folders and syncs them, and calls the result with the manifest.
 
     If the export fails, removes all that it wrote. Raises TargetNotEmpty, TargetNotWritable.
     """
     try:
-        with _locked(folder, topic) as target:
-            yield target
+        with _locked(folder, topic) as finish:
+            yield finish
     except OSError as error:
         raise TargetNotWritable(
             f"cannot export to {folder}: {first_line(error)}; what was written is removed; check its free space "
@@ -70,7 +55,7 @@ def target_folder(folder: Path, topic: str) -> Iterator[ExportTarget]:
 
 
 @contextmanager
-def _locked(folder: Path, topic: str) -> Iterator[ExportTarget]:
+def _locked(folder: Path, topic: str) -> Iterator[Finish]:
     there = folder.exists()
     if there and not folder.is_dir():
         raise TargetNotEmpty(f"cannot export to {folder}: it is not a local folder; name a new or empty one")
@@ -87,10 +72,20 @@ def _locked(folder: Path, topic: str) -> Iterator[ExportTarget]:
         manifest.truncate(0)
         try:
             _remove_folders(folder, ours)
-            yield ExportTarget(folder, manifest)
+            yield partial(_finish, folder, manifest)
         except BaseException:
             _remove_all(folder, ours, is_new=not there)
             raise
+
+
+def _finish(folder: Path, file: IO[str], manifest: DataclassInstance) -> None:
+    """Write the manifest, and rename it after it and the names of all folders are on disk."""
+    file.write(json.dumps(asdict(manifest), ensure_ascii=False, indent=1) + "\n")
+    file.flush()
+    os.fsync(file.fileno())
+    sync_folder(folder)
+    (folder / _UNFINISHED_MANIFEST).rename(folder / MANIFEST)
+    sync_folder(folder)
 
 
 def sync_folder(folder: Path) -> None:

@@ -78,12 +78,6 @@ def write_metrics(registry: CollectorRegistry, path: Path) -> None:
         raise MetricsUnavailable(f"cannot write metrics to {path}: {error.strerror}") from error
 
 
-def _served(registry: CollectorRegistry, host: str, port: int) -> RestServer:
-    from offsets_pipeline.service.metrics.metrics_server import serve_metrics  # noqa: PLC0415 - needs the extra `serve`
-
-    return serve_metrics(registry, host, port)
-
-
 class Exposition(Closing):
     """Exposes metrics in a file or at a port until `close`, or the end of `with`; passes later failures to ``warn``.
 
@@ -100,7 +94,11 @@ class Exposition(Closing):
         self._registry = registry_of(*sources)
         if file is not None:
             write_metrics(self._registry, file)
-        self._server = None if address is None else _served(self._registry, *address)
+        self._server: RestServer | None = None
+        if address is not None:
+            from offsets_pipeline.service.metrics.metrics_server import serve_metrics  # noqa: PLC0415 - the extra `serve`
+
+            self._server = serve_metrics(self._registry, *address)
 
     def start(self, *counted: ValueSource) -> None:
         """Read the sources ``counted`` every half minute and rewrite the file every two seconds, each in a thread.
