@@ -20,7 +20,7 @@ from offsets_pipeline.questions.query.as_of import offsets_as_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.cli.section_past import AsOf, History, Why
+    from offsets_pipeline.cli.section_questions import AsOf, History, Why
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.history.log_history import LogHistory
     from offsets_pipeline.questions.query.as_of import AsOfAnswer

@@ -11,7 +11,6 @@ from offsets_pipeline import __version__
 from offsets_pipeline.cli.command import CommandGroup, usage_error_line
 from offsets_pipeline.cli.section_connect import connect
 from offsets_pipeline.cli.section_coordinator import coordinator
-from offsets_pipeline.cli.section_past import past
 from offsets_pipeline.cli.section_questions import questions
 from offsets_pipeline.cli.section_sources import sources
 from offsets_pipeline.cli.section_state import state
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     commands=[
-        *(each for section in (sources, state, questions, past, coordinator) for each in section.commands),
+        *(each for section in (sources, state, questions, coordinator) for each in section.commands),
         connect,
         *upkeep.commands,
     ],
