@@ -32,12 +32,29 @@ def fetch(options: Fetch, settings: Settings) -> None:
     Raises UnknownTopicOrPartition if no store knows a partition of the topic.
     """
     readers = open_readers(options.stores, settings)
+    now_ms = SystemClock().now_ms()
     sources = []
     rows: list[tuple[Any, ...]] = []
     for store, reader in readers.items():
-        source, of_store = _of_store(store, reader, options, settings)
-        sources.append(source)
-        rows += of_store
+        group = describe_groups(reader, [options.group]).get(options.group)
+        time = answer_time_of(reader, store, settings)
+        committed = {} if group is None else {(each.topic, each.partition): each for each in group.offsets}
+        positions = _positions(store, reader, options, settings, now_ms)
+        sources.append(positions.source)
+        if options.partition is None:
+            known = {*positions.by_partition, *committed}
+            places = sorted((topic, partition) for topic, partition in known if topic == options.topic)
+        else:
+            places = [(options.topic, options.partition)]
+        home = partition_for(options.group, reader.offsets_partitions) if group is None else group.log_partition
+        more = (
+            *([reader.cluster] if len(readers) > 1 else []),
+            *(time_of_row(time, home) if options.format_ == "json" else ()),
+        )
+        for place in places:
+            position = positions.by_partition.get(TopicPartition(*place))
+            starts = starting_offset(options.group, place, committed.get(place), options.reset, position, now_ms)
+            rows.append((*astuple(starts), *more))
     if not rows:
         raise UnknownTopicOrPartition(
             f"{', '.join(sources)} has no partition of topic {options.topic!r}; add --partition, or --bootstrap-server"
@@ -46,31 +63,6 @@ def fetch(options: Fetch, settings: Settings) -> None:
     if options.format_ == "json":
         columns += TIME_COLUMNS
     write_rows(columns, rows, options.format_)
-
-
-def _of_store(store: str, reader: StateReader, options: Fetch, settings: Settings) -> tuple[str, list[tuple[Any, ...]]]:
-    """The source of positions, and the rows of one store."""
-    now_ms = SystemClock().now_ms()
-    group = describe_groups(reader, [options.group]).get(options.group)
-    time = answer_time_of(reader, store, settings)
-    committed = {} if group is None else {(each.topic, each.partition): each for each in group.offsets}
-    positions = _positions(store, reader, options, settings, now_ms)
-    if options.partition is None:
-        known = {*positions.by_partition, *committed}
-        places = sorted((topic, partition) for topic, partition in known if topic == options.topic)
-    else:
-        places = [(options.topic, options.partition)]
-    home = partition_for(options.group, reader.offsets_partitions) if group is None else group.log_partition
-    more = (
-        *([reader.cluster] if len(set(options.stores)) > 1 else []),
-        *(time_of_row(time, home) if options.format_ == "json" else ()),
-    )
-    found = []
-    for place in places:
-        position = positions.by_partition.get(TopicPartition(*place))
-        starts = starting_offset(options.group, place, committed.get(place), options.reset, position, now_ms)
-        found.append((*astuple(starts), *more))
-    return positions.source, found
 
 
 def _positions(store: str, reader: StateReader, options: Fetch, settings: Settings, now_ms: int) -> Positions:

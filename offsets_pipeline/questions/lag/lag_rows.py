@@ -155,8 +155,10 @@ def lag_rows(
     newer = set(entries.newer)
     for row in {*np.flatnonzero(~(has_both & has_count) | is_above).tolist(), *has_no_status}:
         no_offset = _NO_START if groups[entries.groups[row]].type == SHARE else _NO_COMMIT
+        if row in newer:
+            no_offset = f"the commit at {entries.shown(row)} is not known: the group has committed since"
         found = (
-            (_no_commit_at(entries.shown(row)) if row in newer else no_offset) if offset[row] == _NO_OFFSET else None,
+            no_offset if offset[row] == _NO_OFFSET else None,
             None if has_count[row] or offset[row] == _NO_OFFSET else _NO_COUNT,
             bounds.reasons.get(row),
             _ABOVE_END if is_above[row] else None,
@@ -183,10 +185,6 @@ def lag_rows(
             [shown_time(positions.until_ms)] * len(entries.groups),
         )
     )
-
-
-def _no_commit_at(time: str) -> str:
-    return f"the commit at {time} is not known: the group has committed since"
 
 
 def group_lags(groups: Mapping[str, GroupAnswer], rows: Iterable[LagRow]) -> list[GroupLag]:
