@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -70,12 +69,6 @@ class WindowColumns(NamedTuple):
             np.concatenate([_NO_COMMITS, *(each.offset for each in parts)]),
             np.concatenate([_NO_COMMITS, *(each.committed_ms for each in parts)]),
         )
-
-    def by_identity(self) -> dict[Identity, list[WindowCommit]]:
-        """The commits of each identity."""
-        commits = list(map(WindowCommit, self.offset.tolist(), self.committed_ms.tolist()))
-        bounds = pairwise(self.first.tolist())
-        return {each: commits[start:end] for each, (start, end) in zip(self.identities, bounds, strict=True)}
 
 
 class CommitWindows:
