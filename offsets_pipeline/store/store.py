@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.store.delta.filesystems import arrow_folder, arrow_path, open_path
+from offsets_pipeline.store.delta.filesystems import arrow_folder, open_path, without_file_scheme
 from offsets_pipeline.store.delta.properties import (
     CREATION,
     IN_SCHEMA,
@@ -52,15 +52,12 @@ __all__ = [
     "OWNED",
     "Store",
     "StoreProperties",
-    "absolute",
     "normalised",
     "session_of",
     "sql_name",
     "timestamp_of",
 ]
 
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-_PLACE = re.compile(r"(?:([^:/]+):)?(?://([^/]*))?(/.*)", re.DOTALL)
 # Delta's errors while another process creates the table: its folder exists, and its first commit is not visible yet.
 _BEING_CREATED = (
     "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
@@ -116,7 +113,7 @@ class Store:
                     f"no store at {location}; ingest a log, run offsets create for an owned store, or check its name"
                 ) from None
             raise NotAStore(f"cannot open store {location}: it has no table named log; name a store's schema") from None
-        properties = TableFolder(_arrow_folder(folder), LOG).snapshot().properties
+        properties = TableFolder(without_file_scheme(folder), LOG).snapshot().properties
         return cls(spark, location, StoreProperties.from_table_properties(properties, location))
 
     @classmethod
@@ -250,7 +247,7 @@ class Store:
         if name in {table.name for table in LATER_TABLES}:  # no catalog has these
             return f"{arrow_folder(self.folder())}/{name}"
         if self.is_schema:
-            return _arrow_folder(_folder_in_catalog(self.spark, self.location, catalog_name(name)))
+            return without_file_scheme(_folder_in_catalog(self.spark, self.location, catalog_name(name)))
         return f"{arrow_folder(self.location)}/{name}"
 
     def version(self, name: str) -> int:
@@ -369,11 +366,6 @@ def normalised(location: str) -> str:
     return str(Path(location).resolve())
 
 
-def absolute(folder: str) -> str:
-    """The folder's absolute path, since the JVM may have another working directory; returns a URI unchanged."""
-    return folder if _URI.match(folder) else str(Path(folder).resolve())
-
-
 def sql_name(location: str, table: str) -> str:
     """The SQL name of a table of the store at ``location``, which is a folder or ``schema:NAME``."""
     if location.startswith(SCHEMA_PREFIX):
@@ -388,14 +380,6 @@ def _folder_in_catalog(spark: SparkSession, location: str, name: str) -> str:
     """The folder of a table in a schema, as Spark names it. Raises AnalysisException if there is no such table."""
     rows = spark.sql(f"DESCRIBE TABLE EXTENDED {sql_name(location, name)}").collect()
     return next(str(row["data_type"]) for row in reversed(rows) if row["col_name"] == "Location")
-
-
-def _arrow_folder(folder: str) -> str:
-    """The path or URI for Arrow of a folder as Spark names it: with a scheme, and not encoded."""
-    found = _PLACE.fullmatch(folder)
-    assert found is not None  # noqa: S101 - Spark names absolute folders
-    scheme, authority, path = found.groups()
-    return arrow_path(scheme, authority, path)
 
 
 def _quoted(text: str) -> str:
@@ -413,7 +397,7 @@ def _has_no_store_yet(spark: SparkSession, location: str) -> bool:
     found = {each.tableName for each in spark.sql(f"SHOW TABLES IN {schema}").collect() if not each.isTemporary}
     known = {catalog_name(name): table for name, table in TABLE_BY_NAME.items() if table is not LOG}
     return found <= known.keys() and not are_in_use(
-        TableFolder(_arrow_folder(_folder_in_catalog(spark, location, name)), known[name]) for name in found
+        TableFolder(without_file_scheme(_folder_in_catalog(spark, location, name)), known[name]) for name in found
     )
 
 

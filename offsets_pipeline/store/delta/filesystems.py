@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,19 +16,29 @@ from offsets_pipeline.store.delta.s3_access import DEFAULT_REGION, S3_SCHEMES, c
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Those that a URI may have beside letters and digits, also "%", for what is quoted already.
-_URI_CHARACTERS = "%/:?#[]@!$&'()*+,;=~"
+#: The start of a local path with a scheme: file:/ or file://HOST/.
+_FILE_SCHEME = re.compile(r"file:(?://[^/]*)?(?=/)")
+_SCHEME = re.compile(r"[A-Za-z0-9]+:/")
 
 
 def open_path(path: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a path or URI, and the path in it. A URI may have spaces."""
+    """The file system of a path or URI, and the path in it. A URI is not encoded: it has blanks."""
     if "://" in path:
         # a small file is then written with one request in place of three; without a region Arrow asks Amazon for it
         region = chosen_region() or DEFAULT_REGION
-        options = f"?allow_delayed_open=true&region={region}" if is_s3(path) and "?" not in path else ""
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(quote(path, safe=_URI_CHARACTERS) + options)
+        options = f"?allow_delayed_open=true&region={region}" if is_s3(path) else ""
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(encoded_uri(path) + options)
         return found
     return fs.LocalFileSystem(), path
+
+
+def encoded_uri(path: str) -> str:
+    """Return the URI as libraries take it, with %20 for a blank and s3:// for each scheme of S3; a path unchanged."""
+    scheme, separator, rest = path.partition("://")
+    if not separator:
+        return path
+    authority, slash, inner = rest.partition("/")
+    return f"{'s3' if scheme in S3_SCHEMES else scheme}://{authority}{slash}{quote(inner)}"
 
 
 @contextmanager
@@ -59,27 +70,18 @@ def children(path: str) -> set[str]:
 
 def absolute_path(path: str) -> str:
     """Return a local path as an absolute one, for tasks in other folders, or a URI; without a slash at its end."""
-    return path.rstrip("/") if "://" in path else str(Path(path).absolute())
-
-
-def read_text(location: str) -> str:
-    """The text of a file, named as Spark names it. Raises OSError."""
-    system, path = open_path(arrow_folder(location))
-    with system.open_input_stream(path) as source:
-        return bytes(source.read()).decode()
+    folder = arrow_folder(path)
+    return folder.rstrip("/") if "://" in folder else str(Path(folder).absolute())
 
 
 def arrow_folder(location: str) -> str:
-    """The path or URI for `open_path`, from Spark's name of a folder: `file:/data`, `s3a://bucket/store`, or a path."""
-    scheme, separator, rest = location.partition(":/")
-    if not separator or not scheme.isalnum():
-        return location
-    authority, _, path = rest.removeprefix("/").partition("/") if rest.startswith("/") else ("", "", rest)
-    return arrow_path(scheme, authority, "/" + unquote(path)).rstrip("/")
+    """The path or URI for `open_path`, from a user's name of a folder: `file:/data`, `s3a://bucket/a%20store`, a path.
+
+    A URI may have %20 or a blank.
+    """
+    return without_file_scheme(unquote(location)).rstrip("/") if _SCHEME.match(location) else location
 
 
-def arrow_path(scheme: str | None, authority: str | None, path: str) -> str:
-    """Return the decoded path or URI for `open_path`, from the parts of a Hadoop URI."""
-    if scheme in {None, "file"}:
-        return path
-    return f"{'s3' if scheme in S3_SCHEMES else scheme}://{authority or ''}{quote(path)}"
+def without_file_scheme(folder: str) -> str:
+    """The path of a local folder that Spark names `file:/data`; another URI unchanged."""
+    return _FILE_SCHEME.sub("", folder, count=1) if _FILE_SCHEME.match(folder) else folder

@@ -13,6 +13,7 @@ from deltalake.exceptions import DeltaError
 from offsets_pipeline.common.input_text import is_utf8, shown
 from offsets_pipeline.errors import InvalidRequest, UnsupportedTable
 from offsets_pipeline.store.delta.data_file import DataFile
+from offsets_pipeline.store.delta.filesystems import encoded_uri
 from offsets_pipeline.store.delta.protocol import DELETION_VECTORS
 from offsets_pipeline.store.delta.s3_access import connection_options, is_s3, object_store_options
 
@@ -36,7 +37,7 @@ def open_table(folder: str, version: int | None = None) -> DeltaTable:
     options = connection_options() | object_store_options() if is_s3(folder) else None
     for attempt in range(_LISTINGS):
         try:
-            return DeltaTable(folder, version=version, storage_options=options)
+            return DeltaTable(encoded_uri(folder), version=version, storage_options=options)
         except DeltaError as error:
             if _GAP not in str(error) or attempt == _LISTINGS - 1:
                 raise

@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import ConfigError, UnsafeStorage, WriteConflict
-from offsets_pipeline.store.delta.filesystems import open_path
+from offsets_pipeline.store.delta.filesystems import encoded_uri, open_path
 from offsets_pipeline.store.delta.s3_access import S3_SCHEMES, connection_options, is_s3, object_store_options
 
 if TYPE_CHECKING:
@@ -392,9 +392,9 @@ def _object_store(folder: str, max_retries: int | None = None) -> ObjectStore:
     retry = {} if max_retries is None else {"retry_config": {"max_retries": max_retries}}
     try:
         if not is_s3(folder):
-            return from_url(folder, **retry)  # type: ignore[call-overload,no-any-return]
+            return from_url(encoded_uri(folder), **retry)  # type: ignore[call-overload,no-any-return]
         options = {"config": object_store_options(), "client_options": connection_options(), **retry}
-        return S3Store.from_url(f"s3://{folder.partition('://')[2]}", **cast("Any", options))
+        return S3Store.from_url(encoded_uri(folder), **cast("Any", options))
     except BaseError as error:
         raise ConfigError(
             f"cannot open {folder}: {first_line(error)}; check the environment variables of its storage"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import pytest
 
@@ -142,6 +141,5 @@ def test_a_store_of_a_newer_format_is_refused(
     name, *options = command
     assert main([name, "--store", str(store), *(each.format(to=tmp_path / "to") for each in options)]) == 1
     message = f"cannot open store {store}: it has format 7, this program reads 6; use a newer version of the program"
-    out, err = capsys.readouterr()
-    assert (out, unquote(err)) == ("", f"offsets: error: {message}\n")  # a URI may have %20 for a blank
+    assert capsys.readouterr() == ("", f"offsets: error: {message}\n")
     assert not (tmp_path / "to").exists()

@@ -12,7 +12,6 @@ import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import pytest
 from deltalake import DeltaTable
@@ -179,7 +178,7 @@ def test_failed_partition_is_reported_and_does_not_stop_the_others(
         status, out, err = offsets()
     assert status == 1
     assert out.endswith(f" expired in {filled}; log partitions {where[1]} failed\n")
-    assert unquote(err) == (  # a URI may have %20 for a blank
+    assert err == (
         f"offsets: warning: log partition {where[1]} of {filled}: expire log partition {where[1]}: disk full; "
         "it was not written; its offsets stay until the next run, which tries again\n"
     )
@@ -202,16 +201,12 @@ def test_partition_that_does_not_load_is_reported_and_does_not_stop_the_others(
     assert status == 1
     assert {json.loads(line)["group"] for line in out.splitlines()} >= {"y", "z"}
     assert not any(json.loads(line)["group"] == "x" for line in out.splitlines())
-    assert unquote(err).startswith(
-        f"offsets: warning: log partition {corrupt} of {filled}: log partition {corrupt}, record "
-    )
+    assert err.startswith(f"offsets: warning: log partition {corrupt} of {filled}: log partition {corrupt}, record ")
     assert err.endswith("; the forecast is without it\n")
     status, out, err = offsets(*strict)
     assert (status, len(err.splitlines())) == (1, 1)
     assert out.endswith(f"; log partitions {corrupt} failed\n")
-    assert unquote(err).startswith(
-        f"offsets: warning: log partition {corrupt} of {filled}: log partition {corrupt}, record "
-    )
+    assert err.startswith(f"offsets: warning: log partition {corrupt} of {filled}: log partition {corrupt}, record ")
     assert err.endswith("; its offsets stay until the next run, which tries again\n")
     assert {identity[0] for identity in held(filled)} & {"x", "y", "z"} == {"x"}
     assert offsets()[0] == 0  # by default a record that does not decode is left out (R6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 import pytest
@@ -111,7 +110,7 @@ def test_an_open_coordinator_notices_a_newer_format_of_the_store(store: Path) ->
         ):
             with pytest.raises(NotAStore) as refused:
                 ask()
-            assert said in unquote(str(refused.value))  # a URI may have %20 for a blank
+            assert said in str(refused.value)
         assert DeltaTable(store / "log").version() == 2
         commit(store, metadata(store, {"offsets.format.version": "6"}))
         coordinator.commit_offsets("g", {("t", 0): 3})
@@ -132,9 +131,7 @@ def assert_only_reads(coordinator: Coordinator, store: Path, feature: str) -> No
     for acks in (1, -1):
         with pytest.raises(UnsupportedTable) as refused:
             coordinator.commit_offsets("g", {("t", 0): 2}, acks=acks)
-        assert f"cannot append to {store}/log: its table requires {feature}, which this program" in unquote(
-            str(refused.value)
-        )
+        assert f"cannot append to {store}/log: its table requires {feature}, which this program" in str(refused.value)
         assert "it was not written" in str(refused.value)
     assert coordinator.fetch_offsets("g")[at()].offset == 1
     assert DeltaTable(store / "log").version() == 2
@@ -188,10 +185,10 @@ def test_unsupported_reader_features_are_refused_by_name(store: Path, feature: s
         for ask in (lambda: coordinator.fetch_offsets("g"), lambda: coordinator.commit_offsets("g", {("t", 0): 2})):
             with pytest.raises(UnsupportedTable) as refused:
                 ask()
-            assert said in unquote(str(refused.value))  # a URI may have %20 for a blank
+            assert said in str(refused.value)
     with pytest.raises(UnsupportedTable) as refused:
         Coordinator.open(store)
-    assert said in unquote(str(refused.value))  # a URI may have %20 for a blank
+    assert said in str(refused.value)
     assert DeltaTable(store / "log").version() == 2
 
 

@@ -6,24 +6,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.store.delta.filesystems import arrow_folder, arrow_path, open_path
+from offsets_pipeline.store.delta.filesystems import (
+    arrow_folder,
+    encoded_uri,
+    open_path,
+    without_file_scheme,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @pytest.mark.parametrize(
-    ("scheme", "authority", "path", "expected"),
+    ("path", "expected"),
     [
-        (None, None, "/data/a store/log", "/data/a store/log"),
-        ("file", None, "/data/a store/100%/log", "/data/a store/100%/log"),
-        ("s3a", "bucket", "/a store/log", "s3://bucket/a%20store/log"),
-        ("s3", "bucket", "/log", "s3://bucket/log"),
-        ("hdfs", "name:8020", "/100%/log", "hdfs://name:8020/100%25/log"),
+        ("/data/a store/100%/log", "/data/a store/100%/log"),
+        ("s3a://bucket/a store/log", "s3://bucket/a%20store/log"),
+        ("s3://bucket", "s3://bucket"),
+        ("hdfs://name:8020/100%/a?b#c", "hdfs://name:8020/100%25/a%3Fb%23c"),
+        ("abfss://container@account.dfs.core.windows.net/s", "abfss://container@account.dfs.core.windows.net/s"),
     ],
 )
-def test_arrow_path(scheme: str | None, authority: str | None, path: str, expected: str) -> None:
-    assert arrow_path(scheme, authority, path) == expected
+def test_uri_that_libraries_take(path: str, expected: str) -> None:
+    assert encoded_uri(path) == expected
 
 
 @pytest.mark.parametrize(
@@ -33,17 +38,30 @@ def test_arrow_path(scheme: str | None, authority: str | None, path: str, expect
         ("data", "data"),
         ("file:/data/a%20store/", "/data/a store"),
         ("file:///data/s", "/data/s"),
-        ("s3a://bucket/a store/", "s3://bucket/a%20store"),
+        ("s3a://bucket/a store/", "s3a://bucket/a store"),
+        ("s3://bucket/a%20store", "s3://bucket/a store"),
         ("/data/a:/b%20c", "/data/a:/b%20c"),
     ],
 )
-def test_folder_that_spark_names(location: str, expected: str) -> None:
+def test_folder_that_a_user_names(location: str, expected: str) -> None:
     assert arrow_folder(location) == expected
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [
+        ("file:/data/a store/100%20", "/data/a store/100%20"),
+        ("file://host/data", "/data"),
+        ("s3a://bucket/a store", "s3a://bucket/a store"),
+    ],
+)
+def test_folder_that_spark_names_is_not_encoded(folder: str, expected: str) -> None:
+    assert without_file_scheme(folder) == expected
 
 
 def test_path_is_opened_by_itself_and_as_a_uri(tmp_path: Path) -> None:
     folder = tmp_path / "a store"
     folder.mkdir()
-    for name in (str(folder), folder.as_uri()):
+    for name in (str(folder), f"file://{folder}"):
         system, inner = open_path(name)
         assert (inner, system.get_file_info(inner).base_name) == (str(folder), "a store")
