@@ -79,13 +79,13 @@ def answers_of_brokers(cluster: Cluster, listed: Mapping[str, GroupListing]) -> 
         facts: Facts = {"type": group.group_type, "protocol type": group.protocol_type, "state": group.state}
         facts["members"], facts["offsets"] = [], offsets.get(group_id, {})
         if group_id in classic:
-            facts["state"] = classic[group_id].state
+            facts["state"] = classic[group_id].group_state
             facts["members"] = sorted(
                 (each.member_id, each.group_instance_id, each.client_id, each.client_host)
                 for each in classic[group_id].members
             )
         elif group_id in consumer:
-            facts["state"] = consumer[group_id].state
+            facts["state"] = consumer[group_id].group_state
             facts["group epoch"] = consumer[group_id].group_epoch
             facts["members"] = sorted(
                 (each.member_id, each.instance_id, each.client_id, each.client_host)

@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.kafka.record.decode import DecodedValue
 from offsets_pipeline.kafka.record.encode import encode_value
 from offsets_pipeline.kafka.record.message_types import RecordType
+from offsets_pipeline.kafka.record.wire import uuid_to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from offsets_pipeline.kafka.broker.groups_client import (
-        AssignedTopic,
-        DescribedClassicGroup,
-        DescribedConsumerGroup,
-        DescribedConsumerMember,
-    )
+    from offsets_pipeline.kafka.broker.connection import Message
     from offsets_pipeline.kafka.record.schema import Fields
 
     #: Values by record type and record key, in the order in which a coordinator writes them.
@@ -28,8 +24,8 @@ _STABLE = "Stable"
 _MEMBER_IS_STABLE, _MEMBER_IS_RECONCILING = 0, 1
 
 
-def classic_values(group: DescribedClassicGroup) -> GroupValues:
-    """The values of a classic group; none for a simple group.
+def classic_values(group: Message) -> GroupValues:
+    """The values of a classic group, which DescribeGroups answered; none for a simple group.
 
     Generation, leader and timeouts are unknown.
     """
@@ -38,7 +34,7 @@ def classic_values(group: DescribedClassicGroup) -> GroupValues:
     fields: Fields = {
         "protocol_type": group.protocol_type,
         "generation": _UNKNOWN,
-        "protocol": group.protocol or None,
+        "protocol": group.protocol_data or None,
         "leader": None,
         "current_state_timestamp": None,
         "members": [
@@ -49,8 +45,8 @@ def classic_values(group: DescribedClassicGroup) -> GroupValues:
                 "client_host": each.client_host,
                 "rebalance_timeout": _UNKNOWN,
                 "session_timeout": _UNKNOWN,
-                "subscription": each.subscription,
-                "assignment": each.assignment,
+                "subscription": bytes(each.member_metadata),
+                "assignment": bytes(each.member_assignment),
             }
             for each in sorted(group.members, key=lambda each: each.member_id)
         ],
@@ -59,19 +55,24 @@ def classic_values(group: DescribedClassicGroup) -> GroupValues:
     return {(RecordType.GROUP_METADATA, ""): value}
 
 
-def consumer_values(group: DescribedConsumerGroup, partition_counts: Mapping[str, int]) -> GroupValues:
-    """The values of a group of KIP-848. ``partition_counts`` has the number of partitions by topic id.
+def consumer_values(group: Message, partition_counts: Mapping[str, int]) -> GroupValues:
+    """The values of a group of KIP-848, which ConsumerGroupDescribe answered; ``partition_counts`` is by topic id.
 
     Timeouts and former epochs are unknown.
     """
-    members = sorted(group.members, key=lambda each: each.member_id)
+    members = sorted(group.members, key=lambda each: str(each.member_id))
     values: GroupValues = {}
     for each in members:  # R14: members come before their group
-        values[RecordType.CONSUMER_GROUP_MEMBER_METADATA, each.member_id] = _member(each, group.assignor)
+        values[RecordType.CONSUMER_GROUP_MEMBER_METADATA, each.member_id] = _member(each, group.assignor_name)
     values[RecordType.CONSUMER_GROUP_METADATA, ""] = _encoded(
         RecordType.CONSUMER_GROUP_METADATA, {"epoch": group.group_epoch}
     )
-    names = {topic.topic_id: topic.topic for each in members for topic in (*each.assignment, *each.target_assignment)}
+    names = {
+        uuid_to_text(topic.topic_id.bytes): topic.topic_name
+        for each in members
+        for assignment in (each.assignment, each.target_assignment)
+        for topic in assignment.topic_partitions
+    }
     if names:  # R35: the other types name topics by id
         values[RecordType.CONSUMER_GROUP_PARTITION_METADATA, ""] = _encoded(
             RecordType.CONSUMER_GROUP_PARTITION_METADATA,
@@ -95,16 +96,15 @@ def consumer_values(group: DescribedConsumerGroup, partition_counts: Mapping[str
         RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA, {"assignment_epoch": group.assignment_epoch}
     )
     for each in members:
-        is_stable = group.state == _STABLE or (
-            each.member_epoch == group.assignment_epoch and each.assignment == each.target_assignment
-        )
+        assigned = _topics(each.assignment)
+        has_target = each.member_epoch == group.assignment_epoch and assigned == _topics(each.target_assignment)
         values[RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT, each.member_id] = _encoded(
             RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT,
             {
                 "member_epoch": each.member_epoch,
                 "previous_member_epoch": _UNKNOWN,
-                "state": _MEMBER_IS_STABLE if is_stable else _MEMBER_IS_RECONCILING,
-                "assigned_partitions": _topics(each.assignment),
+                "state": _MEMBER_IS_STABLE if group.group_state == _STABLE or has_target else _MEMBER_IS_RECONCILING,
+                "assigned_partitions": assigned,
                 "partitions_pending_revocation": [],
             },
         )
@@ -117,7 +117,7 @@ def streams_values() -> GroupValues:
     return {(record_type, ""): _encoded(record_type, {"epoch": 0, "metadata_hash": 0})}
 
 
-def _member(member: DescribedConsumerMember, assignor: str) -> bytes:
+def _member(member: Message, assignor: str) -> bytes:
     return _encoded(
         RecordType.CONSUMER_GROUP_MEMBER_METADATA,
         {
@@ -134,8 +134,11 @@ def _member(member: DescribedConsumerMember, assignor: str) -> bytes:
     )
 
 
-def _topics(assignment: Iterable[AssignedTopic]) -> list[Fields]:
-    return [{"topic_id": each.topic_id, "partitions": list(each.partitions)} for each in assignment]
+def _topics(assignment: Message) -> list[Fields]:
+    return [
+        {"topic_id": uuid_to_text(each.topic_id.bytes), "partitions": sorted(each.partitions)}
+        for each in sorted(assignment.topic_partitions, key=lambda each: str(each.topic_name))
+    ]
 
 
 def _encoded(record_type: RecordType, fields: Fields) -> bytes:

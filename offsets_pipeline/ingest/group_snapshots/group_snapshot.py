@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.ingest.group_snapshots.described_records import GroupValues
     from offsets_pipeline.kafka.broker.cluster import Cluster
 
-_SETTLED_STATES = frozenset({"Stable", "Empty"})  # between them a classic group rebalances
+_SETTLED = frozenset({"Stable", "Empty"})  # between them a classic group rebalances
 
 
 def take_snapshot(cluster: Cluster, known: Collection[str] = ()) -> dict[str, GroupSnapshot]:
@@ -47,13 +47,11 @@ def _values(cluster: Cluster, group_types: dict[str, str]) -> dict[str, GroupVal
     classic = describe_classic_groups(
         cluster, [group_id for group_id, kind in group_types.items() if kind == CLASSIC and group_id]
     )
-    values |= {group_id: classic_values(each) for group_id, each in classic.items() if each.state in _SETTLED_STATES}
+    values |= {group_id: classic_values(each) for group_id, each in classic.items() if each.group_state in _SETTLED}
     consumer = describe_consumer_groups(
         cluster, [group_id for group_id, kind in group_types.items() if kind == CONSUMER]
     )
-    if any(each.members for each in consumer.values()):
-        counts = {each.topic_id: len(each.partitions) for each in cluster.topics(None).values() if each.topic_id}
-        values |= {group_id: consumer_values(each, counts) for group_id, each in consumer.items()}
-    else:
-        values |= {group_id: consumer_values(each, {}) for group_id, each in consumer.items()}
+    topics = cluster.topics(None).values() if any(each.members for each in consumer.values()) else ()
+    counts = {each.topic_id: len(each.partitions) for each in topics if each.topic_id}
+    values |= {group_id: consumer_values(each, counts) for group_id, each in consumer.items()}
     return values | {group_id: streams_values() for group_id, kind in group_types.items() if kind == STREAMS}

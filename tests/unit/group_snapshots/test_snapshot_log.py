@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace as Answer
 from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -19,16 +21,10 @@ from offsets_pipeline.ingest.group_snapshots import group_snapshot
 from offsets_pipeline.ingest.group_snapshots.described_records import classic_values, consumer_values, streams_values
 from offsets_pipeline.ingest.group_snapshots.snapshot_log import GroupSnapshot, SnapshotLog
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
-from offsets_pipeline.kafka.broker.groups_client import (
-    AssignedTopic,
-    DescribedClassicGroup,
-    DescribedClassicMember,
-    DescribedConsumerGroup,
-    DescribedConsumerMember,
-    GroupListing,
-)
+from offsets_pipeline.kafka.broker.groups_client import GroupListing
 from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.kafka.record.message_types import RecordType
+from offsets_pipeline.kafka.record.wire import uuid_from_text
 from offsets_pipeline.questions.history.group_timeline import why
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.query.as_of import offsets_as_of
@@ -45,24 +41,51 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
-MEMBER = DescribedClassicMember("m-1", None, "client", "/10.0.0.1", b"", b"")
-CLASSIC = classic_values(DescribedClassicGroup("Stable", "consumer", "range", (MEMBER,)))
-EMPTY = classic_values(DescribedClassicGroup("Empty", "consumer", "", ()))
-SIMPLE = classic_values(DescribedClassicGroup("Empty", "", "", ()))
 
 
-def consumer_group(state: str = "Stable", **member: Any) -> DescribedConsumerGroup:  # noqa: ANN401 - of any field
-    assigned = (AssignedTopic(TOPIC_ID, "t", (0, 1)),)
+def classic_group(protocol_type: str, *member_ids: str) -> dict[tuple[int, str], bytes]:
+    members = [
+        Answer(
+            member_id=each,
+            group_instance_id=None,
+            client_id="client",
+            client_host="/10.0.0.1",
+            member_metadata=b"",
+            member_assignment=b"",
+        )
+        for each in member_ids
+    ]
+    protocol = "range" if members else ""
+    return classic_values(Answer(protocol_type=protocol_type, protocol_data=protocol, members=members))
+
+
+def assignment(*partitions: int) -> Answer:
+    topics = [Answer(topic_id=UUID(bytes=uuid_from_text(TOPIC_ID)), topic_name="t", partitions=[*partitions])]
+    return Answer(topic_partitions=topics if partitions else [])
+
+
+def consumer_group(state: str = "Stable", **member: Any) -> Answer:  # noqa: ANN401 - of any field
     fields = {"member_id": "m", "instance_id": None, "rack_id": "r", "member_epoch": 7, "client_id": "c"} | {
         "client_host": "/10.0.0.2",
-        "subscribed_topic_names": ("t",),
+        "subscribed_topic_names": ["t"],
         "subscribed_topic_regex": None,
-        "assignment": assigned,
-        "target_assignment": assigned,
+        "assignment": assignment(0, 1),
+        "target_assignment": assignment(1, 0),
     }
-    return DescribedConsumerGroup(state, 7, 7, "range", (DescribedConsumerMember(**(fields | member)),))
+    return described(state, 7, [Answer(**fields | member)])
 
 
+def described(state: str, group_epoch: int, members: list[Answer], assignment_epoch: int = 7) -> Answer:
+    return Answer(
+        group_state=state,
+        group_epoch=group_epoch,
+        assignment_epoch=assignment_epoch,
+        assignor_name="range",
+        members=members,
+    )
+
+
+CLASSIC, EMPTY, SIMPLE = classic_group("consumer", "m-1"), classic_group("consumer"), classic_group("")
 CONSUMER = consumer_values(consumer_group(), {TOPIC_ID: 2})
 
 
@@ -185,13 +208,13 @@ def test_group_keeps_its_members_while_it_rebalances(tmp_path: Path) -> None:
     ("group", "state"),
     [
         (consumer_group(), "Stable"),
-        (consumer_group("Reconciling", assignment=()), "Reconciling"),
+        (consumer_group("Reconciling", assignment=assignment()), "Reconciling"),
         (consumer_group("Reconciling", member_epoch=6), "Reconciling"),
-        (DescribedConsumerGroup("Assigning", 8, 7, "range", consumer_group().members), "Assigning"),
-        (DescribedConsumerGroup("Empty", 9, 9, "range"), "Empty"),
+        (described("Assigning", 8, consumer_group().members), "Assigning"),
+        (described("Empty", 9, [], 9), "Empty"),
     ],
 )
-def test_state_of_a_consumer_group_is_that_of_its_coordinator(group: DescribedConsumerGroup, state: str) -> None:
+def test_state_of_a_consumer_group_is_that_of_its_coordinator(group: Answer, state: str) -> None:
     found = describe_group("Consumer", consumer_values(group, {}))
     assert (found.state, found.group_epoch, found.assignment_epoch) == (
         state,
@@ -208,7 +231,7 @@ def test_state_of_a_consumer_group_is_that_of_its_coordinator(group: DescribedCo
     [
         ("Reconciling", {}, [0, 0]),
         ("Reconciling", {"member_epoch": 6}, [1, 0]),
-        ("Reconciling", {"assignment": ()}, [1, 0]),
+        ("Reconciling", {"assignment": assignment()}, [1, 0]),
         ("Stable", {"member_epoch": 6}, [0, 0]),
     ],
 )
@@ -216,7 +239,7 @@ def test_a_member_is_stable_at_the_epoch_and_the_assignment_of_its_group(
     state: str, of_first: dict[str, Any], expected: list[int]
 ) -> None:
     members = consumer_group(member_id="a", **of_first).members + consumer_group(member_id="b").members
-    values = consumer_values(DescribedConsumerGroup(state, 7, 7, "range", members), {})
+    values = consumer_values(described(state, 7, members), {})
     record_type = RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT
     found = [decode_value(record_type, values[record_type, name] or b"").fields["state"] for name in ("a", "b")]
     assert found == expected  # 0: stable, 1: it has partitions to give up
