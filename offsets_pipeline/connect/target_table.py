@@ -16,8 +16,9 @@ import pyarrow as pa
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import InvalidRequest, OffsetsLost, StoreReplaced, TaskFenced, WriteConflict
 from offsets_pipeline.semantics.connect_keys import canonical_json
+from offsets_pipeline.semantics.facts import Column
 from offsets_pipeline.store.delta.protocol import delta_type
-from offsets_pipeline.store.delta.schemas import Column, Table
+from offsets_pipeline.store.delta.schemas import Table
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:

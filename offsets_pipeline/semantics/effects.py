@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from offsets_pipeline.semantics.facts import BINARY, GROUP_RECORD_COLUMNS, LONG, OFFSET_COLUMNS, schema_of
+
 if TYPE_CHECKING:
     from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 
@@ -19,37 +21,10 @@ COMMIT_RECORD_TYPE = 1
 EARLIEST_MS = -62_135_510_400_000
 LATEST_MS = 253_402_214_399_999
 
-_OFFSET_FIELDS = (
-    pa.field("log_partition", pa.int32(), nullable=False),
-    pa.field("group_id", pa.string(), nullable=False),
-    pa.field("topic", pa.string(), nullable=False),
-    pa.field("partition", pa.int32(), nullable=False),
-    pa.field("committed_offset", pa.int64()),
-    pa.field("leader_epoch", pa.int32()),
-    pa.field("metadata", pa.string()),
-    pa.field("commit_timestamp", pa.timestamp("us", tz="UTC")),
-    pa.field("expire_timestamp", pa.timestamp("us", tz="UTC")),
-    pa.field("topic_id", pa.string()),
-    pa.field("record_offset", pa.int64(), nullable=False),
-    pa.field("position", pa.int64(), nullable=False),
-    pa.field("misplaced", pa.bool_(), nullable=False),
-)
-#: A row of the table `offset_facts`.
-OFFSET_SCHEMA = pa.schema(_OFFSET_FIELDS)
+OFFSET_SCHEMA = schema_of(OFFSET_COLUMNS)
 #: A commit as in OFFSET_SCHEMA, and the record itself.
-PENDING_SCHEMA = pa.schema([*_OFFSET_FIELDS, ("producer_id", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
-#: A row of the table `group_records`.
-RECORD_SCHEMA = pa.schema(
-    [
-        pa.field("log_partition", pa.int32(), nullable=False),
-        pa.field("group_id", pa.string(), nullable=False),
-        pa.field("record_type", pa.int16(), nullable=False),
-        pa.field("record_key", pa.string(), nullable=False),
-        pa.field("value_offset", pa.int64()),
-        pa.field("value", pa.binary()),
-        pa.field("tombstone_offset", pa.int64()),
-    ]
-)
+PENDING_SCHEMA = pa.schema([*OFFSET_SCHEMA, ("producer_id", LONG), ("key", BINARY), ("value", BINARY)])
+RECORD_SCHEMA = schema_of(GROUP_RECORD_COLUMNS)
 QUARANTINE_SCHEMA = pa.schema(
     [
         ("log_partition", pa.int32()),

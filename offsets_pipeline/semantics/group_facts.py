@@ -21,6 +21,7 @@ from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.compaction import codes_of
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE, RECORD_SCHEMA, within_bounds
+from offsets_pipeline.semantics.facts import GROUP_COLUMNS, schema_of
 from offsets_pipeline.semantics.group_description import GroupDescription, GroupRecordRow, describe_group, live_records
 from offsets_pipeline.semantics.group_types import CLASSIC, GROUP_TYPE_OF_RECORD_TYPE, named_topics, record_key_of
 from offsets_pipeline.semantics.partitioning import are_misplaced, is_misplaced
@@ -34,44 +35,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.kafka.record.records import Bools, Int64s
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
-_MEMBER = pa.struct(
-    [
-        ("member_id", pa.string()),
-        ("instance_id", pa.string()),
-        ("rack_id", pa.string()),
-        ("client_id", pa.string()),
-        ("client_host", pa.string()),
-        ("session_timeout_ms", pa.int32()),
-        ("rebalance_timeout_ms", pa.int32()),
-        ("member_epoch", pa.int32()),
-        ("subscribed_topics", pa.list_(pa.string())),
-        ("subscribed_regex", pa.string()),
-        (
-            "assignment",
-            pa.list_(pa.struct([("topic", pa.string()), ("topic_id", pa.string()), ("partition", pa.int32())])),
-        ),
-    ]
-)
-
-#: A row of the table `groups`, without its partition columns.
-GROUP_SCHEMA = pa.schema(
-    [
-        pa.field("log_partition", pa.int32(), nullable=False),
-        pa.field("group_id", pa.string(), nullable=False),
-        pa.field("group_type", pa.string()),
-        pa.field("state", pa.string(), nullable=False),
-        pa.field("protocol_type", pa.string()),
-        pa.field("protocol", pa.string()),
-        pa.field("generation", pa.int32()),
-        pa.field("group_epoch", pa.int32()),
-        pa.field("assignment_epoch", pa.int32()),
-        pa.field("leader", pa.string()),
-        pa.field("state_timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("members", pa.list_(_MEMBER)),
-        pa.field("record_offset", pa.int64(), nullable=False),
-        pa.field("misplaced", pa.bool_(), nullable=False),
-    ]
-)
+GROUP_SCHEMA = schema_of(GROUP_COLUMNS)
 
 _BATCH_ROWS = 2_000
 

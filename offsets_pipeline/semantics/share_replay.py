@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.semantics.compaction import replaced
 from offsets_pipeline.semantics.effects import Effects, within_bounds
+from offsets_pipeline.semantics.facts import SHARE_COLUMNS, schema_of
 from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.share_state import DeliveryState, ShareRecord, read_record, snapshot_record
 from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA, pending_records
@@ -25,34 +26,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.kafka.record.records import Int64s
     from offsets_pipeline.semantics.share_state import SharePartition, ShareState
 
-STATE_BATCH = pa.struct(
-    [
-        ("first_offset", pa.int64()),
-        ("last_offset", pa.int64()),
-        ("delivery_state", pa.string()),
-        ("delivery_count", pa.int16()),
-    ]
-)
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
-#: A row of the table `share_partition_facts`.
-SHARE_SCHEMA = pa.schema(
-    [
-        pa.field("log_partition", pa.int32(), nullable=False),
-        pa.field("group_id", pa.string(), nullable=False),
-        pa.field("topic_id", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        ("state_epoch", pa.int32()),
-        ("leader_epoch", pa.int32()),
-        ("snapshot_epoch", pa.int32()),
-        ("start_offset", pa.int64()),
-        ("delivery_complete_count", pa.int32()),
-        ("state_batches", pa.list_(STATE_BATCH)),
-        ("create_timestamp", _TIMESTAMP),
-        ("write_timestamp", _TIMESTAMP),
-        ("record_timestamp", _TIMESTAMP),
-        pa.field("record_offset", pa.int64(), nullable=False),
-    ]
-)
+SHARE_SCHEMA = schema_of(SHARE_COLUMNS)
 
 
 def replay_shares(tables: Iterable[pa.Table], folded_to: Mapping[int, int]) -> Effects:

@@ -16,6 +16,7 @@ from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import codes_of, distinct, last_of_each, paired, replaced
 from offsets_pipeline.semantics.connect_keys import ConnectKey, parse_connect_key, parse_connect_value, state_value
 from offsets_pipeline.semantics.effects import Effects
+from offsets_pipeline.semantics.facts import CONNECT_COLUMNS, schema_of
 from offsets_pipeline.semantics.log_row import as_bools
 from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.topic_state import ConnectRow
@@ -31,20 +32,7 @@ Parsed = TypeVar("Parsed")
 
 #: INPUT_SCHEMA with the record's timestamp, by which a view chooses among raw keys of one identity.
 CONNECT_INPUT_SCHEMA = INPUT_SCHEMA.append(pa.field("record_timestamp", pa.timestamp("us", tz="UTC")))
-#: A row of the table `connect_records`.
-CONNECT_SCHEMA = pa.schema(
-    [
-        pa.field("log_partition", pa.int32(), nullable=False),
-        pa.field("raw_key", pa.string(), nullable=False),
-        pa.field("record_type", pa.string(), nullable=False),
-        pa.field("connector", pa.string(), nullable=False),
-        ("source_partition", pa.string()),
-        ("task", pa.int32()),
-        ("value", pa.string()),
-        ("record_timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("record_offset", pa.int64(), nullable=False),
-    ]
-)
+CONNECT_SCHEMA = schema_of(CONNECT_COLUMNS)
 
 
 def replay_topic(tables: Iterable[pa.Table], kind: TopicKind, folded_to: Mapping[int, int]) -> Effects:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from offsets_pipeline.store.delta.schemas import Column, Table
+from offsets_pipeline.semantics.facts import Column
+from offsets_pipeline.store.delta.schemas import Table
 
 _TEXT, _FLAG, _TIME = pa.string(), pa.bool_(), pa.timestamp("us", tz="UTC")
 _SHORT, _INT, _LONG, _TEXTS = pa.int16(), pa.int32(), pa.int64(), pa.list_(pa.string())

@@ -29,6 +29,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from offsets_pipeline.semantics import facts
+from offsets_pipeline.semantics.facts import BINARY, BOOLEAN, INT, LONG, SHORT, STRING, TIMESTAMP, Column, schema_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -36,19 +39,6 @@ if TYPE_CHECKING:
 
 #: Incarnation of a log that was never recreated or resynchronised (docs/adr/0014).
 LOG_INCARNATION = 0
-
-_STRING, _BINARY, _BOOLEAN, _TIMESTAMP = pa.string(), pa.binary(), pa.bool_(), pa.timestamp("us", tz="UTC")
-_SHORT, _INT, _LONG = pa.int16(), pa.int32(), pa.int64()
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column: its name, type, meaning, and whether it may be null."""
-
-    name: str
-    type: pa.DataType
-    comment: str
-    nullable: bool = True
 
 
 @dataclass(frozen=True)
@@ -63,7 +53,7 @@ class Table:
 
     def arrow_schema(self, names: Sequence[str] | None = None) -> pa.Schema:
         """The schema of columns, by default all, for Arrow, and so for a Parquet file of the table."""
-        schema = pa.schema([pa.field(column.name, column.type, column.nullable) for column in self.columns])
+        schema = schema_of(self.columns)
         return schema if names is None else pa.schema([schema.field(name) for name in names])
 
     def names(self) -> list[str]:
@@ -85,41 +75,20 @@ _STATE_PROPERTIES = _RETENTION | {
     "delta.checkpointInterval": "50",
 }
 
-_LOG_PARTITION = Column("log_partition", _INT, "partition of the log", nullable=False)
 _LOG_INCARNATION = Column(
-    "log_incarnation", _INT, "incarnation of the log: how often a mirrored topic was read again", nullable=False
+    "log_incarnation", INT, "incarnation of the log: how often a mirrored topic was read again", nullable=False
 )
-_RECORD_OFFSET = Column("record_offset", _LONG, "position of the record in its log partition", nullable=False)
-_GROUP_ID = Column("group_id", _STRING, "the group", nullable=False)
-_MISPLACED = Column(
-    "misplaced", _BOOLEAN, "in another log partition than by R1; readers do not return it", nullable=False
-)
-#: A topic-partition that offsets are of.
-_TOPIC_PARTITION = (
-    Column("topic", _STRING, "the topic", nullable=False),
-    Column("partition", _INT, "the topic's partition", nullable=False),
-)
-
 #: What a fact says about itself: a replay from the start writes a new incarnation of the state of its log partitions.
 _OF_FACT = (
-    Column("folded_to", _LONG, "end of its log partition for the fold that wrote the row", nullable=False),
+    Column("folded_to", LONG, "end of its log partition for the fold that wrote the row", nullable=False),
     Column(
         "incarnation",
-        _INT,
+        INT,
         "state incarnation; a row counts if fold_progress names it for the log partition",
         nullable=False,
     ),
 )
 _BY_INCARNATION = ("incarnation",)
-
-_COMMIT_VALUE = (
-    Column("committed_offset", _LONG, "what the consumer stored; null: deleted by a tombstone"),
-    Column("leader_epoch", _INT, "leader epoch of the last consumed record, if the client sent one"),
-    Column("metadata", _STRING, "the client's own note"),
-    Column("commit_timestamp", _TIMESTAMP, "when the coordinator took the commit"),
-    Column("expire_timestamp", _TIMESTAMP, "when it expires, where the commit says so (value version 1)"),
-    Column("topic_id", _STRING, "id of the topic, where the commit holds one (value version 4)"),
-)
 
 #: The columns of `log` that are the record itself; the others describe its origin.
 RECORD_COLUMNS = (
@@ -137,19 +106,19 @@ LOG = Table(
     "log",
     "The __consumer_offsets log, raw, as its source delivered it. Only appended to, and cleaned when asked for.",
     (
-        _LOG_PARTITION,
-        _RECORD_OFFSET,
-        Column("record_timestamp", _TIMESTAMP, "the record's own timestamp"),
-        Column("key", _BINARY, "the record's key; null is corrupt (R3)"),
-        Column("value", _BINARY, "the record's value; null is a tombstone"),
-        Column("producer_id", _LONG, "of a record of a transaction and of a control record; else null"),
-        Column("producer_epoch", _SHORT, "epoch of the producer"),
-        Column("control_type", _STRING, "COMMIT or ABORT, OTHER for other control records; null for data"),
-        Column("source", _STRING, "where the record was read from", nullable=False),
-        Column("appended_at", _TIMESTAMP, "when it was appended to this table", nullable=False),
+        facts.LOG_PARTITION,
+        facts.RECORD_OFFSET,
+        Column("record_timestamp", TIMESTAMP, "the record's own timestamp"),
+        Column("key", BINARY, "the record's key; null is corrupt (R3)"),
+        Column("value", BINARY, "the record's value; null is a tombstone"),
+        Column("producer_id", LONG, "of a record of a transaction and of a control record; else null"),
+        Column("producer_epoch", SHORT, "epoch of the producer"),
+        Column("control_type", STRING, "COMMIT or ABORT, OTHER for other control records; null for data"),
+        Column("source", STRING, "where the record was read from", nullable=False),
+        Column("appended_at", TIMESTAMP, "when it was appended to this table", nullable=False),
         _LOG_INCARNATION,
         Column(
-            "backfill", _BOOLEAN, "appended behind records of its log partition: fold it from the start", nullable=False
+            "backfill", BOOLEAN, "appended behind records of its log partition: fold it from the start", nullable=False
         ),
     ),
     {
@@ -168,29 +137,29 @@ LOG_PARTITIONS = Table(
     "Log start and log end of each log partition in its source. One commit adds all log partitions of a log "
     "incarnation, which counts from then on.",
     (
-        _LOG_PARTITION,
+        facts.LOG_PARTITION,
         _LOG_INCARNATION,
         Column(
-            "start_offset", _LONG, "log start offset: the first record has this offset or a higher one", nullable=False
+            "start_offset", LONG, "log start offset: the first record has this offset or a higher one", nullable=False
         ),
         Column(
             "end_offset",
-            _LONG,
+            LONG,
             "log end offset: last record offset plus one; for a topic, the first offset that was not read",
             nullable=False,
         ),
-        Column("updated_at", _TIMESTAMP, "time of the last change of this row", nullable=False),
-        Column("cleaned_to", _LONG, "a cleaning may have removed records before this offset"),
+        Column("updated_at", TIMESTAMP, "time of the last change of this row", nullable=False),
+        Column("cleaned_to", LONG, "a cleaning may have removed records before this offset"),
         Column(
-            "complete_since", _TIMESTAMP, "for a topic: since then the ingest missed no record that decides an answer"
+            "complete_since", TIMESTAMP, "for a topic: since then the ingest missed no record that decides an answer"
         ),
-        Column("read_at", _TIMESTAMP, "for a topic: last time at which the log had all records"),
-        Column("stable_offset", _LONG, "for a topic: last stable offset; an open transaction has records from here on"),
-        Column("topic_end_offset", _LONG, "for a topic: its end offset at the last look"),
-        Column("open_since", _TIMESTAMP, "for a topic: since when a transaction is open; else null"),
-        Column("leader_epoch", _INT, "for a topic: epoch of the leader that had all records before end_offset"),
-        Column("open_producer_id", _LONG, "for a topic: producer id of the oldest open transaction, if known"),
-        Column("open_transactional_id", _STRING, "for a topic: transactional id of this transaction, if known"),
+        Column("read_at", TIMESTAMP, "for a topic: last time at which the log had all records"),
+        Column("stable_offset", LONG, "for a topic: last stable offset; an open transaction has records from here on"),
+        Column("topic_end_offset", LONG, "for a topic: its end offset at the last look"),
+        Column("open_since", TIMESTAMP, "for a topic: since when a transaction is open; else null"),
+        Column("leader_epoch", INT, "for a topic: epoch of the leader that had all records before end_offset"),
+        Column("open_producer_id", LONG, "for a topic: producer id of the oldest open transaction, if known"),
+        Column("open_transactional_id", STRING, "for a topic: transactional id of this transaction, if known"),
     ),
     _STATE_PROPERTIES | {"delta.constraints.start_is_not_behind_end": "start_offset <= end_offset"},
 )
@@ -199,22 +168,7 @@ OFFSET_FACTS = Table(
     "offset_facts",
     "Visible records of (group, topic, partition): changes since the last publishing, and what is not answered, such "
     "as tombstones. The record with the highest record offset counts.",
-    (
-        _LOG_PARTITION,
-        _GROUP_ID,
-        *_TOPIC_PARTITION,
-        *_COMMIT_VALUE,
-        _RECORD_OFFSET,
-        Column(
-            "position",
-            _LONG,
-            "rows of one offset compare by it: the record offset, but under classic the tombstone that a later marker "
-            "overruled (R10c)",
-            nullable=False,
-        ),
-        _MISPLACED,
-        *_OF_FACT,
-    ),
+    (*facts.OFFSET_COLUMNS, *_OF_FACT),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id,record_offset"},
     partitioned_by=_BY_INCARNATION,
 )
@@ -222,65 +176,16 @@ OFFSET_FACTS = Table(
 GROUP_RECORDS = Table(
     "group_records",
     "The last value and the last tombstone of each key of a group's records; of type 1, a commit: it exists.",
-    (
-        _LOG_PARTITION,
-        _GROUP_ID,
-        Column("record_type", _SHORT, "R5", nullable=False),
-        Column("record_key", _STRING, 'member id or regular expression, else ""', nullable=False),
-        Column("value_offset", _LONG, "record offset of the last value"),
-        Column("value", _BINARY, "the last value, raw"),
-        Column("tombstone_offset", _LONG, "record offset of the last tombstone"),
-        *_OF_FACT,
-    ),
+    (*facts.GROUP_RECORD_COLUMNS, *_OF_FACT),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id"},
     partitioned_by=_BY_INCARNATION,
 )
-
-_MEMBER_COLUMNS = (
-    Column("member_id", _STRING, "the member"),
-    Column("instance_id", _STRING, "group.instance.id of a static member"),
-    Column("rack_id", _STRING, "client.rack"),
-    Column("client_id", _STRING, "client.id"),
-    Column("client_host", _STRING, "the client's address"),
-    Column("session_timeout_ms", _INT, "session timeout in milliseconds"),
-    Column("rebalance_timeout_ms", _INT, "rebalance timeout in milliseconds"),
-    Column("member_epoch", _INT, "epoch of a member of any but a classic group"),
-    Column("subscribed_topics", pa.list_(_STRING), "topics that the member subscribes"),
-    Column("subscribed_regex", _STRING, "regular expression of topics that the member subscribes"),
-)
-_ASSIGNMENT = pa.list_(pa.struct([("topic", _STRING), ("topic_id", _STRING), ("partition", _INT)]))
-_MEMBERS = Column(
-    "members",
-    pa.list_(pa.struct([*((each.name, each.type) for each in _MEMBER_COLUMNS), ("assignment", _ASSIGNMENT)])),
-    "its members, by member id",
-)
-#: Columns of a described group, in facts and in the published table.
-_GROUP_DESCRIPTION = (
-    Column("generation", _INT, "of a classic group"),
-    Column("group_epoch", _INT, "of any other group"),
-    Column("assignment_epoch", _INT, "of any other group"),
-    Column("leader", _STRING, "member id of a classic group's leader"),
-    Column("state_timestamp", _TIMESTAMP, "since when a classic group is in its state, if the log has it"),
-)
-_NEWEST_RECORD = Column("record_offset", _LONG, "the newest record that this row was made from", nullable=False)
 
 GROUP_FACTS = Table(
     "group_facts",
     "Groups as their coordinator describes them: changes since the last publishing, and what is not answered, such as "
     "removed groups, which stay as Dead. The row with the highest record offset counts.",
-    (
-        _LOG_PARTITION,
-        _GROUP_ID,
-        Column("group_type", _STRING, "Classic, Consumer, Share or Streams; null for a dead group"),
-        Column("state", _STRING, "as the coordinator derives it (R33); Dead: there is no such group", nullable=False),
-        Column("protocol_type", _STRING, "R34"),
-        Column("protocol", _STRING, "a classic group's protocol, a consumer group's server assignor (R34)"),
-        *_GROUP_DESCRIPTION,
-        _MEMBERS,
-        _NEWEST_RECORD,
-        _MISPLACED,
-        *_OF_FACT,
-    ),
+    (*facts.GROUP_COLUMNS, *_OF_FACT),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id,state"},
     partitioned_by=_BY_INCARNATION,
 )
@@ -289,8 +194,8 @@ TOPICS = Table(
     "topics",
     "Names of topic ids.",
     (
-        Column("topic_id", _STRING, "in Kafka's notation", nullable=False),
-        Column("topic", _STRING, "its name", nullable=False),
+        Column("topic_id", STRING, "in Kafka's notation", nullable=False),
+        Column("topic", STRING, "its name", nullable=False),
     ),
     _STATE_PROPERTIES,
 )
@@ -299,74 +204,42 @@ QUARANTINE = Table(
     "quarantine",
     "What did not decode: records, and stretches of segment files or of a topic's record batches.",
     (
-        _LOG_PARTITION,
+        facts.LOG_PARTITION,
         _LOG_INCARNATION,
-        Column("record_offset", _LONG, "of a record; null for a stretch of a file"),
-        Column("source", _STRING, "file of a stretch, in its log partition's folder, or topic; null for a record"),
-        Column("position", _LONG, "byte position of a stretch in its file; of a topic, a record offset"),
-        Column("length", _LONG, "length of a stretch in bytes"),
-        Column("reason", _STRING, "what was expected and what was found", nullable=False),
-        Column("key", _BINARY, "a record's key, raw"),
-        Column("value", _BINARY, "a record's value, or a stretch's bytes (at most the first MiB), raw"),
-        Column("quarantined_at", _TIMESTAMP, "when it was found", nullable=False),
+        Column("record_offset", LONG, "of a record; null for a stretch of a file"),
+        Column("source", STRING, "file of a stretch, in its log partition's folder, or topic; null for a record"),
+        Column("position", LONG, "byte position of a stretch in its file; of a topic, a record offset"),
+        Column("length", LONG, "length of a stretch in bytes"),
+        Column("reason", STRING, "what was expected and what was found", nullable=False),
+        Column("key", BINARY, "a record's key, raw"),
+        Column("value", BINARY, "a record's value, or a stretch's bytes (at most the first MiB), raw"),
+        Column("quarantined_at", TIMESTAMP, "when it was found", nullable=False),
     ),
     _STATE_PROPERTIES,
 )
 
+_NOT_PENDING = ("log_partition", "expire_timestamp", "topic_id")
 _PENDING = pa.struct(
     [
-        ("producer_id", _LONG),
-        *((each.name, each.type) for each in (_GROUP_ID, *_TOPIC_PARTITION, *_COMMIT_VALUE[:4], _RECORD_OFFSET)),
-        ("position", _LONG),
-        ("misplaced", _BOOLEAN),
-        ("key", _BINARY),
-        ("value", _BINARY),
+        ("producer_id", LONG),
+        *((each.name, each.type) for each in facts.OFFSET_COLUMNS if each.name not in _NOT_PENDING),
+        ("key", BINARY),
+        ("value", BINARY),
     ]
 )
 
 CONNECT_RECORDS = Table(
     "connect_records",
     "The visible record with the highest record offset of each raw key, tombstones included (R30).",
-    (
-        _LOG_PARTITION,
-        Column("raw_key", _STRING, "the record's key as the worker wrote it", nullable=False),
-        Column("record_type", _STRING, "offset, connector-status, task-status, connector-config, ...", nullable=False),
-        Column("connector", _STRING, 'the connector; "" for records of the whole worker', nullable=False),
-        Column("source_partition", _STRING, "of an offset: its source partition as JSON with sorted members"),
-        Column("task", _INT, "of a task's record: the number of the task"),
-        Column("value", _STRING, "the record's value, JSON; null: deleted by a tombstone"),
-        Column("record_timestamp", _TIMESTAMP, "the record's own timestamp"),
-        _RECORD_OFFSET,
-        *_OF_FACT,
-    ),
+    (*facts.CONNECT_COLUMNS, *_OF_FACT),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,connector,record_offset"},
     partitioned_by=_BY_INCARNATION,
-)
-
-_STATE_BATCH = pa.struct(
-    [("first_offset", _LONG), ("last_offset", _LONG), ("delivery_state", _STRING), ("delivery_count", _SHORT)]
-)
-_SHARE_PARTITION = (
-    _GROUP_ID,
-    Column("topic_id", _STRING, "the topic's id, in Kafka's notation", nullable=False),
-    Column("partition", _INT, "the topic's partition", nullable=False),
-)
-_SHARE_STATE = (
-    Column("state_epoch", _INT, "counts initialisations of the state"),
-    Column("leader_epoch", _INT, "of the partition's leader that wrote the state; -1: of none yet"),
-    Column("snapshot_epoch", _INT, "counts snapshots of the state"),
-    Column("start_offset", _LONG, "the first record whose delivery is not complete; -1: not known yet"),
-    Column("delivery_complete_count", _INT, "records from the start offset on whose delivery is complete"),
-    Column("state_batches", pa.list_(_STATE_BATCH), "delivery state and delivery count of records"),
-    Column("create_timestamp", _TIMESTAMP, "when the state was created"),
-    Column("write_timestamp", _TIMESTAMP, "when its last snapshot was written"),
-    Column("record_timestamp", _TIMESTAMP, "timestamp of its last record"),
 )
 
 SHARE_PARTITION_FACTS = Table(
     "share_partition_facts",
     "The state of each share partition after its last record of a fold (R39); a null state_epoch: deleted.",
-    (_LOG_PARTITION, *_SHARE_PARTITION, *_SHARE_STATE, _RECORD_OFFSET, *_OF_FACT),
+    (*facts.SHARE_COLUMNS, *_OF_FACT),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id,record_offset"},
     partitioned_by=_BY_INCARNATION,
 )
@@ -374,7 +247,7 @@ SHARE_PARTITION_FACTS = Table(
 SHARE_PARTITIONS = Table(
     "share_partitions",
     "Each share partition, once, as of published_as_of (R39).",
-    (*_SHARE_PARTITION, *_SHARE_STATE, _LOG_PARTITION, _RECORD_OFFSET),
+    (*facts.SHARE_PARTITION, *facts.SHARE_STATE, facts.LOG_PARTITION, facts.RECORD_OFFSET),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "group_id,log_partition"},
 )
 
@@ -382,12 +255,12 @@ CURRENT_OFFSETS = Table(
     "current_offsets",
     "Each committed offset that a fetch answers, once, as of published_as_of.",
     (
-        _GROUP_ID,
-        *_TOPIC_PARTITION,
-        Column("committed_offset", _LONG, "what the consumer stored", nullable=False),
-        *_COMMIT_VALUE[1:],
-        _LOG_PARTITION,
-        _RECORD_OFFSET,
+        facts.GROUP_ID,
+        *facts.TOPIC_PARTITION,
+        Column("committed_offset", LONG, "what the consumer stored", nullable=False),
+        *facts.COMMIT_VALUE[1:],
+        facts.LOG_PARTITION,
+        facts.RECORD_OFFSET,
     ),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "group_id,log_partition,record_offset"},
 )
@@ -396,17 +269,17 @@ CONSUMER_GROUPS = Table(
     "consumer_groups",
     "Each group that a coordinator lists, once, as of published_as_of. A misplaced group has few columns (R1).",
     (
-        _GROUP_ID,
-        Column("group_type", _STRING, "Classic, Consumer, Share or Streams"),
-        Column("state", _STRING, "as the coordinator derives it (R33)", nullable=False),
-        Column("protocol_type", _STRING, "R34"),
-        Column("assignor", _STRING, "a classic group's protocol, a consumer group's server assignor, or empty (R34)"),
-        *_GROUP_DESCRIPTION,
-        Column("member_count", _INT, "number of its members", nullable=False),
-        _MEMBERS,
-        _LOG_PARTITION,
-        _NEWEST_RECORD,
-        _MISPLACED,
+        facts.GROUP_ID,
+        Column("group_type", STRING, "Classic, Consumer, Share or Streams"),
+        Column("state", STRING, "as the coordinator derives it (R33)", nullable=False),
+        Column("protocol_type", STRING, "R34"),
+        Column("assignor", STRING, "a classic group's protocol, a consumer group's server assignor, or empty (R34)"),
+        *facts.GROUP_DESCRIPTION,
+        Column("member_count", INT, "number of its members", nullable=False),
+        facts.MEMBERS,
+        facts.LOG_PARTITION,
+        facts.NEWEST_RECORD,
+        facts.MISPLACED,
     ),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "group_id,state,log_partition"},
 )
@@ -415,10 +288,10 @@ GROUP_MEMBERS = Table(
     "group_members",
     "One row per member and assigned partition, as of published_as_of; null topic if a member has no assignment.",
     (
-        _GROUP_ID,
-        *(each for each in _MEMBER_COLUMNS if each.name != "rack_id"),
-        Column("topic", _STRING, "an assigned topic; its id if the name is not known (R35)"),
-        Column("partition", _INT, "the assigned partition of this topic"),
+        facts.GROUP_ID,
+        *(each for each in facts.MEMBER_COLUMNS if each.name != "rack_id"),
+        Column("topic", STRING, "an assigned topic; its id if the name is not known (R35)"),
+        Column("partition", INT, "the assigned partition of this topic"),
     ),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "group_id"},
 )
@@ -427,31 +300,31 @@ UNSTABLE_OFFSETS = Table(
     "unstable_offsets",
     "Pending commits that a read of stable offsets has to wait for (R17), as of published_as_of.",
     (
-        _GROUP_ID,
-        *_TOPIC_PARTITION,
-        Column("producer_id", _LONG, "producer of the open transaction", nullable=False),
-        Column("pending_offset", _LONG, "the offset that its commit would make current"),
-        _LOG_PARTITION,
-        _RECORD_OFFSET,
+        facts.GROUP_ID,
+        *facts.TOPIC_PARTITION,
+        Column("producer_id", LONG, "producer of the open transaction", nullable=False),
+        Column("pending_offset", LONG, "the offset that its commit would make current"),
+        facts.LOG_PARTITION,
+        facts.RECORD_OFFSET,
     ),
     _STATE_PROPERTIES,
 )
 
-_TEXTS = pa.map_(_STRING, _STRING)
+_TEXTS = pa.map_(STRING, STRING)
 
 CONNECTOR_OFFSETS = Table(
     "connector_offsets",
     "Each source partition with an offset, once, as of published_as_of (R30).",
     (
-        Column("connector", _STRING, "the connector"),
-        Column("source_partition", _STRING, "the source partition as JSON with sorted members"),
-        Column("source_offset", _STRING, "its offset as JSON"),
+        Column("connector", STRING, "the connector"),
+        Column("source_partition", STRING, "the source partition as JSON with sorted members"),
+        Column("source_offset", STRING, "its offset as JSON"),
         Column("source_partition_map", _TEXTS, "the source partition's members as texts"),
         Column("source_offset_map", _TEXTS, "the offset's members as texts"),
-        Column("raw_keys", pa.list_(_STRING), "keys of the records that hold an offset of it"),
-        Column("record_timestamp", _TIMESTAMP, "timestamp of the record that answers"),
-        _LOG_PARTITION,
-        _RECORD_OFFSET,
+        Column("raw_keys", pa.list_(STRING), "keys of the records that hold an offset of it"),
+        Column("record_timestamp", TIMESTAMP, "timestamp of the record that answers"),
+        facts.LOG_PARTITION,
+        facts.RECORD_OFFSET,
     ),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition"},
 )
@@ -461,14 +334,14 @@ CONNECTORS = Table(
     "Each connector, once, as of published_as_of. Its state is null without the store of states beside this one, its "
     "type and group without that of configurations (R30).",
     (
-        Column("name", _STRING, "the connector", nullable=False),
-        Column("state", _STRING, "its state"),
-        Column("worker_id", _STRING, "the worker that told the state"),
-        Column("task_count", _LONG, "number of tasks with a state", nullable=False),
-        Column("target_state", _STRING, "the state that was asked for"),
-        Column("type", _STRING, "source or sink"),
-        Column("group_id", _STRING, "the consumer group of a sink"),
-        Column("connector_class", _STRING, "its class"),
+        Column("name", STRING, "the connector", nullable=False),
+        Column("state", STRING, "its state"),
+        Column("worker_id", STRING, "the worker that told the state"),
+        Column("task_count", LONG, "number of tasks with a state", nullable=False),
+        Column("target_state", STRING, "the state that was asked for"),
+        Column("type", STRING, "source or sink"),
+        Column("group_id", STRING, "the consumer group of a sink"),
+        Column("connector_class", STRING, "its class"),
     ),
     _STATE_PROPERTIES,
 )
@@ -477,11 +350,11 @@ PUBLISHED_AS_OF = Table(
     "published_as_of",
     "How far each published table reaches in each log partition, and as of when.",
     (
-        Column("table_name", _STRING, "the published table", nullable=False),
-        _LOG_PARTITION,
-        Column("record_offset", _LONG, "it has all records before this one", nullable=False),
-        Column("data_time", _TIMESTAMP, "time up to which it has all records (R36); null before the first one"),
-        Column("published_at", _TIMESTAMP, "when it was published", nullable=False),
+        Column("table_name", STRING, "the published table", nullable=False),
+        facts.LOG_PARTITION,
+        Column("record_offset", LONG, "it has all records before this one", nullable=False),
+        Column("data_time", TIMESTAMP, "time up to which it has all records (R36); null before the first one"),
+        Column("published_at", TIMESTAMP, "when it was published", nullable=False),
     ),
     _STATE_PROPERTIES,
 )
@@ -491,9 +364,9 @@ _PUBLISHED_GROUPS = (CURRENT_OFFSETS, CONSUMER_GROUPS, GROUP_MEMBERS, UNSTABLE_O
 _PUBLISHED_CONNECT = (CONNECTOR_OFFSETS, CONNECTORS)
 _FACTS = (OFFSET_FACTS, GROUP_FACTS, GROUP_RECORDS)
 _VERSIONS = pa.struct(
-    [(each.name, _LONG) for each in (*_FACTS, CONNECT_RECORDS, *_PUBLISHED_GROUPS, *_PUBLISHED_CONNECT)]
+    [(each.name, LONG) for each in (*_FACTS, CONNECT_RECORDS, *_PUBLISHED_GROUPS, *_PUBLISHED_CONNECT)]
 )
-_SHARE_VERSIONS = pa.struct([(each.name, _LONG) for each in (SHARE_PARTITION_FACTS, SHARE_PARTITIONS)])
+_SHARE_VERSIONS = pa.struct([(each.name, LONG) for each in (SHARE_PARTITION_FACTS, SHARE_PARTITIONS)])
 #: Columns of `fold_progress`: two, for a struct with more fields would be another type to programs before.
 VERSIONS = ("versions", "share_versions")
 
@@ -501,16 +374,16 @@ FOLD_PROGRESS = Table(
     "fold_progress",
     "How far each log partition is folded, and its open transactions: one commit changes both.",
     (
-        _LOG_PARTITION,
+        facts.LOG_PARTITION,
         _LOG_INCARNATION,
-        Column("incarnation", _INT, "incarnation of the state of this log partition", nullable=False),
-        Column("coordinator_semantics", _STRING, "modern or classic: how the state was replayed", nullable=False),
-        Column("folded_to", _LONG, "the first record offset that is not folded yet", nullable=False),
-        Column("published_to", _LONG, "the published tables have all records before this one", nullable=False),
-        Column("records", _LONG, "records folded", nullable=False),
-        Column("unknown_records", _LONG, "of these, records of unknown types (R6)", nullable=False),
+        Column("incarnation", INT, "incarnation of the state of this log partition", nullable=False),
+        Column("coordinator_semantics", STRING, "modern or classic: how the state was replayed", nullable=False),
+        Column("folded_to", LONG, "the first record offset that is not folded yet", nullable=False),
+        Column("published_to", LONG, "the published tables have all records before this one", nullable=False),
+        Column("records", LONG, "records folded", nullable=False),
+        Column("unknown_records", LONG, "of these, records of unknown types (R6)", nullable=False),
         Column("pending", pa.list_(_PENDING), "transactional commits without a marker (R11)"),
-        Column("folded_at", _TIMESTAMP, "when", nullable=False),
+        Column("folded_at", TIMESTAMP, "when", nullable=False),
         Column("versions", _VERSIONS, "the version of each table of the state that belongs to this progress"),
         Column("share_versions", _SHARE_VERSIONS, "the same of the tables of `__share_group_state`"),
     ),
@@ -522,11 +395,11 @@ TOPIC_OFFSETS = Table(
     "Log start and log end of topics' partitions at the times at which they were sampled. A sample without a row for a "
     "partition found what the partition's last row says.",
     (
-        *_TOPIC_PARTITION,
-        Column("log_start_offset", _LONG, "offset of the first record", nullable=False),
-        Column("log_end_offset", _LONG, "offset of the next record: the high watermark", nullable=False),
-        Column("sampled_at", _TIMESTAMP, "when the partition had these offsets", nullable=False),
-        Column("source", _STRING, "broker or file that the sample came from", nullable=False),
+        *facts.TOPIC_PARTITION,
+        Column("log_start_offset", LONG, "offset of the first record", nullable=False),
+        Column("log_end_offset", LONG, "offset of the next record: the high watermark", nullable=False),
+        Column("sampled_at", TIMESTAMP, "when the partition had these offsets", nullable=False),
+        Column("source", STRING, "broker or file that the sample came from", nullable=False),
     ),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "topic,partition"},
 )
@@ -535,14 +408,14 @@ LEASES = Table(
     "leases",
     "Which process reads the topic of the store, folds its log or takes its snapshots.",
     (
-        Column("task", _STRING, "ingest-topic, fold or snapshot", nullable=False),
-        Column("lease_id", _STRING, "id of the lease, new with each start of the command", nullable=False),
-        Column("command", _STRING, "the command that holds it: follow holds ingest-topic and fold", nullable=False),
-        Column("host", _STRING, "name of the holder's machine", nullable=False),
-        Column("process_id", _INT, "id of the holder's process", nullable=False),
-        Column("since", _TIMESTAMP, "since when, by the holder's clock", nullable=False),
-        Column("renewed_at", _TIMESTAMP, "last renewal, by the holder's clock", nullable=False),
-        Column("duration_ms", _LONG, "milliseconds after which a lease that was not renewed lapses", nullable=False),
+        Column("task", STRING, "ingest-topic, fold or snapshot", nullable=False),
+        Column("lease_id", STRING, "id of the lease, new with each start of the command", nullable=False),
+        Column("command", STRING, "the command that holds it: follow holds ingest-topic and fold", nullable=False),
+        Column("host", STRING, "name of the holder's machine", nullable=False),
+        Column("process_id", INT, "id of the holder's process", nullable=False),
+        Column("since", TIMESTAMP, "since when, by the holder's clock", nullable=False),
+        Column("renewed_at", TIMESTAMP, "last renewal, by the holder's clock", nullable=False),
+        Column("duration_ms", LONG, "milliseconds after which a lease that was not renewed lapses", nullable=False),
     ),
     _STATE_PROPERTIES,
 )

@@ -1,4 +1,4 @@
-"""Effects have the columns of the state tables, and the facts about groups are theirs."""
+"""Effects have the columns of facts, and the facts about groups are theirs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.fold.state.merge_on_read import CONNECT, OFFSETS, RECORDS, SHARES
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.columnar_replay import Replay
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
@@ -19,16 +18,7 @@ from offsets_pipeline.semantics.effects import (
     RECORD_SCHEMA,
 )
 from offsets_pipeline.semantics.group_facts import GroupFacts
-from offsets_pipeline.semantics.share_replay import SHARE_SCHEMA
-from offsets_pipeline.semantics.topic_replay import CONNECT_SCHEMA
 from tests.logs import LogPartition, group_key, group_value, input_table
-
-
-def test_rows_are_those_of_the_state_tables() -> None:
-    assert OFFSETS.row_schema() == OFFSET_SCHEMA
-    assert RECORDS.row_schema() == RECORD_SCHEMA
-    assert CONNECT.row_schema() == CONNECT_SCHEMA
-    assert SHARES.row_schema() == SHARE_SCHEMA
 
 
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)

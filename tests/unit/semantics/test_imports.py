@@ -5,9 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.fold.state.merge_on_read import DESCRIBED
-from offsets_pipeline.semantics.group_facts import GROUP_SCHEMA
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -41,7 +38,3 @@ def test_semantics_imports_only_the_wire_format_and_arrow(root: Path) -> None:
         if name.split(".")[0] in {"offsets_pipeline", "pyspark", "deltalake", "delta"} and not name.startswith(ALLOWED)
     }
     assert third_party == set()
-
-
-def test_described_groups_are_rows_of_the_table_of_facts() -> None:
-    assert GROUP_SCHEMA.equals(DESCRIBED.row_schema(), check_metadata=False)
