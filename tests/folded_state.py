@@ -98,9 +98,8 @@ class StateInMemory(FoldedState):
         with patch.object(replay_start, "_ADD_ROWS", 1):  # it gathers no chunks
             changes = write_changes(start.replay(chunks), folders)
         self.progress = progressed(self.progress, changes.partitions, 0)
-        for corrupt in changes.quarantine:
-            for row in corrupt.to_pylist():
-                self.quarantine.setdefault(row["log_partition"], {}).setdefault(row["record_offset"], row["reason"])
+        for row in changes.quarantine:
+            self.quarantine.setdefault(row["log_partition"], {}).setdefault(row["record_offset"], row["reason"])
         for topic_id, topic in changes.topics:
             self.topics[topic_id] = min(topic, self.topics.get(topic_id, topic))
         facts = (self._tables[each.name].rows.select(each.columns) for each in (OFFSETS, RECORDS))

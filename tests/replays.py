@@ -116,11 +116,14 @@ def named_topics(states: Iterable[Replayed]) -> dict[str, str]:
 
 
 def effects_of(replayed: Replay) -> dict[str, list[Any]]:
-    """All effects of a replay by columns, by kind, as rows; topics as pairs."""
-    return {
-        kind: in_microseconds(rows).to_pylist() if isinstance(rows, pa.Table) else sorted(rows)
-        for kind, rows in vars(replayed.effects()).items()
+    """All effects of a replay by columns, by kind, as rows; topics and log partitions as pairs."""
+    effects = vars(replayed.effects())
+    plain = {
+        "progress": sorted(effects["progress"].items()),
+        "quarantine": effects["quarantine"],
+        "topics": sorted(effects["topics"]),
     }
+    return {kind: plain[kind] if kind in plain else in_microseconds(effects[kind]).to_pylist() for kind in effects}
 
 
 def in_microseconds(rows: pa.Table) -> pa.Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,31 +25,24 @@ OFFSET_SCHEMA = schema_of(OFFSET_COLUMNS)
 #: A commit as in OFFSET_SCHEMA, and the record itself.
 PENDING_SCHEMA = pa.schema([*OFFSET_SCHEMA, ("producer_id", LONG), ("key", BINARY), ("value", BINARY)])
 RECORD_SCHEMA = schema_of(GROUP_RECORD_COLUMNS)
-QUARANTINE_SCHEMA = pa.schema(
-    [
-        ("log_partition", pa.int32()),
-        ("record_offset", pa.int64()),
-        ("reason", pa.string()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-    ]
-)
-PROGRESS_SCHEMA = pa.schema(
-    [
-        ("log_partition", pa.int32()),
-        ("folded_to", pa.int64()),
-        ("records", pa.int64()),
-        ("unknown_records", pa.int64()),
-    ]
-)
+
+
+@dataclass(frozen=True)
+class ReplayedPartition:
+    """End of the replay of a log partition, its numbers of records, and its transactional commits without a marker."""
+
+    folded_to: int
+    records: int
+    unknown_records: int = 0
+    pending: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Effects:
-    """The facts of a replay of whole log partitions, a table of each kind, with the columns of its state table.
+    """The facts of a replay of whole log partitions, mostly a table of each kind, with the columns of its state table.
 
-    - ``progress``: end and number of records of each log partition.
-    - ``quarantine``: records that do not decode (R6).
+    - ``progress``: end and numbers of records of each log partition; ``pending`` has the commits.
+    - ``quarantine``: records that do not decode (R6), in log order: log_partition, record_offset, reason, key, value.
     - ``pending``: transactional commits without a marker (R11).
     - ``offsets``: the highest visible record of each identity (R10), a tombstone with a null committed_offset. Rows of
       an identity compare by ``position``: the record offset, except under `classic` (R10c).
@@ -62,8 +55,8 @@ class Effects:
     - ``share_partitions``: rows of `share_partition_facts`.
     """
 
-    progress: pa.Table
-    quarantine: pa.Table
+    progress: dict[int, ReplayedPartition]
+    quarantine: list[dict[str, Any]]
     pending: pa.Table
     offsets: pa.Table = field(default_factory=OFFSET_SCHEMA.empty_table)
     group_records: pa.Table = field(default_factory=RECORD_SCHEMA.empty_table)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.semantics.effects import PROGRESS_SCHEMA, QUARANTINE_SCHEMA
+from offsets_pipeline.semantics.effects import ReplayedPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +25,7 @@ class ReplayProgress:
         self.end: dict[int, int] = {}
         self.records: dict[int, int] = {}
         self._unknown: set[tuple[int, int]] = set()
-        self._quarantine: dict[tuple[int, int], dict[str, object]] = {}
+        self._quarantine: dict[tuple[int, int], dict[str, Any]] = {}
 
     def unfolded(self, table: pa.Table) -> pa.Table:
         """The rows of INPUT_SCHEMA that are not folded yet, and those that an earlier fold carries over."""
@@ -53,26 +54,24 @@ class ReplayProgress:
         self, log_partition: int, record_offset: int, key: bytes | None, value: bytes | None, reason: str
     ) -> None:
         """Put a record into quarantine."""
-        row = (log_partition, record_offset, reason, key, value)
-        self._quarantine[log_partition, record_offset] = dict(zip(QUARANTINE_SCHEMA.names, row, strict=True))
+        row = {
+            "log_partition": log_partition,
+            "record_offset": record_offset,
+            "reason": reason,
+            "key": key,
+            "value": value,
+        }
+        self._quarantine[log_partition, record_offset] = row
 
     def place(self) -> str:
         """The log partitions and record offsets so far, for an error message."""
         return "log partitions " + ", ".join(f"{at} up to record offset {end}" for at, end in sorted(self.end.items()))
 
-    def quarantine(self) -> pa.Table:
-        """The records that do not decode, in QUARANTINE_SCHEMA."""
-        return pa.Table.from_pylist([self._quarantine[at] for at in sorted(self._quarantine)], QUARANTINE_SCHEMA)
+    def quarantine(self) -> list[dict[str, Any]]:
+        """The records that do not decode, for `Effects`."""
+        return [row for _, row in sorted(self._quarantine.items())]
 
-    def progress(self) -> pa.Table:
-        """Ends and record counts, in PROGRESS_SCHEMA."""
-        rows = [
-            {
-                "log_partition": at,
-                "folded_to": self.end[at],
-                "records": self.records[at],
-                "unknown_records": sum(partition == at for partition, _ in self._unknown),
-            }
-            for at in sorted(self.records)
-        ]
-        return pa.Table.from_pylist(rows, PROGRESS_SCHEMA)
+    def progress(self) -> dict[int, ReplayedPartition]:
+        """Ends and record counts of the log partitions, without pending commits."""
+        unknown = Counter(at for at, _ in self._unknown)
+        return {at: ReplayedPartition(self.end[at], self.records[at], unknown[at]) for at in sorted(self.records)}

@@ -8,7 +8,8 @@ them (fold.py). Rows that are written twice, or late, change nothing (merge_on_r
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -46,37 +47,25 @@ if TYPE_CHECKING:
     from offsets_pipeline.fold.state.known_groups import KnownGroups
     from offsets_pipeline.fold.state.published_rows import FileWriter
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.semantics.effects import Effects
+    from offsets_pipeline.semantics.effects import Effects, ReplayedPartition
     from offsets_pipeline.store.delta.data_file import DataFile
 
     Group = tuple[int, str]
 
 _PENDING_FIELDS = ["log_partition", *FOLD_PROGRESS.arrow_schema().field("pending").type.value_type.names]
-_CORRUPT_FIELDS = ["log_partition", "record_offset", "reason"]
-
-
-@dataclass(frozen=True)
-class ReplayedPartition:
-    """End of the replay of a log partition, and its number of records."""
-
-    folded_to: int
-    records: int
-    unknown_records: int = 0
-    pending: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass
 class Changes:
     """The changes of a replay: files of the state tables, and the facts that the driver commits.
 
-    ``topics`` are pairs of topic id and name (R35), ``quarantine`` are rows of that table without time and
-    log incarnation.
+    ``topics`` are pairs of topic id and name (R35), ``quarantine`` are records that do not decode, as in `Effects`.
     """
 
     files: dict[str, list[DataFile]] = field(default_factory=lambda: defaultdict(list))
     partitions: dict[int, ReplayedPartition] = field(default_factory=dict)
     topics: set[tuple[str, str]] = field(default_factory=set)
-    quarantine: list[pa.Table] = field(default_factory=list)
+    quarantine: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, other: Changes) -> None:
         """Take in the changes of other log partitions."""
@@ -91,17 +80,11 @@ class Changes:
         """Number of records replayed."""
         return sum(each.records for each in self.partitions.values())
 
-    @property
-    def quarantined(self) -> int:
-        """Number of records that do not decode (R6)."""
-        return sum(each.num_rows for each in self.quarantine)
-
     def first_corrupt(self) -> str | None:
         """A sentence about the first record that does not decode; None if all do."""
-        if not self.quarantined:
+        if not self.quarantine:
             return None
-        order = [(name, "ascending") for name in _CORRUPT_FIELDS]
-        (first,) = pa.concat_tables(self.quarantine).select(_CORRUPT_FIELDS).sort_by(order).slice(0, 1).to_pylist()
+        first = min(self.quarantine, key=itemgetter("log_partition", "record_offset"))
         return (
             f"record {first['record_offset']} of log partition {first['log_partition']} does not decode: "
             f"{first['reason']}"
@@ -137,8 +120,7 @@ class StateFolders:
 
 def write_changes(effects: Effects, folders: StateFolders) -> Changes:
     """Write the files with the changes of a replay of whole log partitions."""
-    corrupt = [effects.quarantine] if effects.quarantine.num_rows else []
-    changes = Changes(partitions=partitions_of(effects), topics=effects.topics, quarantine=corrupt)
+    changes = Changes(partitions=partitions_of(effects), topics=effects.topics, quarantine=effects.quarantine)
     news, whole = _group_records(effects, folders.known)
     hidden: Groups = frozenset()
     if whole.num_rows:
@@ -229,5 +211,4 @@ def partitions_of(effects: Effects) -> dict[int, ReplayedPartition]:
     fields = [name for name in effects.pending.column_names if name in _PENDING_FIELDS]
     for commit in effects.pending.select(fields).sort_by("record_offset").to_pylist():
         pending[commit.pop("log_partition")].append(commit)
-    progress = {row.pop("log_partition"): row for row in effects.progress.to_pylist()}
-    return {at: ReplayedPartition(**row, pending=pending[at]) for at, row in progress.items()}
+    return {at: replace(each, pending=pending[at]) for at, each in effects.progress.items()}

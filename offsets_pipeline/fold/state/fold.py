@@ -149,10 +149,10 @@ def _fold_once(
     log = store.table(LOG.name).snapshot()
     fold = _Fold(store, settings, clock, progress)
     changes = fold.rest(log, append)
-    if changes.quarantined and warn is not None:
+    if changes.quarantine and warn is not None:
         warn(
-            f"{changes.quarantined} of {changes.records} records went into quarantine ({changes.first_corrupt()}); see "
-            "the store's table quarantine"
+            f"{len(changes.quarantine)} of {changes.records} records went into quarantine ({changes.first_corrupt()}); "
+            "see the store's table quarantine"
         )
     late = with_late_records(log, progress.partitions, progress.late)
     return changes.records + (reload_partitions(store, late, settings, clock) if late else 0)

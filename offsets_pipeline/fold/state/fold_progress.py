@@ -22,7 +22,7 @@ from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG_INCARNATION,
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.fold.state.changes import ReplayedPartition
+    from offsets_pipeline.semantics.effects import ReplayedPartition
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.delta.table_folder import TableFolder
 

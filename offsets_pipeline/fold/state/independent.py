@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from offsets_pipeline.fold.state.changes import ReplayedPartition
 from offsets_pipeline.fold.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.connect_keys import state_value
-from offsets_pipeline.semantics.effects import within_bounds
+from offsets_pipeline.semantics.effects import ReplayedPartition, within_bounds
 from offsets_pipeline.semantics.group_facts import described_columns
 from offsets_pipeline.semantics.table_replay import log_rows
 from offsets_pipeline.semantics.topic_replay import connect_rows

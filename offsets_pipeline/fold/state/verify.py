@@ -43,12 +43,11 @@ from offsets_pipeline.store.log.log_reader import LogReader
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsets_pipeline.fold.state.changes import ReplayedPartition
     from offsets_pipeline.fold.state.fold_progress import PartitionProgress
     from offsets_pipeline.fold.state.independent import Replayed
     from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.semantics.effects import Effects
+    from offsets_pipeline.semantics.effects import Effects, ReplayedPartition
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.store import Store
 

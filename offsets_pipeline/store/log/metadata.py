@@ -6,6 +6,7 @@ Every write is idempotent.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,7 +77,7 @@ def note_topics(store: Store, names: Iterable[tuple[str, str]], settings: Settin
 
 def note_quarantine(
     store: Store,
-    records: Sequence[pa.Table],
+    records: Sequence[Mapping[str, Any]],
     log_incarnation: int,
     settings: Settings,
     clock: Clock,
@@ -85,33 +86,30 @@ def note_quarantine(
 ) -> None:
     """Add records that do not decode to the quarantine, each once (R6).
 
-    ``records`` have the columns log_partition, record_offset, reason, key and value. ``replayed_to`` has the log
-    partitions that were replayed from their start, each with the record offset that the replay reached. Quarantined
-    records before that offset leave the quarantine, unless they are in ``records``.
+    ``records`` are rows of `Effects.quarantine`. ``replayed_to`` has the log partitions that were replayed from their
+    start, each with the record offset that the replay reached. Quarantined records before that offset leave the
+    quarantine, unless they are in ``records``.
 
     Raises WriteConflict if other writers committed first too often.
     """
-    place = ["log_partition", "record_offset"]
-    found = [each.select([*place, "reason", "key", "value"]) for each in records if each.num_rows]
+    place = ("log_partition", "record_offset")
+    place_of = itemgetter(*place)
+    places = set(map(place_of, records))
 
     def write() -> None:
         table = store.table(QUARANTINE.name)
         seen = table.snapshot()
         held = seen.rows([*place, "source"], {"log_incarnation": [log_incarnation]}).to_pylist()
-        known = {(row["log_partition"], row["record_offset"]) for row in held if row["source"] is None}
-        rows = [row for each in found for row in each.to_pylist()]
-        places = {(row["log_partition"], row["record_offset"]) for row in rows}
+        known = {place_of(row) for row in held if row["source"] is None}
         gone = {at for at in known - places if at[1] < replayed_to.get(at[0], 0)}
-        news = [row for row in rows if (row["log_partition"], row["record_offset"]) not in known]
+        news = [row for row in records if place_of(row) not in known]
         stamp = {"log_incarnation": log_incarnation, "quarantined_at": _timestamp(clock.now_ms())}
-        added = pa.Table.from_pylist([row | stamp for row in news], QUARANTINE.arrow_schema())
+        added = pa.Table.from_pylist([{**row, **stamp} for row in news], QUARANTINE.arrow_schema())
         if gone:
             stays = [
                 row
                 for row in seen.rows().to_pylist()
-                if row["log_incarnation"] != log_incarnation
-                or row["source"] is not None
-                or (row["log_partition"], row["record_offset"]) not in gone
+                if row["log_incarnation"] != log_incarnation or row["source"] is not None or place_of(row) not in gone
             ]
             added = pa.concat_tables([pa.Table.from_pylist(stays, QUARANTINE.arrow_schema()), added])
         if news or gone:
@@ -122,7 +120,7 @@ def note_quarantine(
                 advance={APPLICATION: seen.transaction(APPLICATION) + 1},
             )
 
-    if found or (replayed_to and store.table(QUARANTINE.name).snapshot().files()):
+    if records or (replayed_to and store.table(QUARANTINE.name).snapshot().files()):
         with_retries(write, f"a change of {QUARANTINE.name}", settings.fold)
 
 

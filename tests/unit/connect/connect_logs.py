@@ -82,10 +82,10 @@ class Folded:
             known = self.records.setdefault((row["log_partition"], row["raw_key"]), row)
             if row["record_offset"] > known["record_offset"]:
                 self.records[row["log_partition"], row["raw_key"]] = row
-        for row in effects.progress.to_pylist():
-            self.folded_to[row["log_partition"]] = row["folded_to"]
-            self.pending[row["log_partition"]] = []
-            self.count += row["records"]
+        for at, each in effects.progress.items():
+            self.folded_to[at] = each.folded_to
+            self.pending[at] = []
+            self.count += each.records
         for row in _rows(effects.pending, "commit_timestamp"):
             self.pending[row["log_partition"]].append(row)
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offsets_pipeline.connect.connector_offsets import answering_offsets, source_answer
-from offsets_pipeline.fold.state.changes import ReplayedPartition
 from offsets_pipeline.fold.state.independent import specified_topic
 from offsets_pipeline.fold.state.merge_on_read import CONNECT
+from offsets_pipeline.semantics.effects import ReplayedPartition
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_replay import compact_topic, replay_topic
@@ -130,9 +130,7 @@ def test_both_replays_agree_on_random_logs(  # R11, R15, R30
     state = Folded()
     effects = replay_topic([input_rows(rows)], KIND, {})
     state.take(effects)
-    quarantined = {
-        (row["log_partition"], row["record_offset"]): row["reason"] for row in effects.quarantine.to_pylist()
-    }
+    quarantined = {(row["log_partition"], row["record_offset"]): row["reason"] for row in effects.quarantine}
     states = specified(rows)
     assert quarantined == {(at, o): reason for at, each in states.items() for o, reason in each.quarantined.items()}
 

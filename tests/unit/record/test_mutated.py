@@ -90,7 +90,7 @@ def replayed(rows: pa.Table, *, compacted: bool) -> None:
     replay = Replay(PARTITIONS)
     replay.add(compact_early(table, {}) if compacted else table)
     effects = replay.effects()
-    for table in (effects.progress, effects.quarantine, effects.pending, effects.offsets):
+    for table in (effects.pending, effects.offsets):
         table.validate(full=True)
     records = pa.concat_tables([effects.group_records, effects.group_commits])
     records.validate(full=True)

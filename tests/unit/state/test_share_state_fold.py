@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     import random
     from pathlib import Path
 
+    from offsets_pipeline.semantics.effects import ReplayedPartition
+
 _STATES = {0: "AVAILABLE", 2: "ACKNOWLEDGED", 4: "ARCHIVED"}
 
 
@@ -143,11 +145,11 @@ def test_a_question_folds_the_rest_of_the_log(tmp_path: Path) -> None:
     assert shown(location) == expected
 
 
-def states(table: pa.Table, folded_to: dict[int, int]) -> tuple[list[Any], list[Any], list[Any]]:
+def states(table: pa.Table, folded_to: dict[int, int]) -> tuple[list[Any], dict[int, ReplayedPartition], list[Any]]:
     effects = replay_shares([table], folded_to)
     order = ["log_partition", "group_id"]
     facts = effects.share_partitions.sort_by([(name, "ascending") for name in order])
-    return facts.to_pylist(), effects.progress.to_pylist(), effects.quarantine.to_pylist()
+    return facts.to_pylist(), effects.progress, effects.quarantine
 
 
 def test_rows_before_a_later_snapshot_are_not_needed(chance: random.Random) -> None:
