@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.common.config.sections import LogSettings
 from offsets_pipeline.errors import BrokerUnreachable
@@ -46,7 +47,7 @@ def batch(workbench: Workbench, places: Iterable[tuple[int, int]]) -> DataFrame:
         (part, offset, at, b"key", f"{part} {offset}".encode(), None, None, None, SOURCE, None)
         for part, offset in places
     ]
-    return workbench.spark.createDataFrame(rows, RECORDS_SCHEMA).repartition(2)
+    return workbench.spark.createDataFrame(rows, from_arrow_schema(RECORDS_SCHEMA)).repartition(2)
 
 
 def appender(
@@ -147,7 +148,7 @@ def test_a_damaged_batch_is_in_the_quarantine_once(workbench: Workbench, store: 
     one, opened = appender(workbench), workbench.open(store)
     at = datetime(2026, 11, 21, tzinfo=UTC)
     damage = (1, 6, at, None, b"raw bytes", None, None, None, SOURCE, "its checksum is wrong (9 bytes)")
-    rows = workbench.spark.createDataFrame([damage, damage], RECORDS_SCHEMA).repartition(
+    rows = workbench.spark.createDataFrame([damage, damage], from_arrow_schema(RECORDS_SCHEMA)).repartition(
         2
     )  # of two tasks that share a batch
     assert one.append(opened, rows.union(batch(workbench, FIRST))).records == len(FIRST)

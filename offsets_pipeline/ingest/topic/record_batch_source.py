@@ -1,22 +1,15 @@
-r"""A streaming source of Spark that reads a topic as the raw record batches of its partitions' leaders.
+"""A streaming source of Spark that plans the reading of a topic up to the high watermark of its partitions.
 
-It reads up to the high watermark, with control records, producer ids, and the records of open and aborted transactions:
-the same rows as from a broker's segment files. Executors fetch and decode; the driver asks for offsets only.
-
-    spark.dataSource.register(RecordBatchSource)
-    spark.readStream.format("kafka_record_batches").option("topic", "connect-offsets") \
-        .option("kafka.bootstrap.servers", "localhost:9092").load()
+Its driver asks for offsets only. Its rows are ranges, one row for each task. A `TopicReader` fetches and decodes them
+in the same task as raw record batches: so records do not go from one Python process through the JVM to another.
 
 Options, besides Kafka's own with the prefix `kafka.`:
 
 =====================  =================================================================================================
 topic                  the topic
 starting_offsets       JSON {"0": {"offset": 42, "leader_epoch": 3}}; by default each partition's log start offset
-topic_kind             the kind of its records; by default those of __consumer_offsets
-source                 text for the column `source`; by default kafka://ADDRESS/TOPIC
 max_offsets            largest number of record offsets in a batch; default: no limit
 tasks                  largest number of tasks of a batch; default 2
-content                `records`, the default; `ranges`: a row for each task, which a TopicReader reads in the same task
 wait_ms                how long a look for new records waits for the brokers; default 1000
 min_offsets            number of record offsets for which a batch waits; default 1
 min_offsets_wait_ms    how long it waits for them, from the first new record on; default 0
@@ -42,13 +35,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic
-from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, RECORDS_SCHEMA, TopicReader, ranges_row
+from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, ranges_row
 from offsets_pipeline.kafka.broker.cluster import Cluster, answered
 from offsets_pipeline.kafka.broker.fetch import Fetcher, FetchPosition
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.log_offsets import EARLIEST, LATEST, list_offsets
 from offsets_pipeline.kafka.broker.offset_ranges import OffsetRange, require_same_log
-from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -59,8 +51,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.kafka.broker.cluster_metadata import TopicMetadata
 
 FORMAT = "kafka_record_batches"
-#: Values of the option `content`.
-RECORDS, RANGES = "records", "ranges"
 _KAFKA = "kafka."
 _LOOK_SECONDS = 0.2  # between two looks whether enough records are there
 _FEW_OFFSETS = 20_000  # a batch of no more is read by one task
@@ -80,12 +70,9 @@ class SourceOptions:
     topic: str
     kafka: KafkaOptions
     starts: Positions | None
-    source: str
     max_offsets: int | None
     tasks: int
     wait_ms: int
-    topic_kind: TopicKind
-    has_ranges: bool
     min_offsets: int
     min_offsets_wait_ms: int
 
@@ -94,30 +81,17 @@ class SourceOptions:
         """Options as Spark passes them."""
         kafka = {name.removeprefix(_KAFKA): value for name, value in options.items() if name.startswith(_KAFKA)}
         address = kafka.pop("bootstrap.servers")
-        topic = options["topic"]
         starts, most = options.get("starting_offsets"), options.get("max_offsets")
         return cls(
-            topic=topic,
+            topic=options["topic"],
             kafka=KafkaOptions(address, kafka),
             starts=None if starts is None else parsed(json.loads(starts)),
-            source=options.get("source", f"kafka://{address}/{topic}"),
             max_offsets=None if most is None else int(most),
             tasks=int(options.get("tasks", "2")),
             wait_ms=int(options.get("wait_ms", "1000")),
-            topic_kind=TopicKind(options.get("topic_kind", TopicKind.CONSUMER_OFFSETS)),
-            has_ranges=_has_ranges(options),
             min_offsets=int(options.get("min_offsets", "1")),
             min_offsets_wait_ms=int(options.get("min_offsets_wait_ms", "0")),
         )
-
-    @property
-    def reader(self) -> TopicReader:
-        """The reader of the topic's records."""
-        return TopicReader(self.topic, self.kafka, self.source, self.topic_kind)
-
-
-def _has_ranges(options: Mapping[str, str]) -> bool:
-    return options.get("content", RECORDS) == RANGES
 
 
 def parsed(offsets: Mapping[str, Mapping[str, int]]) -> Positions:
@@ -151,8 +125,8 @@ class RecordBatchSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """RECORDS_SCHEMA or RANGES_SCHEMA."""
-        return RANGES_SCHEMA if _has_ranges(self.options) else RECORDS_SCHEMA
+        """RANGES_SCHEMA."""
+        return RANGES_SCHEMA
 
     def streamReader(self, schema: object) -> RecordBatchStreamReader:  # noqa: ARG002, N802 - Spark's
         """The reader."""
@@ -270,11 +244,8 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     # --- in a task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task. Raises the errors of `TopicReader.read`."""
-        if self._options.has_ranges:
-            yield ranges_row(partition.value)
-        else:
-            yield from self._options.reader.read(partition.value)
+        """The row of a task."""
+        yield ranges_row(partition.value)
 
 
 def ranges_between(starts: Mapping[int, FetchPosition], ends: Mapping[int, FetchPosition]) -> list[OffsetRange]:

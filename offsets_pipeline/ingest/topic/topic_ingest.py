@@ -37,9 +37,7 @@ from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
 from offsets_pipeline.ingest.topic.record_batch_source import (
     FORMAT,
     MAY_PASS,
-    RANGES,
     RecordBatchSource,
-    SourceOptions,
     are_few,
     are_undivided,
     planned_ends,
@@ -51,6 +49,7 @@ from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import check_topic
+from offsets_pipeline.ingest.topic.topic_records import TopicReader
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.semantics.coordinator_semantics import AUTO, MODERN, CoordinatorSemantics
@@ -309,16 +308,13 @@ class TopicIngest:
         options = {
             **self._options.for_source(),
             "topic": self._topic,
-            "topic_kind": self.store.properties.topic_kind.value,
-            "source": source,
-            "content": RANGES,
             "starting_offsets": json.dumps(rendered(starts)),
             "max_offsets": str(self._settings.topic.max_records_per_batch),
             "min_offsets": str(self._settings.topic.min_records_per_batch),
             "min_offsets_wait_ms": str(self._settings.topic.min_records_wait_ms),
             "tasks": str(parallelism(self._spark)),
         }
-        reader = SourceOptions.parse(options).reader
+        reader = TopicReader(self._topic, self._options, source, self.store.properties.topic_kind)
         appender = TopicAppender(reading.log_incarnation, self._settings, self._clock, confirm, reader.read_all)
         self._failures.clear()
         positions = dict(starts)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
+from offsets_pipeline.ingest.log_columns import log_columns
 from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.offset_ranges import read_ranges
 from offsets_pipeline.kafka.record.corrupt import NotASegment
@@ -29,13 +29,12 @@ if TYPE_CHECKING:
 
 #: Columns of records. `damage` is null for a record. Else the row is a stretch that does not decode: its bytes are in
 #: `value`, the record offset of its first batch in `record_offset`.
-RECORDS_SCHEMA = f"{LOG_COLUMNS}, damage string"
+RECORDS_SCHEMA = pa.schema(
+    [*((name, LOG.arrow_schema().field(name).type) for name in (*RECORD_COLUMNS, "source")), ("damage", pa.string())]
+)
 #: Columns of ranges: those of a task, pickled.
 RANGES_SCHEMA = "ranges binary"
 
-_DAMAGE_SCHEMA = pa.schema(
-    [*((name, LOG.arrow_schema().field(name).type) for name in (*RECORD_COLUMNS, "source")), ("damage", pa.string())]
-)
 _BATCH_ROWS = 65_536
 _OFFSET_BYTES = 8
 
@@ -96,7 +95,7 @@ def _rows(fetched: FetchedBatches, source: str, kind: TopicKind) -> Iterator[pa.
             "source": source,
             "damage": f"{each.reason} ({each.length} bytes)",
         }
-        yield pa.RecordBatch.from_pylist([row], schema=_DAMAGE_SCHEMA)
+        yield pa.RecordBatch.from_pylist([row], schema=RECORDS_SCHEMA)
 
 
 def _offset_of(damage: Damage, fetched_at: int) -> int:

@@ -17,7 +17,6 @@ from kafka.protocol.consumer import FetchRequest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from offsets_pipeline.errors import BrokerUnreachable, LogTruncated
-from offsets_pipeline.ingest.log_columns import LOG_COLUMNS
 from offsets_pipeline.ingest.topic import record_batch_source, topic_records
 from offsets_pipeline.ingest.topic.record_batch_source import (
     FORMAT,
@@ -30,7 +29,7 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
     shared,
     shared_out,
 )
-from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, RECORDS_SCHEMA
+from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, RECORDS_SCHEMA, TopicReader
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.kafka.broker.offset_ranges import FetchedBatches, OffsetRange
 from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -51,7 +50,7 @@ def reader_of(
 ) -> Iterator[RecordBatchStreamReader]:
     """A reader, made as Spark makes it."""
     kafka = options_of(topic, default_api_timeout_ms=api_timeout_ms)
-    given_options = {"topic": TOPIC, "source": "kafka://c/t", "wait_ms": "20"} | kafka.for_source()
+    given_options = {"topic": TOPIC, "wait_ms": "20"} | kafka.for_source()
     if starts is not None:
         given_options["starting_offsets"] = json.dumps(starts)
     source = RecordBatchSource(given_options | options)
@@ -71,14 +70,20 @@ def ends(found: Offsets) -> list[int]:
     return [each["offset"] for _, each in sorted(found.items())]
 
 
-def rows_of(reader: RecordBatchStreamReader, start: Offsets, end: Offsets) -> list[dict[str, Any]]:
-    """The rows of all tasks, each with a reader of its own, as Spark ships it."""
+def batches_of(reader: RecordBatchStreamReader, start: Offsets, end: Offsets) -> list[pa.RecordBatch]:
+    """The records of all tasks, each with readers of its own, as Spark ships them."""
     found = []
+    topic_reader = TopicReader(TOPIC, reader._options.kafka, "kafka://c/t", TopicKind.CONSUMER_OFFSETS)
     for task in reader.partitions(start, end):
-        shipped = pickle.loads(pickle.dumps(reader))
-        for each in shipped.read(pickle.loads(pickle.dumps(task))):
-            found += each.to_pylist()
+        planned, records = pickle.loads(pickle.dumps((reader, topic_reader)))
+        ranges = list(planned.read(pickle.loads(pickle.dumps(task))))
+        assert [each.num_rows for each in ranges] == [1]
+        found += records.read_all(ranges)
     return found
+
+
+def rows_of(reader: RecordBatchStreamReader, start: Offsets, end: Offsets) -> list[dict[str, Any]]:
+    return [row for each in batches_of(reader, start, end) for row in each.to_pylist()]
 
 
 def ones(count: int, start: int = 0) -> FakePartition:
@@ -105,8 +110,7 @@ def test_the_first_batch_starts_at_the_option_or_at_the_logs_start() -> None:
 
 
 def test_name_schema_and_default_limit() -> None:
-    assert (RecordBatchSource.name(), RecordBatchSource({}).schema()) == (FORMAT, RECORDS_SCHEMA)
-    assert RecordBatchSource({"content": "ranges"}).schema() == RANGES_SCHEMA
+    assert (RecordBatchSource.name(), RecordBatchSource({}).schema()) == (FORMAT, RANGES_SCHEMA)
     with fake_topic({0: ones(1)}) as topic:
         with reader_of(topic) as reader:
             assert reader.getDefaultReadLimit() == ReadAllAvailable()
@@ -320,23 +324,7 @@ def test_a_batch_has_the_rows_of_its_range_in_the_columns_of_the_log(monkeypatch
     assert {(row["source"], row["producer_id"], row["control_type"], row["damage"]) for row in rows} == {
         ("kafka://c/t", None, None, None)
     }
-    assert list(rows[0]) == [each.split()[0] for each in LOG_COLUMNS.split(", ")] + ["damage"]
-
-
-def test_ranges_of_the_tasks_give_the_same_rows_as_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_batch_source, "_FEW_OFFSETS", 0)
-    start, end = offsets(_0=1, _1=0), offsets(_0=7, _1=3)
-    log = FakePartition([batch(0, 4), damaged(batch(4)), batch(5, 4)])
-    with fake_topic({0: log, 1: ones(3)}) as topic:
-        with reader_of(topic, tasks="3") as reader:
-            rows = rows_of(reader, start, end)
-        with reader_of(topic, tasks="3", content="ranges") as reader:
-            tasks = [list(reader.read(task)) for task in reader.partitions(start, end)]
-            assert [len(batches) for batches in tasks] == [1, 1, 1]
-            shipped = pickle.loads(pickle.dumps(reader._options.reader))
-            read = [row for batches in tasks for found in shipped.read_all(batches) for row in found.to_pylist()]
-    assert read == rows
-    assert any(row["damage"] is not None for row in rows)
+    assert list(rows[0]) == RECORDS_SCHEMA.names
 
 
 # --- damage
@@ -374,6 +362,5 @@ def test_a_damaged_batch_is_the_same_stretch_for_each_fetch(monkeypatch: pytest.
 def test_rows_of_damage_have_the_columns_of_records() -> None:
     log = FakePartition([batch(0), damaged(batch(1))])
     with fake_topic({0: log}) as topic, reader_of(topic) as reader:
-        (task,) = reader.partitions(offsets(_0=0), offsets(_0=2))
-        batches = list(reader.read(task))
+        batches = batches_of(reader, offsets(_0=0), offsets(_0=2))
     assert isinstance(pa.Table.from_batches(batches), pa.Table)  # raises if the schemas differ
