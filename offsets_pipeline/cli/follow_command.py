@@ -126,7 +126,7 @@ class _TopicReading:
             else:
                 records = self._ingest.run(available_now=is_ending)
         for each in samplers if is_ending else ():
-            each.sample_once()
+            each.run_once()
         return records
 
     def _samplers(self) -> Iterator[SamplerThread]:

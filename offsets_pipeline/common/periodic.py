@@ -23,12 +23,8 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def _always(_: Exception) -> bool:
-    return True
-
-
 class Periodic(Generic[_Result]):
-    """Runs some work at intervals: after `start` in a thread, or with `results` in the caller's.
+    """Runs some work at intervals: after `start` in a daemon thread, or with `results` in the caller's.
 
     An error is a warning, and the next run tries again. The same warning is not repeated until a run succeeds. An error
     that does not pass ends the work: `results` raises it, and after `start` so does `check`.
@@ -45,6 +41,9 @@ class Periodic(Generic[_Result]):
         may_pass: Whether the next run may succeed after this error.
         at_end: Called after the last run in the same thread. Its error is a warning.
         stopped: Set by `stop`. Another owner may set it, too.
+        name: The name of the thread.
+        wrapped: Returns the thread's target for this one, as Spark needs it.
+        close_seconds: How long `close` waits for the end of the thread; None: without limit.
     """
 
     def __init__(
@@ -57,9 +56,12 @@ class Periodic(Generic[_Result]):
         rests: bool = False,
         warn: Callable[[str], object] = warn,
         describe: Callable[[Exception], str] = in_one_line,
-        may_pass: Callable[[Exception], bool] = _always,
+        may_pass: Callable[[Exception], bool] = lambda _: True,
         at_end: Callable[[], object] | None = None,
         stopped: threading.Event | None = None,
+        name: str = "periodic",
+        wrapped: Callable[[Callable[[], None]], Callable[[], None]] = lambda target: target,
+        close_seconds: float | None = None,
     ) -> None:
         self._run = run
         self._interval_ms = interval_ms
@@ -73,13 +75,14 @@ class Periodic(Generic[_Result]):
         self._stopped = stopped or threading.Event()
         self._since_ms: int | None = None  # the start of the interval; None: the first run is due
         self._error: Exception | None = None
+        self._name = name
+        self._wrapped = wrapped
+        self._close_seconds = close_seconds
         self._thread: threading.Thread | None = None
 
-    def start(
-        self, name: str, wrapped: Callable[[Callable[[], None]], Callable[[], None]] = lambda target: target
-    ) -> None:
-        """Run in a thread of this name. ``wrapped`` returns the thread's target for this one, as Spark needs it."""
-        self._thread = threading.Thread(target=wrapped(self._run_to_end), name=name, daemon=True)
+    def start(self) -> None:
+        """Run in the thread, until `close`."""
+        self._thread = threading.Thread(target=self._wrapped(self._run_to_end), name=self._name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -90,11 +93,11 @@ class Periodic(Generic[_Result]):
         """Whether no further run starts."""
         return self._stopped.is_set()
 
-    def close(self, timeout_seconds: float | None = None) -> None:
-        """Stop, and wait for the end of the thread, but not longer than ``timeout_seconds``. Idempotent."""
+    def close(self) -> None:
+        """Stop, and wait for the end of the run in progress, but not longer than ``close_seconds``. Idempotent."""
         self.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout_seconds)
+            self._thread.join(self._close_seconds)
 
     def check(self) -> None:
         """Raise the error that ended the thread, if one did."""

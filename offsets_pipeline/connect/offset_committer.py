@@ -58,11 +58,12 @@ class OffsetCommitter(Closing):
             rests=True,
             warn=_LOG.warning,
             describe=lambda error: f"the flush of offsets failed: {in_one_line(error)}; they stay queued",
+            name="source-task-offset-committer",
         )
 
     def start(self) -> None:
         """Start the thread."""
-        self._periodic.start("source-task-offset-committer")
+        self._periodic.start()
 
     def record(self, partition: JsonObject | None, offset: JsonObject, records: int = 1) -> None:
         """Queue the offset after records that the task has written, and flush if the count is reached."""

@@ -34,8 +34,8 @@ class ExpiryRun:
     failed: list[int]
 
 
-class StreamExpiry:
-    """Expires the offsets of an owned store beside a stream that folds it.
+class StreamExpiry(Periodic[None]):
+    """Expires the offsets of an owned store beside a stream that folds it, every `offsets_retention_check_interval_ms`.
 
     Each run appends tombstones; only the stream's batches change the state tables (R22). If a run fails, it prints a
     warning, once until a run succeeds, and the next run tries again.
@@ -50,7 +50,7 @@ class StreamExpiry:
         self._clock = clock
         self._on_expiry = on_expiry
         self._coordinator: Coordinator | None = None
-        self._periodic = Periodic(
+        super().__init__(
             self._expire,
             settings.coordinator.offsets_retention_check_interval_ms,
             clock.now_ms,
@@ -59,29 +59,18 @@ class StreamExpiry:
                 f"cannot expire offsets of {location}: {in_one_line(error)}; the next run tries again"
             ),
             at_end=self._close_coordinator,
+            name="expiry",
         )
-
-    def start(self) -> None:
-        """Run now and every `offsets_retention_check_interval_ms`, in a thread, until `close`."""
-        self._periodic.start("expiry")
-
-    def run_once(self) -> None:
-        """Run now, and return when the tombstones are in the log."""
-        self._periodic.run_once()
-
-    def close(self) -> None:
-        """Start no further run, and wait for the end of the current one."""
-        self._periodic.close()
 
     def _expire(self) -> None:
         """Run once. Ends the runs if none on this storage can succeed."""
         try:
             if self._coordinator is None:
                 self._coordinator = open_coordinator(self._location, self._settings, self._clock)
-            run = expire_once(self._coordinator, self._location, self._clock, self._periodic.is_stopped)
+            run = expire_once(self._coordinator, self._location, self._clock, self.is_stopped)
         except UnsafeStorage as unsafe:
             warn(f"this stream does not expire offsets: {unsafe}")
-            self._periodic.stop()
+            self.stop()
             return
         except Exception:
             self._close_coordinator()  # the next run opens the log again

@@ -113,9 +113,10 @@ class Lease:
             rests=True,
             warn=self._warn,
             describe=lambda error: f"cannot renew the lease of {self._folder}: {in_one_line(error)}; trying again",
+            name="lease",
         )
         self.when_lost(renewals.stop)
-        renewals.start("lease")
+        renewals.start()
         try:
             yield
         except Exception as error:

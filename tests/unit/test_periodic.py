@@ -148,7 +148,7 @@ def test_thread_ends_with_an_error_that_does_not_pass_and_the_next_check_raises_
     ended = threading.Event()
     periodic = work.periodic(at_end=ended.set)
     periodic.check()
-    periodic.start("work")
+    periodic.start()
     assert ended.wait(LONGEST_SECONDS)
     periodic.close()
     for _ in range(2):
@@ -172,8 +172,8 @@ def test_thread_has_its_name_and_the_callers_target_around_its_runs() -> None:
         names.append(threading.current_thread().name)
         ran.set()
 
-    periodic = Periodic(work, 1)
-    periodic.start("work", wrapped)
+    periodic = Periodic(work, 1, name="work", wrapped=wrapped)
+    periodic.start()
     assert ran.wait(LONGEST_SECONDS)
     periodic.close()
     assert (names[:2], names[-1]) == (["before", "work"], "after")
@@ -188,13 +188,14 @@ def test_close_waits_for_the_run_and_the_work_at_the_end() -> None:
         assert goes_on.wait(LONGEST_SECONDS)
         done.append("run")
 
-    periodic = Periodic(run, HOUR_MS, at_end=lambda: done.append("end"))
-    periodic.start("work")
+    periodic = Periodic(run, HOUR_MS, at_end=lambda: done.append("end"), close_seconds=0)
+    periodic.start()
     assert runs.wait(LONGEST_SECONDS)
-    periodic.close(0)  # the time is over: the run goes on
+    periodic.close()  # the time is over: the run goes on
     assert done == []
     assert periodic.is_stopped()
     goes_on.set()
+    periodic._close_seconds = None
     periodic.close()
     periodic.close()
     assert done == ["run", "end"]
@@ -209,7 +210,7 @@ def test_work_that_waits_ends_at_once() -> None:
             return super().wait(None if timeout else timeout)  # only `stop` ends it
 
     periodic = Periodic(lambda: None, HOUR_MS, at_once=False, stopped=Noted())
-    periodic.start("work")
+    periodic.start()
     assert waits.wait(LONGEST_SECONDS)
     periodic.close()
 
@@ -219,7 +220,7 @@ def test_run_may_end_the_work_itself() -> None:
         periodic.close()
 
     periodic = Periodic(close, 1)
-    periodic.start("work")
+    periodic.start()
     assert periodic._thread is not None
     periodic._thread.join(LONGEST_SECONDS)
     assert not periodic._thread.is_alive()

@@ -28,7 +28,7 @@ _REST_SECONDS = 30.0  # for queries that began to read an incarnation before ano
 _FINISHES = 20  # attempts at the end, beside other writers
 
 
-class Publisher:
+class Publisher(Periodic[None]):
     """Publishes what is folded, in a thread; compacts facts, and drops those of replaced incarnations.
 
     Call `start` once, `after_fold` after each fold, `finish` when the last fold has ended well, and `close` always.
@@ -45,37 +45,30 @@ class Publisher:
         self._is_large = False
         self._replaced: tuple[dict[int, int], float] | None = None  # incarnations, and when they were first seen
         self._lock = threading.Lock()  # one publishing at a time
-        self._periodic = Periodic(
+        super().__init__(
             self._publish_beside,
             lambda: (self._due_at() - time.monotonic()) * 1000,
             warn=warn,
             describe=lambda error: f"cannot publish {store.location}: {in_one_line(error)}; the next run tries again",
             may_pass=may_pass,
+            name="publishing",
         )
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._periodic.start("publishing")
 
     def after_fold(self, records: int) -> None:
         """Note a fold of this many records. Raises the error of the thread, unless a later publishing may succeed."""
         if records and self._folded_at is None:
             self._folded_at = time.monotonic()
-        self._periodic.check()
+        self.check()
 
     def finish(self) -> None:
         """Publish all that is folded. Raises as `publish`, WriteConflict if other writers came first too often."""
         for _ in range(_FINISHES):
-            if self._periodic.is_stopped() or self._publish():
+            if self.is_stopped() or self._publish():
                 return
         raise WriteConflict(
             f"{self._store.location} is not published to its end: other writers came first; "
             "the next fold publishes the rest"
         )
-
-    def close(self) -> None:
-        """End the thread, after a publishing that is running."""
-        self._periodic.close()
 
     def _publish_beside(self) -> None:
         try:

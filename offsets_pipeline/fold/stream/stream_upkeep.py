@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 _CLOSE_SECONDS = 10.0
 
 
-class StreamUpkeep:
+class StreamUpkeep(Periodic[None]):
     """Compacts small files of a store, removes old ones and cleans the log, in a thread, every `upkeep_interval_ms`.
 
     It cleans once per `history_hours`, so the log has between one and two times as much history, unless
     `clean_in_stream` is false. A run that fails only calls ``warn``, and the next run tries again. ``on_upkeep`` is
-    called after each run that changed anything. ``close`` sets ``stopped``.
+    called after each run that changed anything.
+
+    `close` ends the run in progress after its present step, and waits ten seconds at most. A run that takes longer goes
+    on until the process ends: a kill does it no harm.
     """
 
     def __init__(
@@ -46,29 +49,24 @@ class StreamUpkeep:
         self._on_upkeep = on_upkeep
         self._cleaned_at_ms: int | None = None
         self._dropped_since_ms: dict[str, dict[str, int]] = {}
-        #: The runs, in the thread of `start` or in that of a caller of `results`.
-        self.runs = Periodic(
-            self._run,
+        super().__init__(
+            self._maintain,
             settings.fold.upkeep_interval_ms,
             clock.now_ms,
             at_once=False,
             warn=warn,
             describe=lambda error: f"upkeep of {store.location} failed: {in_one_line(error)}; the next run tries again",
             stopped=stopped,
+            name="upkeep",
+            wrapped=self._with_session,
+            close_seconds=_CLOSE_SECONDS,
         )
 
-    def start(self) -> None:
-        """Run every interval in a thread, the first time after one interval, until `close`."""
-        self.runs.start("upkeep", inheritable_thread_target(self._store.spark))
+    def _with_session(self, target: Callable[[], None]) -> Callable[[], None]:
+        inherits: Callable[[], None] = inheritable_thread_target(self._store.spark)(target)
+        return inherits
 
-    def close(self) -> None:
-        """End the run in progress after its present step, and start no other.
-
-        Waits ten seconds at most. A run that takes longer goes on until the process ends: a kill does it no harm.
-        """
-        self.runs.close(_CLOSE_SECONDS)
-
-    def _run(self) -> None:
+    def _maintain(self) -> None:
         now_ms = self._clock.now_ms()
         cleans = self._must_clean(now_ms)
         try:
@@ -76,11 +74,11 @@ class StreamUpkeep:
                 *(self._store, self._clock, self._settings),
                 publishes=False,
                 cleans=cleans,
-                is_stopping=self.runs.is_stopped,
+                is_stopping=self.is_stopped,
                 dropped_since_ms=self._dropped_since_ms,
             )
         except Exception:
-            if self.runs.is_stopped():  # Spark ends under a cleaning
+            if self.is_stopped():  # Spark ends under a cleaning
                 return
             raise
         if cleans:

@@ -65,10 +65,11 @@ class Sampler(Protocol):
         """End."""
 
 
-class SamplerThread:
-    """Runs a sampler at an interval in a thread, until `close`; an error is a warning, and the next sample tries again.
+class SamplerThread(Periodic[None]):
+    """Runs a sampler at an interval in a thread; an error is a warning, and the next sample tries again.
 
-    ``make`` makes the sampler with the first sample: the brokers may be away. ``failing`` begins the warning.
+    ``make`` makes the sampler with the first sample: the brokers may be away. ``failing`` begins the warning. `close`
+    waits ten seconds at most.
     """
 
     def __init__(
@@ -82,28 +83,17 @@ class SamplerThread:
         failing: str = "cannot sample positions of topics",
     ) -> None:
         self._make = make
-        self._name = name
         self._sampler: Sampler | None = None
-        self._periodic = Periodic(
+        super().__init__(
             self._sample,
             interval_ms,
             clock.now_ms,
             warn=warn,
             describe=lambda error: f"{failing}: {in_one_line(error)}; the next sample tries again",
             at_end=self._close_sampler,
+            name=name,
+            close_seconds=_CLOSE_SECONDS,
         )
-
-    def start(self) -> None:
-        """Take the first sample at once."""
-        self._periodic.start(self._name)
-
-    def close(self) -> None:
-        """End after the sample in progress; waits ten seconds at most. Does nothing before `start`."""
-        self._periodic.close(_CLOSE_SECONDS)
-
-    def sample_once(self) -> None:
-        """Take one sample in this thread, in place of `start`."""
-        self._periodic.run_once()
 
     def _sample(self) -> None:
         if self._sampler is None:

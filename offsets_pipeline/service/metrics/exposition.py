@@ -128,9 +128,10 @@ class Exposition(Closing):
             warn=self._warn,
             describe=lambda error: f"{failing}: {first_line(error)}",
             at_end=run,
+            name=name,
         )
         self._periodic.append(periodic)
-        periodic.start(name)
+        periodic.start()
 
     def close(self) -> None:
         """Count and write once more, then close the port."""

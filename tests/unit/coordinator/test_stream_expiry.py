@@ -160,7 +160,7 @@ def test_storage_that_is_not_safe_is_warned_of_once(
 
     monkeypatch.setattr("offsets_pipeline.store.delta.table_folder.storage_of", refuse)
     running.expiry.start()
-    thread = running.expiry._periodic._thread
+    thread = running.expiry._thread
     assert thread is not None
     thread.join(DEADLINE_SECONDS)  # it ends by itself
     assert not thread.is_alive()

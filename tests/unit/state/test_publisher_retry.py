@@ -45,8 +45,8 @@ def test_storage_that_is_out_of_reach_is_asked_as_often_as_after_folds(
     monkeypatch.setattr(publisher_module, "publish", fails)
     monkeypatch.setattr(time, "monotonic", lambda: fake.now)
     publisher = Publisher(store, FoldSettings(publish_within_ms=20_000), CLOCK, warnings.append)
-    monkeypatch.setattr(publisher._periodic, "_stopped", fake)
+    monkeypatch.setattr(publisher, "_stopped", fake)
     publisher.after_fold(1)
-    publisher._periodic._run_to_end()
+    publisher._run_to_end()
     assert [round(each) for each in tried] == [1010, 1020, 1030, 1040, 1050, 1060]
     assert warnings == [f"cannot publish {store.location}: out of reach; the next run tries again"]

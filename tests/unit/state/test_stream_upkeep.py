@@ -47,7 +47,7 @@ class Running:
         self._end_ms = BEGIN_MS + runs * HOUR_MS
         hourly = replace(settings or Settings(), fold=FoldSettings(upkeep_interval_ms=HOUR_MS))
         upkeep = StreamUpkeep(store, self, hourly, self.on_upkeep, self.warnings.append, self.stopped)
-        for _ in upkeep.runs.results():
+        for _ in upkeep.results():
             pass
 
     def now_ms(self) -> int:

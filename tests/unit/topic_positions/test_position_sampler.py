@@ -63,7 +63,7 @@ def test_sampler_that_cannot_be_made_is_made_again() -> None:
     def make() -> Any:  # noqa: ANN401
         raise BrokerUnreachable("no broker answers at x")
 
-    SamplerThread(make, 1, SystemClock(), warnings.append).sample_once()
+    SamplerThread(make, 1, SystemClock(), warnings.append).run_once()
     assert len(warnings) == 1
 
 
