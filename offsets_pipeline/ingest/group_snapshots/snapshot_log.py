@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, PARTITION
 from offsets_pipeline.coordinator.core import CoordinatorCore
 from offsets_pipeline.coordinator.owned_log import Record
@@ -49,7 +50,7 @@ class GroupSnapshot:
     values: GroupValues | None
 
 
-class SnapshotLog:
+class SnapshotLog(Closing):
     """The open log of a snapshot store. Close it with `close`, or use it in ``with``."""
 
     def __init__(self, core: CoordinatorCore) -> None:
@@ -102,12 +103,6 @@ class SnapshotLog:
         """Append the waiting requests, then end. Idempotent."""
         self._core.close()
         self._core.registry.remove()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def group_ids(self) -> list[str]:
         """The groups of the last snapshot."""

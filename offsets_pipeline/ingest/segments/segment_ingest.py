@@ -30,7 +30,7 @@ from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.incarnations import current_log
-from offsets_pipeline.store.log.metadata import LogMetadata
+from offsets_pipeline.store.log.metadata import LogMetadata, note_topics
 from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties, timestamp_of
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def ingest_segments(
             report.added += added
             report.left_out += left_out
             report.files += files
-        _note(LogMetadata(store, settings, clock, current_log(store).number), report, found)
+        _note(LogMetadata(store, settings, clock, current_log(store).number), report)
+        note_topics(store, found.topic_names.items(), settings)
     except BaseException as error:
         if not isinstance(error, CommitUnknown):  # it may still appear
             store.discard(appends)
@@ -307,12 +308,11 @@ def _missing(overlap: DataFrame, log: DataFrame, cleaned: Offsets, location: str
     return int(found["missing"]), int(found["left_out"])
 
 
-def _note(notes: LogMetadata, report: IngestReport, found: FoundLog) -> None:
-    """Write bounds, damage and topic names of the files to the store's metadata tables."""
+def _note(notes: LogMetadata, report: IngestReport) -> None:
+    """Write bounds and damage of the files to the store's metadata tables."""
     bounds: dict[int, tuple[int, int]] = {}
     for file in report.files:
         start, end = bounds.get(file.log_partition, (file.start_offset, file.start_offset))
         bounds[file.log_partition] = (min(start, file.start_offset), max(end, file.end_offset or file.start_offset))
     notes.bounds(bounds)
     notes.damage([(file.log_partition, file.source, damage) for file in report.files for damage in file.damage])
-    notes.topics(found.topic_names)

@@ -11,7 +11,7 @@ from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.incarnations import current_log
 from offsets_pipeline.store.log.log_scan import ends_by_incarnation
-from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead, partition_rows
+from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead, note_topics, partition_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +101,7 @@ class MirroredTopic:
         """Write new or changed names of topics, by topic id (R35)."""
         new = {topic_id: name for topic_id, name in names.items() if self._names.get(topic_id) != name}
         if new:
-            LogMetadata(self.store, self._settings, self._clock).topics(new)
+            note_topics(self.store, new.items(), self._settings)
             self._names |= new
 
     def adopt(self, topic: TopicDescription, retention: Retention | None = None) -> None:

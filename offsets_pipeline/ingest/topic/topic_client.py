@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.errors import KafkaFailed, NotAuthorized
 from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, RecordKey
 from offsets_pipeline.kafka.broker.cluster import Cluster, answered
@@ -47,7 +48,7 @@ class LogPartitionBounds:
     end: int
 
 
-class TopicClient:
+class TopicClient(Closing):
     """Client for one topic; close it with `close`, or use it in `with`.
 
     Every request may raise BrokerUnreachable, AuthenticationFailed, NotAuthorized, NoSuchTopic or KafkaFailed.
@@ -60,12 +61,6 @@ class TopicClient:
     def close(self) -> None:
         """Close the connections."""
         self._cluster.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def fetch(self, ranges: Iterable[OffsetRange]) -> Iterator[FetchedBatches]:
         """Fetch these ranges. Raises as `read_ranges`."""

@@ -62,15 +62,13 @@ class Fetched:
 
     `records` are whole batches. The first may start below the position that was asked for: skip these records. The
     last batch has a valid checksum, unless none has; it starts at the byte `good_at`. `next_offset` is the position
-    after the last batch, or the requested position if there are no batches. The offsets are None if the broker reported
-    a problem without them.
+    after the last batch, or the requested position if there are no batches. The high watermark is None if the broker
+    reported a problem without it.
     """
 
     records: bytes
     next_offset: int
     high_watermark: int | None
-    last_stable_offset: int | None
-    log_start_offset: int | None
     problem: FetchProblem | None = None
     good_at: int | None = None
 
@@ -288,13 +286,11 @@ def _response(
     problem: FetchProblem | None = None,
     good_at: int | None = None,
 ) -> Fetched:
-    """The response of a partition; without an answer it has no offsets."""
+    """The response of a partition; without an answer it has no high watermark."""
     return Fetched(
         records,
         max(next_offset, position.offset),
         None if answer is None else or_none(answer.high_watermark),
-        None if answer is None else or_none(answer.last_stable_offset),
-        None if answer is None else or_none(answer.log_start_offset),
         problem,
         good_at,
     )

@@ -174,74 +174,57 @@ class LogMetadata:
 
         ``combined`` maps each column that may change to a function of the stored and the new value.
         """
-        if noted:
-            what = f"a change of {LOG_PARTITIONS.name}"
-            with_retries(lambda: self._note_once(noted, combined), what, self._settings.fold)
 
-    def _note_once(
-        self, noted: Mapping[int, Mapping[str, Any]], combined: Mapping[str, Callable[[Any, Any], object]]
-    ) -> None:
-        table = self._store.table(LOG_PARTITIONS.name)
-        seen = table.snapshot()
-        rows = {(row["log_incarnation"], row["log_partition"]): row for row in seen.rows().to_pylist()}
-        stamp = {"updated_at": _timestamp(self._clock.now_ms())}
-        changed = False
-        for log_partition, news in noted.items():
-            key = self._log_incarnation, log_partition
-            known = rows.get(key)
-            if known is None:
-                new = dict(zip(("log_incarnation", "log_partition"), key, strict=True)) | dict(news)
-            else:
-                new = known | {
-                    name: news[name] if known[name] is None else combine(known[name], news[name])
-                    for name, combine in combined.items()
-                }
-            if new != known:
-                rows[key], changed = new | stamp, True
-        if changed:
-            in_order = [row for _, row in sorted(rows.items())]
-            table.replace(pa.Table.from_pylist(in_order, LOG_PARTITIONS.arrow_schema()), seen=seen)
+        def write() -> None:
+            table = self._store.table(LOG_PARTITIONS.name)
+            seen = table.snapshot()
+            rows = {(row["log_incarnation"], row["log_partition"]): row for row in seen.rows().to_pylist()}
+            stamp = {"updated_at": _timestamp(self._clock.now_ms())}
+            changed = False
+            for log_partition, news in noted.items():
+                key = self._log_incarnation, log_partition
+                known = rows.get(key)
+                if known is None:
+                    new = {"log_incarnation": self._log_incarnation, "log_partition": log_partition, **news}
+                else:
+                    new = known | {
+                        name: news[name] if known[name] is None else combine(known[name], news[name])
+                        for name, combine in combined.items()
+                    }
+                if new != known:
+                    rows[key], changed = new | stamp, True
+            if changed:
+                in_order = [row for _, row in sorted(rows.items())]
+                table.replace(pa.Table.from_pylist(in_order, LOG_PARTITIONS.arrow_schema()), seen=seen)
+
+        if noted:
+            with_retries(write, f"a change of {LOG_PARTITIONS.name}", self._settings.fold)
 
     def damage(self, damage: Sequence[tuple[int, str, Damage]]) -> None:
         """Add damaged stretches of files to the quarantine, each once: (log partition, file, stretch).
 
         Leaves out the bytes of a topic that holds secrets.
         """
+        holds_secrets = self._store.properties.topic_kind is TopicKind.CONNECT_CONFIGS
+        place = ("log_incarnation", "log_partition", "source", "position", "reason")
+
+        def write() -> None:
+            table = self._store.table(QUARANTINE.name)
+            seen = table.snapshot()
+            known = set(map(itemgetter(*place), seen.rows(place).to_pylist()))
+            rows = {}
+            for log_partition, source, each in damage:
+                at = self._log_incarnation, log_partition, source, each.position, each.reason
+                if at not in known:
+                    bytes_ = {"length": each.length, "value": None if holds_secrets else each.raw}
+                    now = _timestamp(self._clock.now_ms())
+                    rows[at] = dict(zip(place, at, strict=True)) | bytes_ | {"quarantined_at": now}
+            if rows:
+                add = [table.write_file(pa.Table.from_pylist(list(rows.values()), QUARANTINE.arrow_schema()))]
+                table.commit(add, seen=seen, advance={APPLICATION: seen.transaction(APPLICATION) + 1})
+
         if damage:
-            what = f"an append to {QUARANTINE.name}"
-            with_retries(lambda: self._damage_once(damage), what, self._settings.fold)
-
-    def _damage_once(self, damage: Sequence[tuple[int, str, Damage]]) -> None:
-        table = self._store.table(QUARANTINE.name)
-        seen = table.snapshot()
-        held = seen.rows(["log_partition", "log_incarnation", "source", "position", "reason"]).to_pylist()
-        known = {tuple(row.values()) for row in held}
-        found = {
-            (partition, self._log_incarnation, source, each.position, each.reason): each
-            for partition, source, each in damage
-        }
-        now = _timestamp(self._clock.now_ms())
-        rows = [
-            {
-                "log_partition": partition,
-                "log_incarnation": log_incarnation,
-                "source": source,
-                "position": position,
-                "length": each.length,
-                "reason": reason,
-                "value": None if self._store.properties.topic_kind is TopicKind.CONNECT_CONFIGS else each.raw,
-                "quarantined_at": now,
-            }
-            for (partition, log_incarnation, source, position, reason), each in found.items()
-            if (partition, log_incarnation, source, position, reason) not in known
-        ]
-        if rows:
-            add = [table.write_file(pa.Table.from_pylist(rows, QUARANTINE.arrow_schema()))]
-            table.commit(add, seen=seen, advance={APPLICATION: seen.transaction(APPLICATION) + 1})
-
-    def topics(self, names: Mapping[str, str]) -> None:
-        """Write names of topics, by topic id (R35)."""
-        note_topics(self._store, names.items(), self._settings)
+            with_retries(write, f"an append to {QUARANTINE.name}", self._settings.fold)
 
 
 def _timestamp(ms: int | None) -> datetime | None:

@@ -152,7 +152,7 @@ def test_a_first_batch_that_is_cut_off_is_told(captures: Path, broker: FakeBroke
 
 
 def test_the_offsets_of_an_answer_are_told_and_a_position_does_not_go_back(captures: Path, broker: FakeBroker) -> None:
-    assert fetch(broker, fetched()) == Fetched(b"", 7, 100, 90, 5)
+    assert fetch(broker, fetched()) == Fetched(b"", 7, 100)
     assert fetch(broker, fetched(None)).records == b""
     assert fetch(broker, fetched(segment_of(captures, "4.2.0-classic")), offset=10_000).next_offset == 10_000
 
@@ -165,7 +165,7 @@ def test_the_offsets_of_an_answer_are_told_and_a_position_does_not_go_back(captu
 def test_errors_that_new_metadata_or_another_position_heals_are_problems(
     broker: FakeBroker, code: int, problem: FetchProblem
 ) -> None:
-    assert fetch(broker, fetched(error_code=code)) == Fetched(b"", 7, None, None, None, problem)
+    assert fetch(broker, fetched(error_code=code)) == Fetched(b"", 7, None, problem)
 
 
 @pytest.mark.parametrize(
