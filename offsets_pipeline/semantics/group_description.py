@@ -51,7 +51,10 @@ _TYPES = {
 
 
 class GroupRecordRow(NamedTuple):
-    """A row of the table `group_records`, of one group."""
+    """A row of the table `group_records`, of one group: the last value of a key, and its last tombstone.
+
+    ``record_key``: the member id or the regular expression in the record's key; "" if the key has neither.
+    """
 
     record_type: int
     record_key: str

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,33 +40,13 @@ GROUP_SCHEMA = schema_of(GROUP_COLUMNS)
 _BATCH_ROWS = 2_000
 
 
-class GroupRecordKey(NamedTuple):
-    """Key of a group's record in one log partition.
-
-    ``record_key``: the member id or the regular expression in the record's key; "" if the key has neither.
-    """
-
-    log_partition: int
-    group_id: str
-    record_type: int
-    record_key: str
-
-
-class GroupRecordFact(NamedTuple):
-    """The last value of a key, and its last tombstone, with their record offsets."""
-
-    value_offset: int | None = None
-    value: bytes | None = None
-    tombstone_offset: int | None = None
-
-
 class GroupFacts:
     """Collects the facts of some records."""
 
     def __init__(self) -> None:
         #: Pairs of topic id and topic name, also of aborted and overwritten commits (R35).
         self.topics: set[tuple[str, str]] = set()
-        self._records: dict[GroupRecordKey, GroupRecordFact] = {}
+        self._records: dict[tuple[int, str, int, str], GroupRecordRow] = {}
         self._commits: dict[tuple[int, str], int] = {}
         self._without_offsets: dict[tuple[int, str], int] = {}
 
@@ -81,13 +61,14 @@ class GroupFacts:
         """Add a record that decodes. ``fields`` are the fields of its value; None for a tombstone."""
         if key.record_type not in GROUP_TYPE_OF_RECORD_TYPE:
             return
-        name = GroupRecordKey(log_partition, key.group_id, key.record_type, record_key_of(key))
-        fact = self._records.get(name, GroupRecordFact())
+        record_key = record_key_of(key)
+        at = log_partition, key.group_id, key.record_type, record_key
+        row = self._records.get(at) or GroupRecordRow(key.record_type, record_key, None, None, None)
         if value is None:
-            if fact.tombstone_offset is None or record_offset > fact.tombstone_offset:
-                self._records[name] = fact._replace(tombstone_offset=record_offset)
-        elif fact.value_offset is None or record_offset > fact.value_offset:
-            self._records[name] = fact._replace(value_offset=record_offset, value=value)
+            if row.tombstone_offset is None or record_offset > row.tombstone_offset:
+                self._records[at] = row._replace(tombstone_offset=record_offset)
+        elif row.value_offset is None or record_offset > row.value_offset:
+            self._records[at] = row._replace(value_offset=record_offset, value=value)
         self.topics.update(named_topics(key.record_type, fields))
 
     def add_commits(self, log_partition: npt.NDArray[np.int32], group_id: pa.Array, record_offset: Int64s) -> None:
@@ -108,12 +89,15 @@ class GroupFacts:
             for group, _ in _highest_of_groups(log_partition[holds], group_id.filter(pa.array(holds)))
         }
         named = {group for group, _ in _highest_of_groups(log_partition, group_id)}
-        named |= {(key.log_partition, key.group_id) for key in self._records}
+        named |= {(partition, name) for partition, name, *_ in self._records}
         self._without_offsets = {group: ends[group[0]] - 1 for group in named - self._commits.keys()}
 
     def records(self) -> pa.Table:
         """The facts about records of groups, in RECORD_SCHEMA."""
-        rows = [key._asdict() | fact._asdict() for key, fact in self._records.items()]
+        rows = [
+            {"log_partition": log_partition, "group_id": group_id} | row._asdict()
+            for (log_partition, group_id, *_), row in self._records.items()
+        ]
         return pa.Table.from_pylist(rows, schema=RECORD_SCHEMA)
 
     def commits(self) -> pa.Table:
