@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from offsets_pipeline.kafka.record.records import Bools, Int64s
+    from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.snapshot import Snapshot
 
 _BLOCK_ROWS = 65_536
@@ -67,11 +68,15 @@ class OrderedLog:
         Raises UnsupportedTable if the table cannot be read without Spark.
         """
         starts = None if log_partitions is None else dict.fromkeys(log_partitions, 0)
-        self._files = _LogFiles(log, LogRange(starts, log_incarnation=log_incarnation), columns)
+        self._folder = TableFolder(log.folder, LOG)
+        self._range = LogRange(starts, log_incarnation=log_incarnation)
+        self._files = [file for file in log.files() if self._range.may_hold(file)]
+        self._columns = [*_PLACE, *(name for name in columns if name not in _PLACE)]
         self.ends: dict[int, int] = dict(ends)
+        looked_at = _PLACE if as_of_ms is None else [*_PLACE, "record_timestamp"]
         self._lowest: list[list[_Lowest]] = []
-        for file in range(len(self._files)):
-            self._lowest.append([self._look_at(block, as_of_ms) for block in self._files.places(file, as_of_ms)])
+        for file in self._files:
+            self._lowest.append([self._look_at(block, as_of_ms) for block in self._blocks(file, looked_at)])
 
     @property
     def files(self) -> int:
@@ -85,7 +90,7 @@ class OrderedLog:
         """
         waiting = _Waiting(self._lowest, self.ends)
         held: dict[int, list[pa.Table]] = defaultdict(list)
-        blocks = {file: self._files.blocks(file) for file in range(len(self._files))}
+        blocks = [self._blocks(file, self._columns) for file in self._files]
         while (file := waiting.next_file()) is not None:
             for partition, rows in _by_partition(next(blocks[file])):
                 held[partition].append(rows)
@@ -97,6 +102,21 @@ class OrderedLog:
                 if ripe.num_rows:
                     yield partition, ripe
 
+    def _blocks(self, file: DataFile, columns: list[str]) -> Iterator[pa.Table]:
+        """Yield columns of a file in blocks of _BLOCK_ROWS rows; the last one may have fewer."""
+        schema = pa.schema([_SCHEMA.field(name).with_nullable(nullable=True) for name in columns])
+        rest = [schema.empty_table()]
+        scan = LogScan(self._folder, schema, self._range, _BLOCK_ROWS, use_threads=True)
+        for rows in scan.rows([file]):
+            rest.append(rows)
+            while sum(each.num_rows for each in rest) > _BLOCK_ROWS:
+                together = pa.concat_tables(rest)
+                yield together.slice(0, _BLOCK_ROWS)
+                rest = [together.slice(_BLOCK_ROWS)]
+        last = pa.concat_tables(rest)
+        if last.num_rows:  # yield after closing the file: a log may have many files, mostly of one block
+            yield last
+
     def _look_at(self, block: pa.Table, as_of_ms: int | None) -> _Lowest:
         partition, offset = block["log_partition"].to_numpy(), block["record_offset"].to_numpy()
         if as_of_ms is not None:
@@ -106,41 +126,6 @@ class OrderedLog:
             for at, first in _lowest(partition[young], offset[young]).items():
                 self.ends[at] = min(first, self.ends.get(at, first))
         return _lowest(partition, offset)
-
-
-class _LogFiles:
-    """The table's files, read in blocks of _BLOCK_ROWS rows. The last block of a file may have fewer."""
-
-    def __init__(self, log: Snapshot, log_range: LogRange, columns: Sequence[str]) -> None:
-        self._folder = TableFolder(log.folder, LOG)
-        self._range = log_range
-        self._columns = [*_PLACE, *(name for name in columns if name not in _PLACE)]
-        self._files = [file for file in log.files() if log_range.may_hold(file)]
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def places(self, file: int, as_of_ms: int | None) -> Iterator[pa.Table]:
-        """Yield the blocks of a file with log_partition and record_offset, and record_timestamp for ``as_of_ms``."""
-        return self._read(file, _PLACE if as_of_ms is None else [*_PLACE, "record_timestamp"])
-
-    def blocks(self, file: int) -> Iterator[pa.Table]:
-        """Yield the same blocks with the columns of a run."""
-        return self._read(file, self._columns)
-
-    def _read(self, file: int, columns: list[str]) -> Iterator[pa.Table]:
-        schema = pa.schema([_SCHEMA.field(name).with_nullable(nullable=True) for name in columns])
-        rest = [schema.empty_table()]
-        scan = LogScan(self._folder, schema, self._range, _BLOCK_ROWS, use_threads=True)
-        for rows in scan.rows([self._files[file]]):
-            rest.append(rows)
-            while sum(each.num_rows for each in rest) > _BLOCK_ROWS:
-                together = pa.concat_tables(rest)
-                yield together.slice(0, _BLOCK_ROWS)
-                rest = [together.slice(_BLOCK_ROWS)]
-        last = pa.concat_tables(rest)
-        if last.num_rows:  # yield after closing the file: a log may have many files, mostly of one block
-            yield last
 
 
 class _Waiting:
