@@ -12,12 +12,12 @@ import socket
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyarrow import fs
 
 from offsets_pipeline.store.delta.filesystems import open_path
+from offsets_pipeline.store.lease import is_running
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -86,13 +86,7 @@ class Registry:
                 continue  # its instance deleted it meanwhile
             instance = Instance(note["host"], note["pid"], info.base_name.removesuffix(".json"))
             is_old = now_ms - note["at_ms"] > BELIEVED_MS
-            if log_partition in note["partitions"] and not is_old and not _is_gone(instance):
+            runs = instance.host != socket.gethostname() or is_running(instance.pid)
+            if log_partition in note["partitions"] and not is_old and runs:
                 found.append(instance)
         return sorted(found, key=str)
-
-
-def _is_gone(instance: Instance) -> bool:
-    """Return whether the process ended. A process of another machine counts as running."""
-    if instance.host != socket.gethostname() or not Path("/proc/self").exists():
-        return False
-    return not Path(f"/proc/{instance.pid}").exists()

@@ -174,7 +174,7 @@ class Lease:
 
     def _has_lapsed(self, row: Row) -> bool:
         """Whether the holder has ended or has not renewed its lease, by its own time or since this process looks."""
-        if row["host"] == self._own["host"] and not _is_running(row):
+        if row["host"] == self._own["host"] and not _is_held(row):
             return True
         renewed_at, first_seen = self._renewed.get(row["lease_id"], (None, 0.0))
         if renewed_at != row["renewed_at"]:
@@ -218,23 +218,23 @@ def _said(row: Row) -> str:
     )
 
 
-def _is_running(row: Row) -> bool:
+def _is_held(row: Row) -> bool:
     """Whether a holder on this machine still runs."""
     if row["process_id"] == os.getpid():
         return row["lease_id"] in _HELD_HERE  # else an earlier process had this id
+    return is_running(row["process_id"])
+
+
+def is_running(process_id: int) -> bool:
+    """Whether a process of this machine runs. It does not once it has ended, even if its parent has not noticed."""
     try:
-        os.kill(row["process_id"], 0)
+        os.kill(process_id, 0)
     except ProcessLookupError:
         return False
     except OSError:
         pass  # of another user
-    return not _is_zombie(row["process_id"])
-
-
-def _is_zombie(process_id: int) -> bool:
-    """Whether a process has ended and its parent has not asked for its status: the first of a container may never."""
-    try:
+    try:  # the first process of a container may never ask for the status of a process that has ended
         state = Path(f"/proc/{process_id}/stat").read_bytes().rpartition(b") ")[2][:1]
     except OSError:  # no such folder outside Linux
-        return False
-    return state in (b"Z", b"X")
+        return True
+    return state not in (b"Z", b"X")
