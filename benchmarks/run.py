@@ -44,7 +44,6 @@ from offsets_pipeline.fold.stream.folding import Folding
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.kafka.record.compression import Codec
 from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, LOG, OFFSET_FACTS, STATE
-from offsets_pipeline.store.log.incarnations import current_log
 from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import LogReader
 from offsets_pipeline.store.session import build_session
@@ -219,7 +218,7 @@ class Bench:
 
 def _fold_alone(store: Store) -> None:
     count = store.properties.offsets_partitions
-    log_range = LogRange(dict.fromkeys(range(count), 0), log_incarnation=current_log(store).number)
+    log_range = LogRange(dict.fromkeys(range(count), 0), log_incarnation=store.current_log().number)
     begin = ReplayStart(count)
     reader = LogReader(store.table(LOG.name), log_range, begin.schema, begin.compact)
     files = store.table(LOG.name).snapshot().files()

@@ -30,9 +30,18 @@ from offsets_pipeline.store.delta.properties import (
     require_format,
 )
 from offsets_pipeline.store.delta.retry import with_retries
-from offsets_pipeline.store.delta.schemas import LATER_TABLES, LOG, TABLE_BY_NAME, Table, catalog_name, tables_of
+from offsets_pipeline.store.delta.schemas import (
+    LATER_TABLES,
+    LOG,
+    LOG_PARTITIONS,
+    TABLE_BY_NAME,
+    Table,
+    catalog_name,
+    tables_of,
+)
 from offsets_pipeline.store.delta.store_folder import are_in_use, create_tables, log_of, set_properties
 from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.store_snapshot import LogIncarnation, log_incarnations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -264,6 +273,14 @@ class Store:
         if not self.is_schema:
             return self.location
         return _folder_in_catalog(self.spark, self.location, LOG.name).rpartition("/")[0]
+
+    def log_incarnations(self) -> list[LogIncarnation]:
+        """The complete incarnations of the log, in order, as of now."""
+        return log_incarnations(self.table(LOG_PARTITIONS.name).snapshot().rows(), self.properties)
+
+    def current_log(self) -> LogIncarnation:
+        """The newest complete incarnation of the log."""
+        return self.log_incarnations()[-1]
 
     def with_topic(
         self,

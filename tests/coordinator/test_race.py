@@ -18,8 +18,6 @@ import pytest
 
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
-from offsets_pipeline.store.delta.schemas import LOG_INCARNATION
-from offsets_pipeline.store.log.incarnations import log_incarnation
 from tests.coordinator.test_kill import Writer
 from tests.unit.coordinator.stores import log_of, opened
 
@@ -151,9 +149,7 @@ def test_acknowledged_commits_survive_concurrent_upkeep_folds_and_reloads(
     with timed("reading the log"):
         log = log_of(store)
     assert max(Counter((row.log_partition, row.record_offset) for rows in log.values() for row in rows).values()) == 1
-    assert_only_cleaned_records_are_gone(
-        log, log_incarnation(workbench.open(store), LOG_INCARNATION).cleaned_to, writer.acknowledged
-    )
+    assert_only_cleaned_records_are_gone(log, workbench.open(store).current_log().cleaned_to, writer.acknowledged)
     with timed("loading a coordinator"), opened(store) as coordinator:
         for group_id, offset in last.items():
             answers = {where: each.offset for where, each in coordinator.fetch_offsets(group_id).items()}

@@ -11,7 +11,6 @@ from deltalake import DeltaTable
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.errors import StreamFailed
 from offsets_pipeline.fold.maintenance import maintain_store
-from offsets_pipeline.fold.state import fold
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
 from offsets_pipeline.fold.state.merge_on_read import STATE_TABLES
 from offsets_pipeline.fold.stream import folding
@@ -22,8 +21,8 @@ from offsets_pipeline.fold.stream.publisher import Publisher
 from offsets_pipeline.questions.query.retention_forecast import retention_inputs
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.store.log.clean import clean_log
-from offsets_pipeline.store.log.incarnations import current_log, log_incarnation
 from offsets_pipeline.store.log.metadata import LogMetadata
+from offsets_pipeline.store.store import Store
 from tests.kafka.live import wait_until
 from tests.logs import capture_rows
 from tests.places import copied
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.fold.state.fold_progress import PartitionProgress
     from offsets_pipeline.semantics.log_row import LogRow
-    from offsets_pipeline.store.store import Store
     from offsets_pipeline.store.store_snapshot import LogIncarnation
     from tests.spark.stores import Workbench
 
@@ -216,14 +214,14 @@ def test_batch_during_the_switch_of_another_process_is_folded(
         monkeypatch.undo()
         go_on.set()
         other.join()
-        return current_log(of)
+        return of.current_log()
 
     monkeypatch.setattr(FoldProgress, "replace", wait_and_replace)
     other = threading.Thread(target=workbench.reload, args=[store])
     other.start()
     assert log_is_read.wait(60)
     appended(store, new_log(0.5), log_incarnation=1)
-    monkeypatch.setattr(fold, "current_log", taken_over_since)  # the batch has read the progress by then
+    monkeypatch.setattr(Store, "current_log", taken_over_since)  # the batch has read the progress by then
     workbench.fold(store)
     assert_state_is_of(store, new_log())
 
@@ -250,13 +248,13 @@ def test_log_incarnation_takes_over_also_after_a_concurrent_reload(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, log_partitions: list[int]
 ) -> None:
     a_new_log_incarnation_counts(workbench, store)
-    older = log_incarnation(workbench.open(store), current_log(workbench.open(store)).number - 1)
+    older = workbench.open(store).log_incarnations()[-2]
     replace = FoldProgress.replace
 
     def after_a_reload(self: FoldProgress, *more: Any) -> None:  # noqa: ANN401
         monkeypatch.undo()
         with pytest.MonkeyPatch.context() as patch:  # a reload that looked before the log incarnation counted
-            patch.setattr(fold, "current_log", lambda _: older)
+            patch.setattr(Store, "current_log", lambda _: older)
             workbench.reload(store, *log_partitions)
         replace(self, *more)
 

@@ -34,7 +34,6 @@ from offsets_pipeline.fold.state.unfolded import files_after, with_late_records
 from offsets_pipeline.store.delta.data_file import FOLDED, LATE
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, STATE, TOPICS
-from offsets_pipeline.store.log.incarnations import current_log
 from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import LogReader, compacted_input
 from offsets_pipeline.store.log.metadata import note_quarantine, note_topics
@@ -124,7 +123,7 @@ def reload_partitions(
     if semantics is not None:
         store = store.with_semantics(semantics, settings.fold)
     chosen = None if partitions is None else sorted(set(partitions))
-    count = current_log(store).offsets_partitions
+    count = store.current_log().offsets_partitions
     for partition in chosen or []:
         if not 0 <= partition < count:
             raise InvalidPartitionCount(
@@ -178,7 +177,7 @@ class _Fold:
         self._progress = progress
         self._found = progress.semantics
         self._semantics = semantics or self._found or store.properties.coordinator_semantics
-        current = current_log(store)
+        current = store.current_log()
         self._log_incarnation, self._count = current.number, current.offsets_partitions
         self._start = replay_start(store.properties, self._count, self._semantics)
         self._tables = self._start.tables

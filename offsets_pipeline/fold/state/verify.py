@@ -36,9 +36,9 @@ from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG
-from offsets_pipeline.store.log.incarnations import log_incarnation
 from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import LogReader
+from offsets_pipeline.store.store_snapshot import LogIncarnation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -212,7 +212,8 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     starts = {at: replace(each, folded_to=0, pending=[]) for at, each in progress.partitions.items()}
     kind, semantics = store.properties.topic_kind, progress.semantics or store.properties.coordinator_semantics
     log_range = LogRange(dict.fromkeys(starts, 0), progress.folded_to, progress.log_incarnation)
-    of_state = log_incarnation(store, progress.log_incarnation)
+    found = (each for each in store.log_incarnations() if each.number == progress.log_incarnation)
+    of_state = next(found, LogIncarnation(progress.log_incarnation, store.properties.offsets_partitions))
     count = of_state.offsets_partitions
     start = continued(replay_start(store.properties, count, semantics), starts)
     reader = LogReader(log, log_range, start.schema, None if independent else start.compact)

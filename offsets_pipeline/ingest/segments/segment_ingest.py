@@ -29,7 +29,6 @@ from offsets_pipeline.store.delta.filesystems import opened
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.append import LogAppender
-from offsets_pipeline.store.log.incarnations import current_log
 from offsets_pipeline.store.log.metadata import LogMetadata, note_topics
 from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties, timestamp_of
 
@@ -130,7 +129,7 @@ def ingest_segments(
             report.added += added
             report.left_out += left_out
             report.files += files
-        _note(LogMetadata(store, settings, clock, current_log(store).number), report)
+        _note(LogMetadata(store, settings, clock, store.current_log().number), report)
         note_topics(store, found.topic_names.items(), settings)
     except BaseException as error:
         if not isinstance(error, CommitUnknown):  # it may still appear
@@ -187,7 +186,7 @@ def _groups(first: Iterable[RecordKey]) -> dict[int, set[str]]:
 def _check_store(store: Store, found: FoundLog, offsets_partitions: int | None) -> None:
     store.require(MIRRORED)
     # `follow` resumes at the log's end: segments would move that end
-    if current_log(store).is_followed:
+    if store.current_log().is_followed:
         raise StoreMismatch(
             f"cannot ingest segments into {store.location}: it follows a broker's topic; ingest them into another store"
         )
@@ -254,7 +253,7 @@ def _ingest(
     the tombstone that would delete them (R23).
     """
     spark = store.spark
-    current = current_log(store).number
+    current = store.current_log().number
     appender = LogAppender(store, settings.log.codec(COMPRESSION))
     # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
     place = appender.place(clock, current)
@@ -264,7 +263,7 @@ def _ingest(
     known = [folder for folder in folders if folder.log_partition in ends]
     kind = store.properties.topic_kind
     overlap = parsed_segments(spark, known, kind, up_to=ends) if known else None
-    cleaned = dict(current_log(store).cleaned_to) if known else {}
+    cleaned = dict(store.current_log().cleaned_to) if known else {}
     missing, left_out = _missing(overlap, log, cleaned, store.location) if overlap is not None else (0, 0)
     # `append_late` writes rows that a join selects; without such rows the tasks write their files directly
     written = write_segments(spark, folders, ends, None if missing else place, kind)

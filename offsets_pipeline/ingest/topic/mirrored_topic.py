@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.common.clock import ms_of
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
 from offsets_pipeline.store.delta.schemas import LOG
-from offsets_pipeline.store.log.incarnations import current_log
 from offsets_pipeline.store.log.log_scan import ends_by_incarnation
 from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead, note_topics, partition_rows
 
@@ -45,7 +44,7 @@ class MirroredTopic:
 
     def known(self) -> KnownLog:
         """The store's metadata of the topic, and the ends of its log."""
-        current = current_log(self.store)
+        current = self.store.current_log()
         ends = ends_by_incarnation(self.store.table(LOG.name))
         rows = partition_rows(self.store, current.number)
         followed = [row for row in rows if row["complete_since"] is not None]
@@ -66,7 +65,7 @@ class MirroredTopic:
 
     def is_superseded(self, log_incarnation: int) -> bool:
         """Whether a later log incarnation counts: another process has read the topic again from its start."""
-        return current_log(self.store).number > log_incarnation
+        return self.store.current_log().number > log_incarnation
 
     def note(self, progress: TopicProgress) -> None:
         """Write the topic's offsets and the reading's progress; the first write makes its log incarnation count."""
