@@ -7,17 +7,14 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.connect.redaction import redacted_values
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.store.delta.schemas import RECORD_COLUMNS
+from offsets_pipeline.store.delta.schemas import LOG, RECORD_COLUMNS
 
-#: These columns as Spark's DDL.
-LOG_COLUMNS = (
-    "log_partition int, record_offset bigint, record_timestamp timestamp, key binary, value binary, "
-    "producer_id bigint, producer_epoch smallint, control_type string, source string"
-)
+#: These columns, which all may be null here.
+LOG_COLUMNS = pa.schema([(name, LOG.arrow_schema().field(name).type) for name in (*RECORD_COLUMNS, "source")])
 
 
 def log_columns(batch: pa.RecordBatch, log_partition: int, source: str, kind: TopicKind) -> pa.RecordBatch:
-    """Records in SEGMENT_SCHEMA with the columns of LOG_COLUMNS; secrets of such a topic are left out."""
+    """Records in SEGMENT_SCHEMA as LOG_COLUMNS; secrets of such a topic are left out."""
     values = batch["value"].cast(pa.binary())
     if kind is TopicKind.CONNECT_CONFIGS:
         control = pc.is_valid(batch["control_type"])
@@ -37,5 +34,5 @@ def log_columns(batch: pa.RecordBatch, log_partition: int, source: str, kind: To
             batch["control_type"],
             pa.repeat(pa.scalar(source), rows),
         ],
-        names=[*RECORD_COLUMNS, "source"],
+        schema=LOG_COLUMNS,
     )

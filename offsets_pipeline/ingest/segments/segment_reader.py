@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
@@ -111,7 +112,7 @@ def parsed_segments(
                 if end < records.num_rows:
                     break
 
-    return numbers(spark, shares).mapInArrow(read, LOG_COLUMNS)
+    return numbers(spark, shares).mapInArrow(read, from_arrow_schema(LOG_COLUMNS))
 
 
 def _shares(spark: SparkSession, folders: list[LogFolder]) -> list[list[LogFolder]]:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.ingest.log_columns import log_columns
+from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
 from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.offset_ranges import read_ranges
 from offsets_pipeline.kafka.record.corrupt import NotASegment
 from offsets_pipeline.kafka.record.scan import MAX_DAMAGE_BYTES
 from offsets_pipeline.kafka.record.segment import Damage, read_segment
-from offsets_pipeline.store.delta.schemas import LOG, RECORD_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,9 +28,7 @@ if TYPE_CHECKING:
 
 #: Columns of records. `damage` is null for a record. Else the row is a stretch that does not decode: its bytes are in
 #: `value`, the record offset of its first batch in `record_offset`.
-RECORDS_SCHEMA = pa.schema(
-    [*((name, LOG.arrow_schema().field(name).type) for name in (*RECORD_COLUMNS, "source")), ("damage", pa.string())]
-)
+RECORDS_SCHEMA = LOG_COLUMNS.append(pa.field("damage", pa.string()))
 #: Columns of ranges: those of a task, pickled.
 RANGES_SCHEMA = "ranges binary"
 
