@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 _SHOWN_CHARACTERS = 200
 
 
-class Rule(NamedTuple):
+class Allowed(NamedTuple):
     """The allowed values of a setting, in words such as "a whole number from 1 to 10", and the check of a value."""
 
-    allowed: str
+    words: str
     accepts: Callable[[object], bool]
 
 
-def whole_number(lowest: int, highest: int) -> Rule:
+def whole_number(lowest: int, highest: int) -> Allowed:
     """A whole number from ``lowest`` to ``highest``."""
     numbers = range(lowest, highest + 1)
     # Python's True is an int; TOML's true is not a number.
-    return Rule(
+    return Allowed(
         f"a whole number from {lowest} to {highest}",
         lambda value: isinstance(value, int) and not isinstance(value, bool) and value in numbers,
     )
 
 
-def one_of(*choices: str) -> Rule:
+def one_of(*choices: str) -> Allowed:
     """One of several texts."""
-    return Rule(" or ".join(f'"{choice}"' for choice in choices), lambda value: value in choices)
+    return Allowed(" or ".join(f'"{choice}"' for choice in choices), lambda value: value in choices)
 
 
-def matching(pattern: str, allowed: str) -> Rule:
-    """Text that a regular expression matches; ``allowed`` describes it."""
+def matching(pattern: str, words: str) -> Allowed:
+    """Text that a regular expression matches; ``words`` describe it."""
     found = re.compile(pattern)
-    return Rule(allowed, lambda value: isinstance(value, str) and found.fullmatch(value) is not None)
+    return Allowed(words, lambda value: isinstance(value, str) and found.fullmatch(value) is not None)
 
 
 def _is_pattern(value: object) -> bool:
@@ -51,20 +51,20 @@ def _is_pattern(value: object) -> bool:
         return False
 
 
-TRUE_OR_FALSE = Rule("true or false", lambda value: isinstance(value, bool))
-ANY_TEXT = Rule("text", lambda value: isinstance(value, str))
-PATTERN = Rule("a regular expression", _is_pattern)
+TRUE_OR_FALSE = Allowed("true or false", lambda value: isinstance(value, bool))
+ANY_TEXT = Allowed("text", lambda value: isinstance(value, str))
+PATTERN = Allowed("a regular expression", _is_pattern)
 
 _Value = TypeVar("_Value")
 
 
-def setting(default: _Value, rule: Rule, *, is_secret: bool = False) -> _Value:
-    """A dataclass field with its default and its rule."""
-    return field(default=default, repr=not is_secret, metadata={"rule": rule})
+def setting(default: _Value, allowed: Allowed, *, is_secret: bool = False) -> _Value:
+    """A dataclass field with its default and its allowed values."""
+    return field(default=default, repr=not is_secret, metadata={"allowed": allowed})
 
 
 class Section:
-    """Base of the sections. Raises ConfigError for a value that breaks its setting's rule.
+    """Base of the sections. Raises ConfigError for a value that its setting does not take.
 
     Attributes:
         other_names: Kafka's name of a setting that has another name here.
@@ -76,10 +76,10 @@ class Section:
 
     def __post_init__(self) -> None:
         for each in fields(cast("Any", self)):
-            rule: Rule = each.metadata["rule"]
+            allowed: Allowed = each.metadata["allowed"]
             value = getattr(self, each.name)
-            if not rule.accepts(value):
-                raise ConfigError(f"{each.name}: {as_toml(value)} is not allowed; it takes {rule.allowed}")
+            if not allowed.accepts(value):
+                raise ConfigError(f"{each.name}: {as_toml(value)} is not allowed; it takes {allowed.words}")
 
     @classmethod
     def of_document(cls, values: Mapping[str, object]) -> Self:

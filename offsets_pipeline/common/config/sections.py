@@ -1,4 +1,4 @@
-"""The sections of the settings: each setting with its default, its rule and its meaning."""
+"""The sections of the settings: each setting with its default, its allowed values and its meaning."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ class FoldSettings(Section):
     upkeep_interval_ms: int = setting(120_000, whole_number(0, _INT32_MAX))
     """Milliseconds between two runs of upkeep beside a stream that folds; 0 turns it off."""
 
-    clean_in_stream: bool = setting(default=True, rule=TRUE_OR_FALSE)
+    clean_in_stream: bool = setting(default=True, allowed=TRUE_OR_FALSE)
     """Whether upkeep beside a stream cleans the log, once per `history_hours` of [log], if that is set."""
 
-    expire_in_stream: bool = setting(default=True, rule=TRUE_OR_FALSE)
+    expire_in_stream: bool = setting(default=True, allowed=TRUE_OR_FALSE)
     """Whether the stream over an owned store expires offsets, every `offsets_retention_check_interval_ms` (R22)."""
 
     max_retries: int = setting(10, whole_number(0, 100))
@@ -151,7 +151,7 @@ class CoordinatorSettings(Section):
     offsets_storage: Literal["kafka", "zookeeper"] = setting("kafka", one_of("kafka", "zookeeper"))
     """The target of commits: the log, or ZooKeeper; old consumers' `offsets.storage`."""
 
-    dual_commit_enabled: bool = setting(default=False, rule=TRUE_OR_FALSE)
+    dual_commit_enabled: bool = setting(default=False, allowed=TRUE_OR_FALSE)
     """Whether commits go to the log and to ZooKeeper, whatever `offsets_storage` is."""
 
     @property
@@ -181,7 +181,7 @@ class ZooKeeperSettings(Section):
     digest: str = setting("", ANY_TEXT, is_secret=True)
     """User and password of the authentication scheme `digest`, as USER:PASSWORD, ``env:NAME`` or ``file:PATH``."""
 
-    ssl_client_enable: bool = setting(default=False, rule=TRUE_OR_FALSE)
+    ssl_client_enable: bool = setting(default=False, allowed=TRUE_OR_FALSE)
     """Whether the connection uses TLS."""
 
     ssl_truststore_location: str = setting("", ANY_TEXT)
@@ -250,7 +250,7 @@ class LagSettings(Section):
     metrics_max_series: int = setting(10_000, whole_number(0, _INT32_MAX))
     """Largest number of series of one metric of groups; metrics of further groups are left out, with a warning."""
 
-    metrics_partitions: bool = setting(default=False, rule=TRUE_OR_FALSE)
+    metrics_partitions: bool = setting(default=False, allowed=TRUE_OR_FALSE)
     """Whether metrics of groups are also reported by partition."""
 
 
@@ -294,7 +294,7 @@ class S3Settings(Section):
     region: str = setting("", matching(r"[\w-]*", 'a region, as "eu-west-3"'))
     """Region of the bucket."""
 
-    virtual_hosted_style_request: bool = setting(default=False, rule=TRUE_OR_FALSE)
+    virtual_hosted_style_request: bool = setting(default=False, allowed=TRUE_OR_FALSE)
     """Whether the name of the bucket is in the host's name, not in the path."""
 
     profile: str = setting("", ANY_TEXT)
