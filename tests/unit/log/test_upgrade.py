@@ -106,7 +106,7 @@ def test_a_copy_answers_as_the_program_of_format_5_did(
         for line in (*found, *lines):
             for field in OF_THE_QUESTION.get(name, ()):
                 line.pop(field, None)
-            for group in line.get("groups", {}).values():
+            for group in line["groups"].values() if command.startswith("describe ") else ():
                 for member in group["members"]:
                     assert member.pop("streams", None) is None  # a newer field
         assert found == lines, command
