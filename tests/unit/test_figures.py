@@ -96,7 +96,7 @@ def test_groups_are_counted_every_half_minute_and_the_file_is_written_every_two_
     def periodic(_: object, interval_ms: int, **options: object) -> SimpleNamespace:
         assert options["rests"]  # from the end of a run on
         intervals_ms.append(interval_ms)
-        return SimpleNamespace(start=lambda _: None, close=lambda *_: None)
+        return SimpleNamespace(start=lambda: None, close=lambda *_: None)
 
     monkeypatch.setattr(exposition, "Periodic", periodic)
     with Exposition(tmp_path / "m.prom", None, pytest.fail) as metrics:
