@@ -65,8 +65,10 @@ _APPEND_ONLY, _CHECKPOINT_INTERVAL = "delta.appendOnly", "delta.checkpointInterv
 CHECKPOINT_INTERVAL = 100
 #: Commits from which on it is quicker to read the table anew than to read on commit by commit.
 MOST_COMMITS = 1_000
-#: Seconds after which the table is read anew: half of those for which upkeep keeps the commits of a checkpoint.
-_MOST_SECONDS = 300
+#: Seconds for which upkeep keeps what readers of an older version need: dropped files, and commits before a checkpoint.
+READERS_SECONDS = 600
+#: Seconds after which the table is read anew: a reader then has as many left.
+_MOST_SECONDS = READERS_SECONDS / 2
 #: Commits to read at once from an object store, when they were one after the other so far.
 _MOST_AHEAD = 8
 #: Largest file of an object store to read as a whole.

@@ -16,6 +16,7 @@ from offsets_pipeline.store.delta.damage import LAST_CHECKPOINT, explained
 from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.protocol import DELTA_LOG, commit_path
 from offsets_pipeline.store.delta.s3_errors import cause
+from offsets_pipeline.store.delta.table_folder import READERS_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.store.delta.table_folder import TableFolder
 
 _ABANDONED_HOURS = 24
-_READERS_MS = 600_000  # of a version that is no longer the newest
 _VERSION = re.compile(DELTA_LOG + r"/(\d{20})\.")
 #: Larger files are left alone, so that a long log is not rewritten again and again.
 SMALL_BYTES = 16 * 1024 * 1024
@@ -148,7 +148,7 @@ def vacuum(
             known = {name: dropped_since_ms.get(name, now_ms) for name in dropped}
             dropped_since_ms.clear()
             dropped_since_ms.update(known)
-            unused |= {name for name, since_ms in known.items() if now_ms - since_ms >= _READERS_MS}
+            unused |= {name for name, since_ms in known.items() if now_ms - since_ms >= READERS_SECONDS * 1000}
     except (DeltaError, OSError, ValueError) as error:
         raise explained(folder.folder, error) from error
     removed = 0
