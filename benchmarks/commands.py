@@ -14,12 +14,11 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.processes import OFFSETS
 from benchmarks.table import markdown
 
-_OFFSETS = Path(sys.executable).with_name("offsets")
 _SUM = "SELECT group_id, topic, sum(committed_offset) AS consumed FROM current_offsets GROUP BY ALL ORDER BY ALL"
 
 
@@ -42,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     rows = [["command", "store", "wall s", "processor s"]]
     for store in options.stores:
         for words in commands(store):
-            costs = [cost_of([str(_OFFSETS), words[0], "--store", store, *words[1:]]) for _ in range(options.runs)]
+            costs = [cost_of([str(OFFSETS), words[0], "--store", store, *words[1:]]) for _ in range(options.runs)]
             wall, processor = (statistics.median(each) for each in zip(*costs, strict=True))
             rows.append([" ".join(words).replace(_SUM, "SUM"), store, f"{wall:.2f}", f"{processor:.2f}"])
     print(markdown(rows))
@@ -52,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
 def commands(store: str) -> list[list[str]]:
     """Return the commands that are measured, without `offsets` and the store."""
     listed = subprocess.run(
-        [_OFFSETS, "describe", "--store", store, "--list"], check=True, stdout=subprocess.PIPE, text=True
+        [OFFSETS, "describe", "--store", store, "--list"], check=True, stdout=subprocess.PIPE, text=True
     )
     names = sorted(listed.stdout.split())
     group = names[len(names) // 2]

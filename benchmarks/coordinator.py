@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a program, not as a module
 
 from benchmarks.broker import KAFKA_JARS, BrokerError, ended_by_sigterm, java, running_broker
+from benchmarks.processes import OFFSETS
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 OFFSETS_PARTITIONS = 50
 WRITERS = 8
 FETCHES = 20_000
-_OFFSETS = Path(sys.executable).with_name("offsets")
 _CLIENT = Path(__file__).with_name("BrokerCommits.java")
 _COMPILER = "jdk.compiler"
 _JVM = ("-Xmx256m", "-Dlog4j2.level=OFF")
@@ -112,7 +112,7 @@ def one_process(folder: str, threads: int, partitions: int, seconds: float) -> F
 
 def beside_compaction(folder: str, partitions: int, seconds: float) -> Figures:
     """Measure one writer, while another process compacts the store every second."""
-    command = [str(_OFFSETS), "maintain", "--store", folder, "--every", "PT1S"]
+    command = [str(OFFSETS), "maintain", "--store", folder, "--every", "PT1S"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as compaction:
         assert compaction.stdout is not None  # noqa: S101 - it is a pipe
         compaction.stdout.readline()  # of the first run

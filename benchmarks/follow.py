@@ -31,7 +31,7 @@ from kafka.protocol.consumer import OffsetCommitRequest
 
 from benchmarks.background import beside
 from benchmarks.broker import KAFKA_JARS, Broker, ended_by_sigterm
-from benchmarks.processes import ProcessTree
+from benchmarks.processes import OFFSETS, ProcessTree
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.common.config import load_settings
 from offsets_pipeline.fold.stream.follow import follow
@@ -138,9 +138,8 @@ def await_offset(store: str, offset: int, happened: threading.Event, at_most: in
 @contextmanager
 def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """Context manager: `offsets` with these arguments in its own processes; its output goes to a file of the folder."""
-    program = str(Path(sys.executable).with_name("offsets"))
     with (folder / f"{arguments[0]}.log").open("wb") as log:
-        process = subprocess.Popen([program, *arguments], stdout=log, stderr=log)
+        process = subprocess.Popen([str(OFFSETS), *arguments], stdout=log, stderr=log)
     try:
         yield process
     finally:

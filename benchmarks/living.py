@@ -18,6 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.generate import generate
 from benchmarks.log_content import Shape
+from benchmarks.processes import OFFSETS
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.fold.maintenance import maintain_store
 from offsets_pipeline.fold.state.fold import reload_partitions
@@ -43,7 +44,6 @@ _BATCH_COMMITS = 10_000
 _COMMITS_A_SECOND = 5_000
 _NEWEST_SEED = 2  # of the commits that come on top of a log of seed 1
 _READS = 5
-_OFFSETS = Path(sys.executable).with_name("offsets")
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def _measure_questions(table: Table, store: LivingStore) -> None:
 def asked(store: LivingStore, *arguments: str) -> float:
     """Return the seconds of `offsets describe` from a cold shell."""
     start = time.perf_counter()
-    command = [str(_OFFSETS), "describe", "--store", store.store.location, *arguments]
+    command = [str(OFFSETS), "describe", "--store", store.store.location, *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start
 

@@ -40,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a 
 from benchmarks.background import beside
 from benchmarks.broker import Broker, ended_by_sigterm
 from benchmarks.follow import Committer, go_on, running
+from benchmarks.processes import OFFSETS
 from benchmarks.s3 import client_variables, create_bucket
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
@@ -55,7 +56,6 @@ BUCKET = "bucket"
 _DOLLARS = {"PUT": 5e-6, "POST": 5e-6, "LIST": 5e-6, "GET": 4e-7, "DELETE": 0.0}
 _MONTH_SECONDS = 365 / 12 * 24 * 3600
 _SETTLE_SECONDS = 20.0
-_OFFSETS = Path(sys.executable).with_name("offsets")
 _CAPTURE = Path(__file__).resolve().parent.parent / "tests" / "data" / "captures" / "4.2.0-kip848"
 
 
@@ -181,7 +181,7 @@ def measure_requests(url: str, request_ms: float) -> Iterator[str]:
         ("describe", *mirrored, "--all-groups"),
     ):
         before, begun = requests(url), time.perf_counter()
-        subprocess.run([_OFFSETS, *command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        subprocess.run([OFFSETS, *command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         seconds = time.perf_counter() - begun
         yield f"{request_ms:g} ms: {command[0]} takes {seconds:.1f} s, {_shown(requests(url) - before, 1)}"
 
@@ -198,7 +198,7 @@ def measure_followed(url: str, request_ms: float, seconds: float) -> str:
             committer.commit_one("group-0", 1)
             follow = ("follow", "--store", store, "--bootstrap-server", broker.address)
             subprocess.run(
-                [_OFFSETS, *follow, "--available-now"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                [OFFSETS, *follow, "--available-now"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
             go_on_beside = beside(lambda: go_on(committer, ended, options), ended.set)
             with running(Path(folder), *follow), go_on_beside:

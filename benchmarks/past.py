@@ -10,9 +10,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.processes import OFFSETS
 from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.semantics.partitioning import partition_for
@@ -20,7 +20,6 @@ from offsets_pipeline.semantics.partitioning import partition_for
 if TYPE_CHECKING:
     from benchmarks.table import Table
 
-_OFFSETS = Path(sys.executable).with_name("offsets")
 _TIMES = 3
 
 
@@ -45,7 +44,7 @@ def measure_past(table: Table, location: str) -> None:
         seconds = []
         for _ in range(_TIMES):
             start = time.perf_counter()
-            subprocess.run([_OFFSETS, *words, "--store", location, "--format", "json"], check=True, capture_output=True)
+            subprocess.run([OFFSETS, *words, "--store", location, "--format", "json"], check=True, capture_output=True)
             seconds.append(time.perf_counter() - start)
         table.add_times(what, f"a log of {rows:,} records", seconds)
 

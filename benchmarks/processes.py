@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from benchmarks.background import beside
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+#: The program `offsets` of this environment.
+OFFSETS = Path(sys.executable).with_name("offsets")
 _PROC = Path("/proc")
 # fields of /proc/PID/stat behind the name of the program, which may have spaces
 _PARENT, _TIMES = 1, slice(11, 13)

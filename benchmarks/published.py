@@ -25,7 +25,7 @@ from benchmarks.broker import broker_load_seconds
 from benchmarks.generate import generate
 from benchmarks.living import LivingStore
 from benchmarks.log_content import Shape
-from benchmarks.processes import ProcessTree
+from benchmarks.processes import OFFSETS, ProcessTree
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
@@ -51,7 +51,6 @@ _SCANS = {
     "all columns": "SELECT * FROM {}",
     "an aggregate": "SELECT count(committed_offset), sum(committed_offset), max(commit_timestamp) FROM {}",
 }
-_OFFSETS = Path(sys.executable).with_name("offsets")
 
 Figures = dict[str, list[float]]
 
@@ -329,7 +328,7 @@ def _requests(*, quick: bool, is_first: bool) -> Iterator[tuple[Any, ...]]:
 
 def _run(*arguments: str) -> float:
     begun = time.perf_counter()
-    subprocess.run([_OFFSETS, *arguments], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([OFFSETS, *arguments], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - begun
 
 

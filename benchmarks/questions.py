@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from benchmarks.broker import KAFKA_JARS, Broker, java, replace_segments
+from benchmarks.processes import OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-_OFFSETS = Path(sys.executable).with_name("offsets")
 _TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _GROUPS = 3  # that are asked for, one by one
 
@@ -44,7 +44,7 @@ def measure_questions(table: Table, location: str, log: GeneratedLog) -> None:
         BrokerError: the broker does not start or load.
     """
     table.doing("questions, and a broker that loads the same log")
-    listed, listing = _asked([""] * _GROUPS, lambda _: _run(_OFFSETS, "describe", "--store", location, "--list"))
+    listed, listing = _asked([""] * _GROUPS, lambda _: _run(OFFSETS, "describe", "--store", location, "--list"))
     names = sorted(set(listed[0].split()))
     groups = [names[at * len(names) // _GROUPS] for at in range(_GROUPS)]
     data = f"{log.shape.identities:,} identities"
@@ -83,7 +83,7 @@ def _asked(groups: Sequence[str], ask: Callable[[str], Answer]) -> tuple[list[An
 
 
 def _describe(location: str, group: str, *options: str) -> Committed:
-    text = _run(_OFFSETS, "describe", "--store", location, "--group", group, "--format", "json", *options)
+    text = _run(OFFSETS, "describe", "--store", location, "--group", group, "--format", "json", *options)
     return {
         (group, each["topic"], each["partition"]): each["offset"]
         for each in json.loads(text)["groups"][group]["offsets"]

@@ -42,7 +42,7 @@ from benchmarks.broker import (
 )
 from benchmarks.generate import generate
 from benchmarks.log_content import Shape
-from benchmarks.processes import ProcessTree
+from benchmarks.processes import OFFSETS, ProcessTree
 from benchmarks.table import markdown
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.common.config import load_settings
@@ -266,8 +266,7 @@ def measure_programs(programs: Mapping[str, Path], address: str, folder: Path, r
     for number in range(1 + rounds):
         for what, tree in programs.items():
             store = folder / f"{number}-{tree.name}"
-            program = str(Path(sys.executable).with_name("offsets"))
-            command = [program, "follow", "--available-now", "--store", str(store), "--bootstrap-server", address]
+            command = [str(OFFSETS), "follow", "--available-now", "--store", str(store), "--bootstrap-server", address]
             began = time.perf_counter()
             process = subprocess.Popen(command, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)})
             with ProcessTree(process.pid).watched() as taken:

@@ -31,7 +31,7 @@ from kafka.protocol.admin import DeleteGroupsRequest
 from benchmarks.background import beside
 from benchmarks.broker import Broker, ended_by_sigterm
 from benchmarks.follow import Committer, files_in, running
-from benchmarks.processes import ProcessTree
+from benchmarks.processes import OFFSETS, ProcessTree
 from benchmarks.table import markdown
 from offsets_pipeline import Coordinator, OwnedStore
 from offsets_pipeline.common.config import load_settings
@@ -173,8 +173,7 @@ class Soak:
     def run(self, command: Sequence[str], store: str) -> Ran:
         """Run a command on a store, and keep how it ended."""
         at = self.second()
-        program = str(Path(sys.executable).with_name("offsets"))
-        arguments = [program, command[0], "--store", self.store(store), "--config", str(self.config), *command[1:]]
+        arguments = [str(OFFSETS), command[0], "--store", self.store(store), "--config", str(self.config), *command[1:]]
         ran = subprocess.run(arguments, capture_output=True, text=True, check=False)
         said = (ran.stderr or ran.stdout).strip().splitlines()
         self.ran.append(Ran(at, f"{command[0]} {store}", self.second() - at, ran.returncode, said[-1] if said else ""))
@@ -311,9 +310,8 @@ def note(deleted: Event, run: Soak, over: threading.Event) -> None:
 
 def shown_within(run: Soak, store: str, committed: dict[str, int]) -> bool:
     """Whether SQL shows these offsets within two minutes."""
-    program = str(Path(sys.executable).with_name("offsets"))
     query = "SELECT group_id, min(committed_offset), max(committed_offset) FROM current_offsets GROUP BY ALL"
-    asked = [program, "sql", "--store", run.store(store), "--config", str(run.config), "--format", "csv", query]
+    asked = [str(OFFSETS), "sql", "--store", run.store(store), "--config", str(run.config), "--format", "csv", query]
     wanted = {f"{group_id},{offset},{offset}" for group_id, offset in committed.items()}
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < deadline:
