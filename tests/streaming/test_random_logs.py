@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE
-from tests.places import copied
+from tests.places import copied, remove_place, rounds
 from tests.random_logs import IN_SEGMENTS, random_log
 from tests.spark.segments import write_log, write_prefix
 from tests.spark.stores import assert_as_reference, log_of, remove, state_of
+from tests.streaming.random_turns import MirroredTurn, OwnedTurn, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -86,3 +88,47 @@ def test_reference_stream_and_reload_agree_on_a_random_log(
         assert way(bench, store) == len(rows)
         assert_as_reference(store, rows)
         assert bench.verify(store).equal
+
+
+# they take Spark: a real stream is what is started, stopped and overtaken
+@pytest.mark.parametrize("turns", [2, pytest.param(250, marks=pytest.mark.long)])
+def test_random_logs_through_streams_with_restarts_reloads_and_cleaning(
+    workbench: Workbench, in_tasks: Workbench, empty: Callable[[int], Path], place: Path, turns: int, turn_seed: int
+) -> None:
+    steps: Counter[str] = Counter()
+    for seed in seeds_of(turn_seed, rounds(place, turns)):
+        store = copied(empty(PARTITIONS), place / f"{seed}" / "store")
+        steps.update(run_turn(MirroredTurn(in_tasks if seed % 8 == 0 else workbench, store, random.Random(seed))))
+    assert {"append", "restart", "reload", "clean", "upkeep", "compare"} == {*steps}
+
+
+@pytest.mark.local_only("one turn after the other; tests of the coordinator have stores on S3")
+@pytest.mark.parametrize("turns", [2, pytest.param(250, marks=pytest.mark.long)])
+def test_owned_logs_through_streams_that_also_expire_offsets(
+    workbench: Workbench,
+    in_tasks: Workbench,
+    tmp_path: Path,
+    turns: int,
+    turn_seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expired = 0
+    for seed in seeds_of(turn_seed, range(turns)):
+        bench, store = in_tasks if seed % 8 == 0 else workbench, tmp_path / f"{seed}" / "store"
+        with monkeypatch.context() as patch:
+            turn = OwnedTurn(bench, store, random.Random(seed), patch)
+            run_turn(turn)
+        expired += len(turn.expired)
+    assert expired >= turns
+
+
+def seeds_of(turn_seed: int, rounds_of_it: range) -> range:
+    """Seeds that no other turn of a long test has."""
+    return range(turn_seed * 1_000, turn_seed * 1_000 + len(rounds_of_it))
+
+
+def run_turn(turn: Turn) -> list[str]:
+    """Run a turn, and remove its place; returns the steps."""
+    turn.run()
+    remove_place(turn.store.parent)
+    return turn.done
