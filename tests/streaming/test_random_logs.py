@@ -91,7 +91,7 @@ def test_reference_stream_and_reload_agree_on_a_random_log(
 
 
 # they take Spark: a real stream is what is started, stopped and overtaken
-@pytest.mark.parametrize("turns", [2, pytest.param(250, marks=pytest.mark.long)])
+@pytest.mark.parametrize("turns", [2, pytest.param(20, marks=pytest.mark.long)])
 def test_random_logs_through_streams_with_restarts_reloads_and_cleaning(
     workbench: Workbench, in_tasks: Workbench, empty: Callable[[int], Path], place: Path, turns: int, turn_seed: int
 ) -> None:
@@ -103,7 +103,7 @@ def test_random_logs_through_streams_with_restarts_reloads_and_cleaning(
 
 
 @pytest.mark.local_only("one turn after the other; tests of the coordinator have stores on S3")
-@pytest.mark.parametrize("turns", [2, pytest.param(250, marks=pytest.mark.long)])
+@pytest.mark.parametrize("turns", [2, pytest.param(80, marks=pytest.mark.long)])
 def test_owned_logs_through_streams_that_also_expire_offsets(
     workbench: Workbench,
     in_tasks: Workbench,
