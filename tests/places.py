@@ -86,7 +86,7 @@ def place_of(location: str | Path, *below: str) -> Path:
 
 def rounds(place: Path, of_folder: int) -> range:
     """The rounds of a test of chance: so many in a folder, a tenth of them on S3, where each takes longer."""
-    return range(of_folder // 10 if isinstance(place, S3Path) else of_folder)
+    return range(max(1, of_folder // 10) if isinstance(place, S3Path) else of_folder)
 
 
 def copied(source: Path, to: Path) -> Path:

@@ -64,11 +64,13 @@ class Turn:
         raise NotImplementedError
 
     def run(self) -> None:
-        """Take random steps, and compare at the end."""
+        """Take each step and some more, in a random order, and compare at the end."""
         steps = self.steps()
+        names = [*steps, *self.chance.choices(list(steps), k=STEPS - len(steps))]
+        self.chance.shuffle(names)
         try:
             self.start()
-            for name in ["append", *self.chance.choices(list(steps), k=STEPS), "append"]:
+            for name in ["append", *names, "append"]:
                 self.done.append(name)
                 steps[name]()
             self.compare()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -95,11 +94,9 @@ def test_reference_stream_and_reload_agree_on_a_random_log(
 def test_random_logs_through_streams_with_restarts_reloads_and_cleaning(
     workbench: Workbench, in_tasks: Workbench, empty: Callable[[int], Path], place: Path, turns: int, turn_seed: int
 ) -> None:
-    steps: Counter[str] = Counter()
     for seed in seeds_of(turn_seed, rounds(place, turns)):
         store = copied(empty(PARTITIONS), place / f"{seed}" / "store")
-        steps.update(run_turn(MirroredTurn(in_tasks if seed % 8 == 0 else workbench, store, random.Random(seed))))
-    assert {"append", "restart", "reload", "clean", "upkeep", "compare"} == {*steps}
+        run_turn(MirroredTurn(in_tasks if seed % 8 == 0 else workbench, store, random.Random(seed)))
 
 
 @pytest.mark.local_only("one turn after the other; tests of the coordinator have stores on S3")
@@ -127,8 +124,7 @@ def seeds_of(turn_seed: int, rounds_of_it: range) -> range:
     return range(turn_seed * 1_000, turn_seed * 1_000 + len(rounds_of_it))
 
 
-def run_turn(turn: Turn) -> list[str]:
-    """Run a turn, and remove its place; returns the steps."""
+def run_turn(turn: Turn) -> None:
+    """Run a turn, and remove its place."""
     turn.run()
     remove_place(turn.store.parent)
-    return turn.done
