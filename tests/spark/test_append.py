@@ -78,7 +78,8 @@ def test_spark_reads_from_the_files_what_the_segments_hold(
     adds = actions_of(location, "add")
     assert {add["path"] for add in adds} == {path.name for path in (location / "log").glob("*.parquet")}
     for add in adds:
-        rows = pq.read_table(location / "log" / add["path"])
+        with (location / "log" / add["path"]).open("rb") as file:
+            rows = pq.read_table(file)
         stats = json.loads(add["stats"])
         assert stats["numRecords"] == rows.num_rows
         for name in ("log_partition", "record_offset"):
