@@ -100,7 +100,7 @@ def test_random_logs_through_streams_with_restarts_reloads_and_cleaning(
 
 
 @pytest.mark.local_only("one turn after the other; tests of the coordinator have stores on S3")
-@pytest.mark.parametrize("turns", [2, pytest.param(80, marks=pytest.mark.long)])
+@pytest.mark.parametrize("turns", [2, pytest.param(40, marks=pytest.mark.long)])
 def test_owned_logs_through_streams_that_also_expire_offsets(
     workbench: Workbench,
     in_tasks: Workbench,
