@@ -113,8 +113,6 @@ KNOWN = {CoordinatorSemantics.MODERN: set(RULES), CoordinatorSemantics.CLASSIC: 
 OFFSET_TYPES = {0, 1}
 #: R7: fields whose -1 is NULL.
 SENTINELS = {"leader_epoch", "expire_timestamp", "current_state_timestamp"}
-
-
 #: The record types that describe a group (R33, R34), and the state of a stable member.
 DESCRIPTIONS: dict[str, dict[str, int]] = {
     CONSUMER: {"epoch": 3, "member": 5, "target": 6, "current": 8, "stable": 0},
@@ -326,15 +324,10 @@ class Group:
             state = "Stable" if of_classic else "Empty"
             return Description(state, value["protocol_type"], None, None, value["protocol"], of_classic)
         rule = DESCRIPTIONS[self.group_type]
-        current = {name: self.of_type(rule["current"]).get(name, {}) for name in self.of_type(rule["member"])}
-        members = {
-            name: (
-                value["client_id"],
-                value["client_host"],
-                [*self._by_topic_id(current[name]), *self._by_task(current[name])],
-            )
-            for name, value in self.of_type(rule["member"]).items()
-        }
+        sent = self.of_type(rule["member"])
+        current = {name: self.of_type(rule["current"]).get(name, {}) for name in sent}
+        partitions = {name: [*self._by_topic_id(each), *self._by_task(each)] for name, each in current.items()}
+        members = {name: (each["client_id"], each["client_host"], partitions[name]) for name, each in sent.items()}
         epoch = self.number(rule["epoch"], "epoch") or 0  # the rules do not say what it is without a record
         target = self.number(rule["target"], "assignment_epoch")
         assigned = -1 if target is None else target
