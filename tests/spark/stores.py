@@ -167,6 +167,11 @@ def rows_of(location: Path | str, name: str, at_most: int = 0) -> list[dict[str,
     return rows
 
 
+def folded_in(location: Path | str) -> int:
+    """Number of records that the state counts."""
+    return sum(row["records"] for row in rows_of(location, "fold_progress"))
+
+
 def versions(location: Path) -> dict[str, int]:
     """The version of each table: it moves with every write."""
     return {log.parent.name: DeltaTable(log.parent).version() for log in location.glob("*/_delta_log")}

@@ -18,7 +18,7 @@ from tests.property.retention_rules import FIRST_MS, RETENTION_MS, SHAPE, SPAN_M
 from tests.random_logs import IN_SEGMENTS, LogWriter, random_log
 from tests.replays import references
 from tests.spark.segments import write_log, write_prefix
-from tests.spark.stores import CLOCK, assert_as_reference, described_offsets, log_of, rows_of
+from tests.spark.stores import CLOCK, assert_as_reference, described_offsets, folded_in, log_of
 from tests.unit.coordinator.stores import append_rows
 from tests.waiting import wait_until
 
@@ -152,7 +152,7 @@ class Turn:
     def _folded_records(self) -> int:
         assert self._stream is not None
         assert self._stream.query.isActive
-        return sum(row["records"] for row in rows_of(self.store, "fold_progress"))
+        return folded_in(self.store)
 
 
 class MirroredTurn(Turn):

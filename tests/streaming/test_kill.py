@@ -16,7 +16,7 @@ import pytest
 from tests.places import copied
 from tests.programs import PROPERTIES, QUICK, SPARK_SUBMIT, assert_said, stopped_in_process
 from tests.spark.segments import write_prefix
-from tests.spark.stores import assert_as_reference, log_of, rows_of, segments_of
+from tests.spark.stores import assert_as_reference, folded_in, log_of, segments_of
 
 if TYPE_CHECKING:
     import random
@@ -119,8 +119,3 @@ def test_fold_that_is_killed_at_random_moments_is_finished_by_the_next_which_end
     assert_said(done, f"{records - before} records folded in {store}")
     assert_as_reference(store, log_of(store))
     assert folded_in(store) == records > before
-
-
-def folded_in(store: Path) -> int:
-    """Number of records that the state counts."""
-    return sum(row["records"] for row in rows_of(store, "fold_progress"))
