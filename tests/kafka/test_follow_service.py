@@ -19,8 +19,8 @@ import pytest
 from tests.kafka.live import live_broker, wait_until
 from tests.kafka.test_follow_killed import CONFIG, assert_each_is_there_once, clients_commit, version
 from tests.programs import OFFSETS, QUICK, assert_said, in_process
-from tests.spark.stores import differences, log_of
-from tests.streaming.test_kill import folded_in, kill
+from tests.spark.stores import differences, folded_in, log_of
+from tests.streaming.test_kill import kill
 
 if TYPE_CHECKING:
     import random
