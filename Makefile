@@ -152,8 +152,7 @@ test-sample: setup kafka s3 ## a random tenth of the tests that are long or of c
 	@seed=$(SEED)
 	echo "test-sample: SEED=$$seed repeats this run"
 	export OFFSETS_TEST_SEED=$$seed OFFSETS_TEST_SECONDS=900
-	# Stores on S3 are left to `make test-long`: a dozen of these variants has not run yet.
-	run() { $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "long or chance" -k "not s3" --hypothesis-seed=$$seed $(ARGS) "$$@"; }
+	run() { $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "long or chance" --hypothesis-seed=$$seed $(ARGS) "$$@"; }
 	status=0
 	OFFSETS_TEST_SHARE=0.1 run --cache-clear || status=$$?
 	if [ $$status = 1 ]; then

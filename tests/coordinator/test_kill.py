@@ -15,6 +15,7 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.coordinator.line_process import LineProcess
+from tests.places import S3Path
 from tests.replays import Replayed, replay
 from tests.unit.coordinator.stores import log_of, opened
 
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 PARTITIONS = 4
 PROCESSES = 4
 WRITER = Path(__file__).parent / "writer.py"
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 300
 START = [sys.executable]  # how a writer is started
+COMMITS_ON_S3 = (20, 60)  # between the deaths of a round: eight writers' threads race for each commit, over HTTP
 
 
 class Writer(LineProcess):
@@ -98,6 +100,8 @@ def test_acknowledged_commits_are_there_once_however_writers_are_killed(
 ) -> None:
     store = place / "store"
     OwnedStore.create(store, PARTITIONS)
+    if isinstance(place, S3Path):
+        commits = COMMITS_ON_S3
     acknowledged: list[tuple[str, int]] = []
     killed = 0
     for round_ in range(rounds):  # all but the first find what the killed ones of before left
