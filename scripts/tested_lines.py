@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: The variable of the environment that names the folder for what the plugin records.
 FOLDER = "TESTED_LINES"
-#: Bounds of the tests that are chosen for a mutant; the seconds are those of the recorded run.
+#: Bounds of the tests that are chosen for a mutant; the seconds are those of a processor in the recorded run.
 MOST_SECONDS, MOST_TESTS = 30, 300
 _FIXTURE = " fixture "
 
@@ -42,12 +42,12 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Function) -> Generator[None, Any, Any]:
         """Record the lines and the seconds of a test, with its fixtures."""
-        begun = time.monotonic()
+        begun = time.process_time()  # as on a quiet machine: the choice of tests does not depend on what else runs
         self._switch(item.nodeid)
         self._tests[item.nodeid] = (0, [])
         done = yield
         if item.nodeid in self._tests:
-            self._tests[item.nodeid] = (time.monotonic() - begun, sorted(item.fixturenames))
+            self._tests[item.nodeid] = (time.process_time() - begun, sorted(item.fixturenames))
         return done
 
     @pytest.hookimpl(wrapper=True)
@@ -141,7 +141,7 @@ class TestedLines:
         found = {test for file, line in places for test in self._tests[file].get(line, ())}
         chosen, left = list[str](), float(MOST_SECONDS)
         for test in sorted(found, key=lambda test: (-near[test] / self._all[test], self._seconds[test], test)):
-            if self._seconds[test] <= left:
+            if self._seconds[test] <= left or not chosen:
                 left -= self._seconds[test]
                 chosen.append(test)
         return chosen[:MOST_TESTS]
