@@ -46,13 +46,14 @@ class Instance:
 
 
 class Registry:
-    """The registry files of one store. An instance writes its own file and reads all files."""
+    """The registry files of one store. An instance writes its own file and reads all files.
+
+    It keeps no file system: Python does not end while one of Arrow's has the credentials of a web identity.
+    """
 
     def __init__(self, store_folder: str, instance: Instance) -> None:
         self._instance = instance
-        self._system, folder = open_path(store_folder)
-        self._folder = f"{folder}/{FOLDER}"
-        self._path = f"{self._folder}/{instance.name}.json"
+        self._folder = f"{store_folder}/{FOLDER}"
 
     def note(self, partitions: Collection[int], now_ms: int) -> None:
         """Write this instance's file, with the log partitions that are loaded here."""
@@ -62,25 +63,29 @@ class Registry:
             "partitions": sorted(partitions),
             "at_ms": now_ms,
         }
-        self._system.create_dir(self._folder, recursive=False)  # does not create a deleted store again
-        aside = f"{self._path}.tmp"
-        with self._system.open_output_stream(aside) as file:
+        system, folder = open_path(self._folder)
+        system.create_dir(folder, recursive=False)  # does not create a deleted store again
+        path = self._own(folder)
+        aside = f"{path}.tmp"
+        with system.open_output_stream(aside) as file:
             file.write(json.dumps(note).encode())
-        self._system.move(aside, self._path)
+        system.move(aside, path)
 
     def remove(self) -> None:
         """Delete this instance's file. If the storage refuses, the file expires."""
+        system, folder = open_path(self._folder)
         with suppress(OSError):
-            self._system.delete_file(self._path)
+            system.delete_file(self._own(folder))
 
     def instances_with(self, log_partition: int, now_ms: int) -> list[Instance]:
         """Return the instances whose files say that they have a log partition loaded."""
         found = []
-        for info in self._system.get_file_info(fs.FileSelector(self._folder, allow_not_found=True)):
+        system, folder = open_path(self._folder)
+        for info in system.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
             if info.extension != "json":
                 continue
             try:
-                with self._system.open_input_file(info.path) as file:
+                with system.open_input_file(info.path) as file:
                     note = json.loads(file.read())
             except FileNotFoundError:
                 continue  # its instance deleted it meanwhile
@@ -90,3 +95,6 @@ class Registry:
             if log_partition in note["partitions"] and not is_old and runs:
                 found.append(instance)
         return sorted(found, key=str)
+
+    def _own(self, folder: str) -> str:
+        return f"{folder}/{self._instance.name}.json"

@@ -64,6 +64,24 @@ def test_a_store_on_s3_is_ingested_folded_reloaded_described_verified_and_mainta
     assert [json.loads(each)["group_id"] for each in listed.splitlines()] == sorted(broker)
 
 
+@pytest.mark.process  # a process has to end by itself: Arrow's library waited for ever for the end of its own threads
+def test_a_command_ends_where_there_is_a_web_identity(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = tmp_path / "token"
+    token.write_text("of a web identity")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/offsets")
+    store = f"{s3}/owned"
+
+    def said(command: str, *arguments: str) -> str:
+        done = offsets(tmp_path, command, "--store", store, *arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    said("create")
+    said("commit", "--group", "g", "t:0=5")
+    assert said("describe", "--group", "g").split()[-4:] == ["g", "t", "0", "5"]
+
+
 @pytest.mark.slow  # two processes with Spark
 @pytest.mark.process
 def test_a_secret_of_variables_or_of_a_profile_is_shown_nowhere(
