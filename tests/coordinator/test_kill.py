@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PARTITIONS = 4
 PROCESSES = 4
 WRITER = Path(__file__).parent / "writer.py"
-PATIENCE_SECONDS = 300
+PATIENCE_SECONDS = 60
 START = [sys.executable]  # how a writer is started
 COMMITS_ON_S3 = (20, 60)  # between the deaths of a round: eight writers' threads race for each commit, over HTTP
 

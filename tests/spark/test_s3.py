@@ -70,7 +70,7 @@ def test_a_command_ends_where_there_is_a_web_identity(s3: str, tmp_path: Path, m
     token.write_text("of a web identity")
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
     monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/offsets")
-    store = f"{s3}/owned"
+    store = f"{s3}/web-identity"
 
     def said(command: str, *arguments: str) -> str:
         done = offsets(tmp_path, command, "--store", store, *arguments)
