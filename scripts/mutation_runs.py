@@ -2,6 +2,8 @@
 
 Only a failed assertion counts as noticed. A mutant that does not compile, or that its tests cannot import, proves
 nothing about the tests, nor does an exception on the way to an assertion; each is a result of its own.
+
+As a plugin of pytest (`-p scripts.mutation_runs`) this module ends a run at the first failed assertion.
 """
 
 from __future__ import annotations
@@ -20,18 +22,25 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "offsets_pipeline"
 FOLDERS = (PACKAGE, "tests", "benchmarks", "scripts", "docs", "conf", "deploy", "examples", "jobs", "notebooks")
 COPIED = (*FOLDERS, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "pyproject.toml")
 #: The results of a mutant.
 NOTICED, RAISED, SURVIVED, TIMED_OUT, BROKEN = "noticed", "raised", "survived", "timeout", "broken"
-#: After an exception other tests may still fail by an assertion: so many failures end a run.
-MOST_FAILURES = 4
 #: A line of pytest's summary: the test, and the first line of its exception.
 _FAILED = re.compile(r"^FAILED (\S+?\.py::[^\s\[]+(?:\[.*?\])?) - (.*)$", re.MULTILINE)
 _ASSERTED = re.compile(r"assert |AssertionError|Failed: DID NOT |Failed: (?!Timeout)|ExceptionGroup: Hypothesis")
 _TIMED_OUT = re.compile(r"Failed: Timeout")
+
+
+def pytest_exception_interact(node: pytest.Item | pytest.Collector, report: pytest.TestReport) -> None:
+    """End the run if this is a failed assertion; after another exception other tests may still fail by one."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None and _ASSERTED.match(crash.message):
+        node.session.shouldfail = "an assertion failed"
 
 
 class Outcome(NamedTuple):
@@ -64,7 +73,7 @@ class MutatedProject:
 
     def tested(self, tests: Sequence[str], most_seconds: int | None = None) -> Outcome:
         """Run these tests until an assertion fails; none begins after ``most_seconds``, and none has more than half."""
-        options = [f"--maxfail={MOST_FAILURES}", "--tb=no", "-rf", *tests]
+        options = ["-p", "scripts.mutation_runs", "--tb=no", "-rf", *tests]
         if most_seconds is not None:
             options += [f"--session-timeout={most_seconds}", f"--timeout={most_seconds // 2}"]
         try:

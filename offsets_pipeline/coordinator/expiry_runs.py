@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import shown_time
@@ -121,11 +122,11 @@ def open_coordinator(location: str, settings: Settings, clock: Clock) -> Coordin
 
     In the second case `load_if_unloaded` loads each log partition alone.
     """
-    store = OwnedStore.open(location)
+    opened = partial(Coordinator.open, OwnedStore.open(location), settings, clock=clock, housekeeping=False)
     try:
-        return Coordinator.open(store, settings, clock=clock, housekeeping=False)
+        return opened()
     except UndecodableRecord:
-        return Coordinator.open(store, settings, partitions=(), clock=clock, housekeeping=False)
+        return opened(partitions=())
 
 
 def load_if_unloaded(coordinator: Coordinator, log_partition: int) -> Exception | None:

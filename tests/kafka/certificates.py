@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import ipaddress
+import struct
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cryptography import x509
@@ -74,6 +77,36 @@ class Authority:
             names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
             builder = builder.add_extension(names, critical=False)
         return Identity(key, builder.sign(key if is_authority else self._identity.key, hashes.SHA256()))
+
+
+def jks_file(own: Identity, password: str, trusted: x509.Certificate) -> bytes:
+    """A key store in Java's own format: a trusted certificate, and an encrypted key with its certificate."""
+    plain = own.key.private_bytes(_DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    secret, stream = password.encode("utf-16-be"), [bytes(20)]  # the first one is the salt
+    while 20 * len(stream) < len(plain) + 20:
+        stream.append(hashlib.sha1(secret + stream[-1]).digest())
+    hidden = bytes(a ^ b for a, b in zip(plain, b"".join(stream[1:]), strict=False))
+    octets = stream[0] + hidden + hashlib.sha1(secret + plain).digest()
+    key = b"\x30\x82\0\0\x30\0\x04\x82" + struct.pack(">H", len(octets)) + octets
+
+    def sized(data: bytes, layout: str = ">I") -> bytes:
+        return struct.pack(layout, len(data)) + data
+
+    certificate = partial(sized, b"X.509", ">H")
+    entries = b"".join(
+        (
+            struct.pack(">I", 2) + sized(b"ca", ">H") + bytes(8) + certificate() + sized(trusted.public_bytes(_DER)),
+            struct.pack(">I", 1) + sized(b"own", ">H") + bytes(8) + sized(key) + struct.pack(">I", 1) + certificate(),
+            sized(own.certificate.public_bytes(_DER)),
+        )
+    )
+    data = b"\xfe\xed\xfe\xed" + struct.pack(">II", 2, 2) + entries
+    return data + jks_digest(password, data)
+
+
+def jks_digest(password: str, data: bytes) -> bytes:
+    """The end of a key store in Java's own format."""
+    return hashlib.sha1(password.encode("utf-16-be") + b"Mighty Aphrodite" + data).digest()
 
 
 def write_java_store(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from scripts import generated_mutations, tested_lines
+from scripts import generated_mutations, mutation_runs, tested_lines
 from scripts.generated_mutations import Mutants
 from scripts.mutation_runs import BROKEN, NOTICED, PACKAGE, RAISED, SURVIVED, MutatedProject
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MODULE = '''"""ü, which takes two bytes."""
 LIMIT: int | None = 4096
@@ -86,6 +89,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / PACKAGE).mkdir()
     (tmp_path / PACKAGE / "__init__.py").touch()
     (tmp_path / PACKAGE / "a.py").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "scripts").mkdir()
+    for plugin in (mutation_runs.__file__, tested_lines.__file__):
+        shutil.copy2(plugin, tmp_path / "scripts")
     monkeypatch.setattr(generated_mutations, "ROOT", tmp_path)
     return tmp_path
 
@@ -118,13 +124,22 @@ def test_results(project: Path, source: str, result: str) -> None:
     assert (project / PACKAGE / "a.py").read_text(encoding="utf-8") == before
 
 
+def test_after_exceptions_a_run_goes_on_to_the_first_failed_assertion(project: Path) -> None:
+    tests = [f"def test_{at}():\n    raise KeyError" for at in range(9)]
+    tests += ["def test_noticing():\n    assert False", "def test_behind():\n    assert False"]
+    (project / "test_a.py").write_text("\n\n".join(tests))
+    run = MutatedProject(project).pytest(["-p", "scripts.mutation_runs", "-rf", "test_a.py"])
+    assert "test_noticing - assert False" in run.stdout
+    assert "10 failed" in run.stdout  # the last did not run
+    assert MutatedProject(project).tested(["test_a.py"]) == (NOTICED, "test_a.py::test_noticing")
+
+
 def test_tests_of_a_mutant_run_its_line(project: Path) -> None:
     (project / PACKAGE / "a.py").write_text(CHOICE, encoding="utf-8")
-    for folder in ("tests/unit", "tests/property", "scripts"):
+    for folder in ("tests/unit", "tests/property"):
         (project / folder).mkdir(parents=True)
     (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", encoding="utf-8")
     (project / "tests/unit/test_a.py").write_text(TESTS_OF_CHOICE, encoding="utf-8")
-    shutil.copy2(Path(tested_lines.__file__), project / "scripts")
     copy = MutatedProject(project)
     tested = generated_mutations.recorded(copy)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import re
@@ -41,7 +40,6 @@ from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_fil
 from offsets_pipeline.ingest.zookeeper_import import metadata_of
 from offsets_pipeline.kafka.broker.client_settings import client_settings
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
-from offsets_pipeline.kafka.broker.key_stores import _jks_digest
 from offsets_pipeline.kafka.record.commit_columns import parse_commits
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
@@ -56,7 +54,7 @@ from offsets_pipeline.semantics.connect_keys import (
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.spark_query.kafka_source_offsets import BatchMark, commits_of
 from offsets_pipeline.spark_query.query_checkpoint import read_checkpoint
-from tests.kafka.certificates import Authority
+from tests.kafka.certificates import Authority, jks_digest, jks_file
 from tests.logs import CAPTURES, capture_rows
 from tests.mutation import EXTREMES, changed_bytes, peak_mib, soon
 from tests.unit.rest.services import service
@@ -381,32 +379,10 @@ def certificates() -> list[bytes]:
     return [f"{identity.certificate_pem}{identity.key_pem()}".encode()]
 
 
-def jks_file() -> bytes:
-    """A key store in Java's own format: a trusted certificate, and an encrypted key with its certificate."""
+def jks_files() -> list[bytes]:
+    """A key store in Java's own format, its last bytes left."""
     authority = Authority("ca")
-    identity = authority.issue("client")
-    encoding = serialization.Encoding.DER
-    ca, own = (each.public_bytes(encoding) for each in (authority.certificate, identity.certificate))
-    plain = identity.key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    secret, stream = PASSWORD.encode("utf-16-be"), [bytes(20)]  # the first one is the salt
-    while 20 * len(stream) < len(plain) + 20:
-        stream.append(hashlib.sha1(secret + stream[-1]).digest())
-    hidden = bytes(a ^ b for a, b in zip(plain, b"".join(stream[1:]), strict=False))
-    octets = stream[0] + hidden + hashlib.sha1(secret + plain).digest()
-    key = b"\x30\x82\0\0\x30\0\x04\x82" + struct.pack(">H", len(octets)) + octets
-
-    def sized(data: bytes, layout: str = ">I") -> bytes:
-        return struct.pack(layout, len(data)) + data
-
-    certificate = partial(sized, b"X.509", ">H")
-    entries = b"".join(
-        (
-            struct.pack(">I", 2) + sized(b"ca", ">H") + bytes(8) + certificate() + sized(ca),
-            struct.pack(">I", 1) + sized(b"own", ">H") + bytes(8) + sized(key) + struct.pack(">I", 1) + certificate(),
-            sized(own),
-        )
-    )
-    return b"\xfe\xed\xfe\xed" + struct.pack(">II", 2, 2) + entries + bytes(20)
+    return [jks_file(authority.issue("client"), PASSWORD, authority.certificate)[:-20] + bytes(20)]
 
 
 def stores() -> list[bytes]:
@@ -414,14 +390,14 @@ def stores() -> list[bytes]:
     identity = Authority("ca").issue("client")
     encrypted = serialization.BestAvailableEncryption(PASSWORD.encode())
     as_pkcs12 = pkcs12.serialize_key_and_certificates(b"own", identity.key, identity.certificate, None, encrypted)
-    return [jks_file(), as_pkcs12, f"{identity.key_pem()}{identity.certificate_pem}".encode()]
+    return [*jks_files(), as_pkcs12, f"{identity.key_pem()}{identity.certificate_pem}".encode()]
 
 
 def read_store(prefix: str, data: bytes, folder: Path) -> None:
     """Read a key store; one in Java's own format gets the right checksum if its last bytes are left."""
     path = folder / "store.jks"
     if data[:4] == b"\xfe\xed\xfe\xed" and data[-20:] == bytes(20):
-        data = data[:-20] + _jks_digest(PASSWORD, data[:-20])
+        data = data[:-20] + jks_digest(PASSWORD, data[:-20])
     path.write_bytes(data)
     given = {"security.protocol": "SSL", f"{prefix}.location": str(path), f"{prefix}.password": PASSWORD}
     client_settings(KafkaOptions("b:9092", given))
@@ -472,7 +448,7 @@ INPUTS: dict[str, Input] = {
     ),
     "certificates": Input(certificates, read_certificates, (ConfigError,), "Kafka option"),
     "trust stores": Input(
-        lambda: [jks_file()],
+        jks_files,
         partial(read_store, "ssl.truststore"),
         (ConfigError,),
         "trust",

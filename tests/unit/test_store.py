@@ -9,10 +9,12 @@ import pytest
 
 from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import StoreMismatch
-from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics, of_setting
 from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
+from offsets_pipeline.store.delta.properties import FORMAT_VERSION, MIRRORED, OWNED, StoreProperties
+from offsets_pipeline.store.delta.schemas import TABLE_BY_NAME
 from offsets_pipeline.store.delta.store_folder import create_tables, name_cluster, properties_of
 from offsets_pipeline.store.store import Store, _has_no_store_yet, normalised
 
@@ -30,6 +32,11 @@ def created(folder: Path, properties: StoreProperties) -> Store:
     return Store(cast("SparkSession", None), str(folder), properties)
 
 
+@pytest.mark.parametrize(("setting", "semantics"), [("auto", MODERN), ("modern", MODERN), ("classic", CLASSIC)])
+def test_a_log_without_a_broker_has_the_semantics_of_the_setting(setting: str, semantics: CoordinatorSemantics) -> None:
+    assert of_setting(setting) is semantics
+
+
 @pytest.mark.parametrize(
     ("location", "normal"),
     [
@@ -41,6 +48,17 @@ def created(folder: Path, properties: StoreProperties) -> Store:
 )
 def test_one_store_has_one_location(location: str, normal: str) -> None:
     assert normalised(location) == normal
+
+
+def test_columns_are_those_of_the_format(root: Path) -> None:
+    """Programs of one format read each other's tables, so a change of this list is another format, unless it adds."""
+    found = [
+        f"{table.name}.{each.name} {each.type}{'' if each.nullable else ' not null'}"
+        for table in (*TABLE_BY_NAME.values(), *HISTORY_VIEWS.values())
+        for each in table.columns
+    ]
+    listed = root / "tests" / "data" / f"columns-of-format-{FORMAT_VERSION}.txt"
+    assert found == listed.read_text(encoding="utf-8").splitlines()
 
 
 def test_a_topic_is_noted_and_unknown_ids_keep_the_known_ones(tmp_path: Path) -> None:

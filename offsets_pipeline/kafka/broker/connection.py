@@ -74,8 +74,7 @@ class Connection(Closing):
         self._socket = self._connect(host, port)
         try:
             self._negotiate()
-            if settings.sasl is not None:
-                self._authenticate()
+            self._authenticate()
         except BaseException:
             self.close()
             raise
@@ -161,7 +160,7 @@ class Connection(Closing):
             raise
 
     def _authenticate(self) -> None:
-        """Log in by SASL."""
+        """Log in by SASL, if the settings say so."""
         login = self._settings.sasl
         if login is None:
             return

@@ -18,6 +18,7 @@ from offsets_pipeline.kafka.broker.client_settings import _GENERAL, _OF_SASL, _O
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.key_stores import KeyMaterial, read_key_store
 from offsets_pipeline.kafka.broker.oauth_token import ClientCredentials
+from tests.kafka.certificates import Authority, jks_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -194,6 +195,19 @@ def test_a_key_store_that_is_missing_or_none_is_named(tmp_path: Path) -> None:
             settings(tls)
     with pytest.raises(ConfigError, match="'BKS': it takes PEM, PKCS12, JKS"):
         settings(tls | {"ssl.truststore.type": "BKS"})
+
+
+def test_a_key_store_in_java_s_own_format_has_its_key_and_certificates(tmp_path: Path) -> None:
+    authority = Authority("ca")
+    own = authority.issue("client")
+    (tmp_path / "k.jks").write_bytes(jks_file(own, "changeit", authority.certificate))
+    given = {"ssl.keystore.location": str(tmp_path / "k.jks"), "ssl.keystore.password": "changeit"}
+    found = read_key_store("ssl.keystore", given, with_key=True)
+    assert found.key == own.key_pem()
+    assert found.certificates == own.certificate_pem + authority.certificate_pem
+    assert read_key_store("ssl.keystore", given, with_key=False).key is None
+    with pytest.raises(ConfigError, match="the password is wrong"):
+        read_key_store("ssl.keystore", given | {"ssl.keystore.password": "change"}, with_key=True)
 
 
 def test_a_token_is_used_for_four_fifths_of_its_lifetime(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 import threading
 import zlib
 from collections import Counter
@@ -110,6 +111,14 @@ def test_each_batch_is_checked_once_by_its_checksum(
     reader = read_segment(found.records, source="fetched", good_at=found.good_at)
     assert sum(each.num_rows for each in reader.batches())
     assert [(each.position, each.length) for each in reader.damage] == [(0, starts[1])]
+
+
+@pytest.mark.parametrize("length", [-1, -12, -(2**31)])
+def test_a_negative_length_ends_the_whole_batches(captures: Path, length: int) -> None:
+    segment = segment_of(captures, "4.2.0-classic")
+    whole = whole_batches(segment)
+    assert [each.end for each in whole[:-1]] == [each.start for each in whole[1:]]
+    assert whole_batches(segment + struct.pack(">qi", 9, length) + segment) == whole
 
 
 def test_last_good_batch_is_the_last_one_with_its_checksum(captures: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from offsets_pipeline.common.config import load_settings
 from offsets_pipeline.common.config.sections import KafkaSettings
 from offsets_pipeline.errors import ConfigError
-from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, parse_options
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, literal_secret, parse_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +23,23 @@ def test_options_go_to_clients_and_to_the_source_under_its_prefix() -> None:
         "kafka.security.protocol": "SSL",
         "kafka.client.id": "me",
     }
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("ssl.key.password=open-sesame", "ssl.key.password"),
+        ("ssl.key.password=", None),
+        ("ssl.key.password=env:KEY", None),
+        ("ssl.key.password=file:/run/key", None),
+        ("ssl.keystore.certificate.chain=open", None),
+        ("client.id=open-sesame", None),
+        ('sasl.jaas.config=Login required username="me" password="open-sesame";', "sasl.jaas.config"),
+        ("sasl.jaas.config=Login required;", None),
+    ],
+)
+def test_an_option_on_the_command_line_is_a_secret_if_its_value_is_one(option: str, name: str | None) -> None:
+    assert literal_secret(option) == name
 
 
 @pytest.mark.parametrize(

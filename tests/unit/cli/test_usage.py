@@ -65,6 +65,8 @@ SAID = {
     "delete-offsets|--store|{store}|--group|g|a:b": (
         "invalid value for 'TOPIC[:PARTITION]...': 'a:b' is not of the form TOPIC or TOPIC:PARTITION"
     ),
+    "delete-group|--store|{store}": ("missing option '--group'"),
+    "report|--store|{store}": ("missing option '--html'"),
     "expire-offsets|--store|{store}|--dry-run|--within|1.5": (
         "invalid value for '--within': '1.5' is not allowed; it takes a whole"
     ),

@@ -156,6 +156,15 @@ def test_a_store_that_is_not_started_says_so(location: Path) -> None:
     backing.stop()
 
 
+def test_a_store_that_is_stopped_has_closed_its_log(location: Path) -> None:
+    backing = OffsetBackingStore(location)
+    backing.start()
+    log = backing.log
+    backing.stop()
+    with pytest.raises(CoordinatorNotAvailable, match="is closed"):
+        log.submit("a commit", lambda _: Outcome([], None), {})
+
+
 def test_stores_of_groups_and_of_connect_refuse_each_other(location: Path, place: Path) -> None:
     with pytest.raises(StoreMismatch, match="holds a topic of the kind connect, but this command needs consumer-off"):
         Coordinator.open(location)

@@ -266,7 +266,7 @@ def test_empty_group_id_is_refused_only_where_a_broker_refuses_it(coordinator: C
     assert coordinator.remove_group("") == 1
 
 
-@pytest.mark.parametrize("where", [("t", -1), ("t", 2**31), ("", 0), ("half \ud800", 0), (None, 0), ("t", "0")])
+@pytest.mark.parametrize("where", [("t", -1), ("t", 2**31), ("", 0), ("half \ud800", 0), (None, 0), (5, 0), ("t", "0")])
 def test_invalid_partition_is_refused(coordinator: Coordinator, where: tuple[str, int]) -> None:
     with pytest.raises(UnknownTopicOrPartition):
         coordinator.commit_offsets("g", {where: 1})

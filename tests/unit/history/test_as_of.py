@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from offsets_pipeline.errors import InvalidTime
+from offsets_pipeline.questions.history.log_history import Completeness
 from offsets_pipeline.questions.query.as_of import AsOfAnswer, offsets_as_of
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.log_row import LogRow
@@ -217,6 +218,20 @@ def test_a_gap_that_a_point_lies_in_may_have_held_records(tmp_path: Path) -> Non
     assert not offsets_as_of(store, time_ms=START_MS + 6).is_complete
     assert offsets_as_of(store, positions={0: 1}).is_complete
     assert offsets_as_of(store, positions={0: 8}).is_complete
+
+
+def test_a_key_that_an_earlier_piece_of_the_log_has_shows_where_its_compaction_ended() -> None:
+    """A compaction keeps one record of a key: from the second on it has removed nothing."""
+    found = Completeness(None, 8, is_owned=False)
+    for offsets, keys in (([0, 1], [b"a", b"b"]), ([2], [b"c"]), ([5, 6, 7], [b"d", b"b", b"e"])):
+        size = len(offsets)
+        columns = {"record_offset": offsets, "key": pa.array(keys, pa.binary())}
+        times = pa.array([START_MS * 1_000 + offset for offset in offsets], pa.timestamp("us", "UTC"))
+        found.add(pa.table({**columns, "record_timestamp": times, "control_type": pa.nulls(size, pa.string())}))
+    assert found.complete_from == 6
+    assert not found.is_complete_at(5)
+    assert found.is_complete_at(8)
+    assert found.complete_since_ms == START_MS + 1  # offset 5 is of 5 microseconds after it
 
 
 def _offsets(answers: dict[str, tuple[object, ...]]) -> dict[str, object]:

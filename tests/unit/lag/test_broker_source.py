@@ -130,6 +130,17 @@ def test_past_is_the_log_up_to_that_time(asked: list[tuple[str, int]]) -> None:
     assert ("records", 1) in asked
 
 
+@pytest.mark.parametrize("samples", [[], [(50_000, 51)]])
+def test_a_broker_knows_all_times_up_to_the_question_even_if_it_has_no_topic(
+    asked: list[tuple[str, int]], samples: list[tuple[int, int]]
+) -> None:
+    cluster: Any = SimpleNamespace(settings=SimpleNamespace(at="a broker"))
+    rows = rows_of([(T, Sample(0, end, time_ms)) for time_ms, end in samples], "a test").drop_columns(["source"])
+    assert BrokerPositions(cluster, ["none"], rows, NOW_MS).until_ms == NOW_MS
+    assert BrokerPositions(cluster, ["none"], rows, NOW_MS, 70_000).until_ms == 70_000
+    assert asked == []
+
+
 def test_past_without_samples_has_no_log_start(asked: list[tuple[str, int]]) -> None:
     positions = source(70_000, is_past=True)
     assert bounds(positions, (T, 70_000)) == [(UNKNOWN_END, 71, None)]

@@ -81,6 +81,13 @@ def test_lists_and_descriptions_have_the_same_offsets(store: str) -> None:
     assert {name: count for name, count in described.items() if count} == {"answers": 1}
 
 
+def test_a_misplaced_group_is_listed_and_does_not_exist_when_it_is_named(tmp_path: Path) -> None:
+    """R1: as a broker does, which lists what it has loaded and looks for a group in its log partition alone."""
+    reader = StateReader(store_of(tmp_path / "store", CoordinatorSemantics.MODERN))
+    assert "misplaced" in describe_groups(reader)
+    assert describe_groups(reader, ["misplaced", "answers"]).keys() == {"answers"}
+
+
 @pytest.mark.parametrize("is_past", [False, True])
 def test_report_has_the_last_commit_of_answered_offsets(store: str, *, is_past: bool) -> None:
     found = report_of(store, is_past=is_past)

@@ -241,9 +241,10 @@ def test_identity_is_the_same_for_both_key_versions_only() -> None:  # R9
     assert len(set(found)) == 5
 
 
-def test_slices_of_longer_arrays_are_read_in_place() -> None:
-    keys = pa.array([commit_key(name) for name in "abcd"], pa.binary()).slice(1, 2)
-    values = pa.array([commit_value(offset) if offset != 2 else None for offset in range(4)], pa.binary()).slice(1, 2)
+@pytest.mark.parametrize("binary", [pa.binary(), pa.large_binary()], ids=str)
+def test_slices_of_longer_arrays_are_read_in_place(binary: pa.DataType) -> None:
+    keys = pa.array([commit_key(name) for name in "abcd"], binary).slice(1, 2)
+    values = pa.array([commit_value(offset) if offset != 2 else None for offset in range(4)], binary).slice(1, 2)
     columns = parse_commits(keys, values)
     assert columns.group_ids().to_pylist() == ["b", "c"]
     assert columns.required(columns.committed_offset, pa.int64()).to_pylist() == [1, None]

@@ -312,6 +312,18 @@ def test_a_batch_with_a_good_checksum_that_does_not_decode_is_damage(name: str, 
     assert reader.end_offset == healthy + 11
 
 
+@pytest.mark.parametrize("healthy", [1, 100])
+@pytest.mark.parametrize("position", [23, 57], ids=["last offset delta", "record count"])
+def test_a_batch_with_a_negative_number_and_a_good_checksum_is_damage(position: int, healthy: int) -> None:
+    before = b"".join(batch_of(GOOD, 1, base_offset=i) for i in range(healthy))
+    broken = bytearray(batch_of(GOOD, 1, base_offset=healthy))
+    struct.pack_into(">i", broken, position, -1)
+    struct.pack_into(">I", broken, 17, crc32c.crc32c(bytes(broken[21:])))
+    reader, rows = read(before + broken + batch_of(GOOD, 1, base_offset=healthy + 10))
+    assert [row["record_offset"] for row in rows] == [*range(healthy), healthy + 10]
+    assert [(damage.position, damage.raw) for damage in reader.damage] == [(len(before), bytes(broken))]
+
+
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 @pytest.mark.parametrize(
     "payload", [b"", b"garbage that is no frame", b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01\xff"]

@@ -185,12 +185,15 @@ def test_command_that_fails_says_why_and_leaves_nothing(
 
 
 def test_report_of_a_time_before_the_first_commit_has_no_group(
-    capture: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = ["report", "--store", str(capture("4.2.0-kip848")), "--html", "-", "--at", "2020-01-01"]
-    assert main(line) == 0
-    out, err = capsys.readouterr()
-    assert (out[:15], "error" in err) == ("<!DOCTYPE html>", False)
+    name = "4.2.0-kip848"
+    rows = timed_segment_rows(CAPTURES / name / "segments")
+    store = timed_store(rows, tmp_path / "store", capture_partitions(name), settings)
+    for more, has_group in ((["--at", "2020-01-01"], False), ([], True)):
+        assert main(["report", "--store", str(store), "--html", "-", *more]) == 0
+        out, err = capsys.readouterr()
+        assert (out[:15], "error" in err, "k-stable" in out) == ("<!DOCTYPE html>", False, has_group)
 
 
 def test_store_of_connect_has_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

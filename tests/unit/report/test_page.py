@@ -211,6 +211,19 @@ def test_empty_store_is_told_in_words() -> None:
         assert said in texts
 
 
+@pytest.mark.parametrize(
+    ("name", "tiles"),
+    [
+        ("full", ["30", "20 Stable, 9 Empty, 1 Reconciling", "123,456"]),
+        ("empty", ["0", "none", "0", "none", "not known"]),
+    ],
+)
+def test_tiles_tell_the_whole_report(name: str, tiles: list[str]) -> None:
+    texts = [each for each in Outline(page(REPORTS[name])).texts if each.strip()]
+    start = texts.index("Groups")
+    assert texts[start + 1 : start + 2 * len(tiles) : 2] == tiles
+
+
 def test_page_of_many_groups_is_small() -> None:
     assert len(page(full_report(200)).encode()) < 200_000
 

@@ -98,6 +98,17 @@ def test_a_state_is_written_as_a_snapshot(complete: int | None) -> None:
     assert read_record(*snapshot_record(ORDERS, written)) == ShareRecord(ORDERS, written, is_update=False)
 
 
+def test_an_update_without_a_snapshot_before_it_has_zeros_for_what_it_lacks() -> None:
+    key = encode_key(DecodedKey(ShareRecordType.SHARE_UPDATE, ORDERS._asdict()), SHARE_MESSAGE_TYPES)
+    # version 0: snapshot epoch 4, leader epoch 2, start offset 7, no batches, no tagged fields
+    value = bytes.fromhex("0000 00000004 00000002 0000000000000007 01 00")
+    (share_partition, found, is_update) = read_record(key, value)
+    assert (share_partition, is_update) == (ORDERS, True)
+    assert found is not None
+    assert (found.snapshot_epoch, found.leader_epoch, found.start_offset, found.state_batches) == (4, 2, 7, ())
+    assert (found.state_epoch, found.create_timestamp, found.write_timestamp) == (0, 0, 0)
+
+
 def test_garbage_does_not_decode() -> None:
     key, value = snapshot_record(ORDERS, state(3))
     update = encode_key(DecodedKey(ShareRecordType.SHARE_UPDATE, ORDERS._asdict()), SHARE_MESSAGE_TYPES)

@@ -8,6 +8,7 @@ import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.requests import OffsetAndMetadata
 from tests.unit.coordinator.stores import log_of, references_of
 from tests.unit.spark_query.checkpoints import WrittenCheckpoint, kafka, time_of
 
@@ -89,6 +90,16 @@ def test_running_it_again_adds_only_newer_batches(
         f"0 batches of {checkpoint.folder} committed for group g in {store}; 2 were there",
         f"1 batches (2 to 2) of {checkpoint.folder} committed for group g in {store}; 2 were there",
     ]
+
+
+def test_offsets_with_notes_of_others_are_no_imported_batches(
+    run: Callable[..., int], checkpoint: WrittenCheckpoint, store: Path
+) -> None:
+    with Coordinator.open(store, housekeeping=False) as coordinator:
+        coordinator.commit_offsets("g", {("orders", 0): OffsetAndMetadata(3, metadata="a note")})
+    checkpoint.complete(0, [kafka(orders=[5])])
+    assert run() == 0
+    assert offsets_of(store) == {("orders", 0): 5}
 
 
 def test_rest_of_a_batch_that_was_imported_in_part_is_added(

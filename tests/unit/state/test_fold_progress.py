@@ -96,6 +96,27 @@ def published(folded_to: int, published_to: int) -> PartitionProgress:
     return replace(partition(0, folded_to), published_to=published_to)
 
 
+@pytest.mark.parametrize(
+    ("later", "same"),
+    [
+        ({0: published(20, 8)}, True),  # folded further: its facts are still there
+        ({0: published(8, 8)}, True),
+        ({0: published(8, 3)}, False),
+        ({0: replace(published(8, 8), incarnation=2)}, False),
+        ({0: published(8, 8), 1: partition(1)}, False),
+    ],
+)
+def test_facts_of_a_progress_stay_until_more_is_published_or_an_incarnation_ends(
+    table: TableFolder, later: dict[int, PartitionProgress], *, same: bool
+) -> None:
+    FoldProgress.read(table).swap({0: published(8, 8)}, {})
+    before = FoldProgress.read(table)
+    before.partitions = {0: published(8, 8)}
+    other = FoldProgress.read(table)
+    other.partitions = later
+    assert before.says_same(other) is same
+
+
 def test_publishing_is_not_in_the_way_of_a_fold_and_both_are_kept(table: TableFolder) -> None:
     FoldProgress.read(table).swap({0: partition(0, 8), 1: partition(1, 10)}, {"offset_facts": 1, "current_offsets": 1})
     fold, publishing = FoldProgress.read(table), FoldProgress.read(table)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.coordinator.zookeeper.consumer_nodes import offset_of, partition_of
+from offsets_pipeline.coordinator.zookeeper.consumer_nodes import offset_of, offsets_path, partition_of
 from offsets_pipeline.coordinator.zookeeper.dump import read_dump
-from offsets_pipeline.errors import MalformedFile, NoSuchPath
+from offsets_pipeline.errors import InvalidGroupId, MalformedFile, NoSuchPath
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,3 +119,10 @@ def test_partition_has_digits_alone() -> None:
     for name in ("", "-1", "+1", "1-0", "2147483648", "9" * 5000):
         with pytest.raises(ValueError, match="is not a partition"):
             partition_of(name)
+
+
+def test_offsets_of_a_group_lie_below_its_node() -> None:
+    assert offsets_path("billing") == "/consumers/billing/offsets"
+    for name in ("", "a/b", ".", ".."):
+        with pytest.raises(InvalidGroupId, match="no node can have this name"):
+            offsets_path(name)
