@@ -130,6 +130,7 @@ class Mutants(ast.NodeVisitor):
             self._starts.append(self._starts[-1] + len(line))
         self._statement = 0
         self._names: frozenset[str] | None = frozenset()
+        self._sets_first = False  # in the `__init__` of a class without a base
         self.found: list[Mutant] = []
         self.visit(ast.parse(self._data))
 
@@ -204,8 +205,9 @@ class Mutants(ast.NodeVisitor):
         self._removed(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        """Remove what changes an object; a name that is not set would only be an error."""
-        if all(isinstance(each, ast.Attribute | ast.Subscript) for each in node.targets):
+        """Remove what changes an object; a name or an attribute that was never set would only be an error."""
+        is_first = self._sets_first and all(isinstance(each, ast.Attribute) for each in node.targets)
+        if not is_first and all(isinstance(each, ast.Attribute | ast.Subscript) for each in node.targets):
             self._removed(node)
         if not _is_type_alias(node):
             self.visit(node.value)
@@ -213,7 +215,9 @@ class Mutants(ast.NodeVisitor):
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """Look at the body, not at decorators, whose options (`frozen=True`) no test of behaviour notices."""
         for each in node.body:
+            self._sets_first = not node.bases and isinstance(each, ast.FunctionDef) and each.name == "__init__"
             self.visit(each)
+        self._sets_first = False
 
     def visit_keyword(self, node: ast.keyword) -> None:
         """Leave `strict=True` as it is: it tells of lengths that never differ."""

@@ -22,6 +22,13 @@ def first(found: list[int] | None = None) -> int:
         raise ValueError("none" + "at all")
     found.clear()
     return found[0] + 1
+
+class Found:
+    def __init__(self):
+        self.at = None
+
+    def move(self):
+        self.at = None
 '''
 EXPECTED = {
     ("rule", "found is None or len(found) < 2", "False"),
@@ -34,6 +41,7 @@ EXPECTED = {
     ("arithmetic", "2", "3"),
     ("statement", 'raise ValueError("none" + "at all")', "pass"),
     ("statement", "found.clear()", "pass"),
+    ("statement", "self.at = None", "pass"),  # not in `__init__`, where it would only be an error
     ("arithmetic", "0", "1"),
     ("arithmetic", "+", "-"),
     ("arithmetic", "1", "2"),
