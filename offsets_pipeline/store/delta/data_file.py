@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -112,7 +112,7 @@ class DataFile:
 
     def may_hold(self, only: Only) -> bool:
         """Return whether the file may have rows with one of the values of each column, by its statistics."""
-        return _may_hold(only, self.lowest, self.highest)
+        return all(_between(only, self.lowest, self.highest).values())
 
 
 def new_file_name(compression: str = COMPRESSION) -> str:
@@ -203,8 +203,9 @@ def _groups_with(parquet: pq.ParquetFile, columns: Sequence[str], only: Only) ->
             {name: getattr(each, which) for name, each in bounds.items() if each.has_min_max}
             for which in ("min", "max")
         )
-        if _may_hold(only, lowest, highest):
-            yield from _rows_of_group(parquet, number, columns, only)
+        wanted = _between(only, lowest, highest)
+        if all(wanted.values()):
+            yield from _rows_of_group(parquet, number, columns, wanted)
 
 
 def _rows_of_group(parquet: pq.ParquetFile, number: int, names: Sequence[str], only: Only) -> Iterator[pa.Table]:
@@ -234,17 +235,13 @@ def _have_values(rows: pa.Table, only: Only) -> pa.ChunkedArray:
     return reduce(pc.and_, (pc.is_in(rows[name].cast(each.type), each) for name, each in values.items()))
 
 
-def _may_hold(only: Only, lowest: Mapping[str, Any], highest: Mapping[str, Any]) -> bool:
-    """Whether rows between these bounds may have one of the values of each column; a column may have no bounds."""
-
-    def may_be(name: str) -> bool:
+def _between(only: Only, lowest: Mapping[str, Any], highest: Mapping[str, Any]) -> Only:
+    """The values that rows between these bounds may have; a column may have no bounds."""
+    found = dict(only)
+    for name in only.keys() & lowest.keys() & highest.keys():
         values = only[name]
-        if name not in lowest or name not in highest:
-            return bool(values)
-        first = bisect_left(values, lowest[name])
-        return first < len(values) and values[first] <= highest[name]
-
-    return all(map(may_be, only))
+        found[name] = values[bisect_left(values, lowest[name]) : bisect_right(values, highest[name])]
+    return found
 
 
 def in_statistics(bound: pa.Scalar) -> int | str:
