@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from offsets_pipeline.store.delta.protocol import changes_rows, changes_rules, takes_rows
+from offsets_pipeline.store.delta.data_file import DataFile
+from offsets_pipeline.store.delta.protocol import changes_rows, changes_rules, info_of, takes_rows, write_actions
 from offsets_pipeline.store.delta.schemas import TABLE_BY_NAME, catalog_name
 
 MOVED_IN, NEW = {"add": {"path": "a", "dataChange": False}}, {"add": {"path": "a", "dataChange": True}}
@@ -34,6 +35,23 @@ def test_only_a_change_of_data_changes_rows(actions: list[dict[str, Any]], takes
 def test_protocol_and_metadata_are_the_rules_of_a_table() -> None:
     actions: list[dict[str, Any]] = [{"protocol": {}}, {"metaData": {}}, {"txn": {}}, NEW, GONE]
     assert [changes_rules([INFO, each]) for each in actions] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("remove", "advance", "metadata", "is_blind"),
+    [
+        ([], {}, None, True),
+        ([DataFile("b", 1, 1)], {}, None, False),
+        ([], {"app": 1}, None, False),  # it was decided by what the table had
+        ([], {}, {"id": "t"}, False),
+    ],
+)
+def test_a_commit_that_looks_at_nothing_is_a_blind_append(
+    remove: list[DataFile], advance: dict[str, int], metadata: dict[str, Any] | None, is_blind: bool
+) -> None:
+    added = [DataFile("a", 1, 1)]
+    actions = write_actions(added, remove, advance, is_change=True, operation="WRITE", metadata=metadata)
+    assert info_of(actions)["isBlindAppend"] is is_blind
 
 
 def test_views_have_the_names_of_the_published_tables_in_a_catalog() -> None:

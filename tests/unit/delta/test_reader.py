@@ -70,6 +70,16 @@ def test_rows_with_some_values_come_from_files_and_row_groups_that_may_have_them
         assert [unbounded.may_hold({"topic_id": wanted}) for wanted in (["7"], [])] == [True, False]
 
 
+@pytest.mark.parametrize("wanted", ["", "1", "8", "17", "0358", "0123456789"])
+def test_rows_come_from_all_pieces_of_a_row_group(place: Path, monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
+    monkeypatch.setattr(data_file, "_READ_ROWS", 2)
+    folder = TableFolder(str(place / TOPICS.name), TOPICS)
+    folder.create()
+    folder.commit([folder.write_file(topics(*range(10)))], seen=folder.snapshot())
+    rows = folder.snapshot().rows(["topic", "topic_id"], {"topic_id": list(wanted)})
+    assert rows.to_pylist() == [{"topic": each, "topic_id": each} for each in wanted]
+
+
 def test_bounds_of_times_are_those_of_the_commit_file(place: Path) -> None:
     folder = TableFolder(str(place / LOG_PARTITIONS.name), LOG_PARTITIONS)
     folder.create()

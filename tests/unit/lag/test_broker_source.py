@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from offsets_pipeline.errors import KafkaFailed
-from offsets_pipeline.ingest.topic_positions.position_samples import Sample, rows_of
+from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
 from offsets_pipeline.kafka.broker.first_records import FirstRecord
 from offsets_pipeline.kafka.broker.log_offsets import LogBounds
 from offsets_pipeline.questions.lag import broker_source
 from offsets_pipeline.questions.lag.broker_source import BrokerPositions
-from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Places
+from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Places, SampledPositions
 from offsets_pipeline.questions.lag.time_lag import Method, TimeLag
 
 if TYPE_CHECKING:
@@ -97,6 +97,15 @@ def test_present_is_what_the_brokers_say(asked: list[tuple[str, int]]) -> None:
     assert asked == [("records", 1)] * 4  # a request names a partition once
 
 
+def test_ends_of_now_are_exact_where_an_interpolation_would_round(
+    asked: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = 2**60 + 1
+    monkeypatch.setattr(broker_source, "bounds_of_topics", lambda *_: {T: LogBounds(end - 2, end)})
+    assert bounds(source(NOW_MS), (T, NOW_MS)) == [(end - 2, end, None)]
+    assert asked == []
+
+
 def test_a_mirror_that_is_behind_is_not_compared_with_ends_of_now(asked: list[tuple[str, int]]) -> None:
     """R37: the broker's end is 100, and was 61 forty seconds ago."""
     positions = source(NOW_MS)
@@ -139,6 +148,23 @@ def test_a_broker_knows_all_times_up_to_the_question_even_if_it_has_no_topic(
     assert BrokerPositions(cluster, ["none"], rows, NOW_MS).until_ms == NOW_MS
     assert BrokerPositions(cluster, ["none"], rows, NOW_MS, 70_000).until_ms == 70_000
     assert asked == []
+
+
+def test_a_time_that_a_broker_cannot_tell_has_a_reason(
+    asked: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_source, "list_offsets", lambda _, times_ms: dict.fromkeys(times_ms, KafkaFailed("no")))
+    positions = source(70_000, is_past=True)
+    reason = "the broker does not tell the log end of that time"
+    assert bounds(positions, (T, 70_000)) == [(UNKNOWN_END, UNKNOWN_END, reason)]
+    assert np.isnan(positions.ends_at(places((T, 70_000)))).all()
+    assert asked == []
+
+
+def test_the_first_sample_of_all_has_a_log_start() -> None:
+    rows = rows_of([(T, Sample(3, 6, 5_000)), (T, Sample(4, 10, 9_000))], "a test")
+    found = SampledPositions(PositionSamples(rows), NOW_MS).bounds(places((T, 6_000), (T, 9_000)))
+    assert (found.log_start_offset.tolist(), found.log_end_offset.tolist()) == ([3, 4], [7, 10])
 
 
 def test_past_without_samples_has_no_log_start(asked: list[tuple[str, int]]) -> None:

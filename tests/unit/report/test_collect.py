@@ -15,10 +15,14 @@ from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata, MemberOfGroup
 from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
+from offsets_pipeline.questions.lag.commit_windows import WindowColumns
+from offsets_pipeline.questions.lag.lag_rows import lag_rows
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
+from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
 from offsets_pipeline.questions.query.state_reader import StateReader
-from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, state_at, state_now
+from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, group_rows, state_at, state_now
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import StoreProperties
@@ -170,18 +174,19 @@ def test_command_writes_the_page_of_a_store(
             ["--html", "{folder}/none/a.html"],
             "cannot write the report to {folder}/none/a.html: No such file or directory",
         ),
-        (["--html", "{folder}"], "cannot write the report to {folder}: Is a directory; name another file"),
+        (["--html", "{folder}/a"], "cannot write the report to {folder}/a: Is a directory; name another file"),
     ],
 )
 def test_command_that_fails_says_why_and_leaves_nothing(
     capture: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
+    (tmp_path / "a").mkdir()
     given = [each.format(folder=tmp_path) for each in options]
     assert main(["report", "--store", str(capture("4.2.0-kip848")), *given]) == 1
     out, err = capsys.readouterr()
     assert (out, err[:16], len(err.splitlines())) == ("", "offsets: error: ", 1)
     assert message.format(folder=tmp_path) in err
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.rglob("*")) == [tmp_path / "a"]
 
 
 def test_report_of_a_time_before_the_first_commit_has_no_group(
@@ -250,6 +255,16 @@ def test_a_simulated_day_has_the_lag_that_was_simulated(day: Path) -> None:
         assert lines["stopped"][at_ms] == pytest.approx(produced - min(step * PRODUCED, end // 2), abs=1)
     assert max(value or 0 for value in lines["rewound"].values()) == pytest.approx(20_500, abs=500)
     assert {line.name for line in found.commit_rates.series} == {"steady", "slow", "stopped", "rewound"}
+
+
+def test_committed_offsets_without_a_known_lag_are_counted() -> None:
+    offsets = [OffsetAnswer("t", partition, 5, None, "", committed_ms=END_MS) for partition in (0, 1)]
+    group = GroupAnswer("Classic", "Empty", "", "", None, 0, misplaced=False, offsets=offsets)
+    samples = rows_of([(("t", 0), Sample(0, 8, END_MS))], "a test")
+    positions = SampledPositions(PositionSamples(samples), END_MS)
+    rows = lag_rows({"g": group}, positions, {0: END_MS}, lambda *_: WindowColumns.of({}))
+    (found,) = group_rows({"g": group}, rows)
+    assert (found.lag, found.lag_unknown, found.lag_reason) == (3, 1, "no position of the partition is known")
 
 
 @pytest.mark.parametrize(("sampled_ms", "steps"), [(END_MS, STEPS), (END_MS - 1, STEPS - 1)])

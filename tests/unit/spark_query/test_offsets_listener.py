@@ -68,12 +68,14 @@ def target(monkeypatch: pytest.MonkeyPatch) -> FailingTarget:
 
 
 def test_completed_batch_is_committed_to_an_owned_store(store: Path) -> None:
+    before = set(threading.enumerate())
     listener = OffsetsListener(store, "g")
     listener.onQueryProgress(progress(4, kafka(orders=[5, 7]), '{"logOffset":3}', kafka(payments=[1])))
     listener.onQueryProgress(progress(5, kafka(orders=[6, 7]), '{"logOffset":4}', kafka(payments=[2])))
     assert listener.flush()
     assert offsets_of(store) == {("orders", 0): 6, ("orders", 1): 7, ("payments", 0): 2}
     assert listener.close()
+    assert set(threading.enumerate()) <= before
     listener.onQueryProgress(progress(6, kafka(orders=[9, 9])))  # Spark may still post events
     assert listener.close()
     assert offsets_of(store)["orders", 0] == 6
