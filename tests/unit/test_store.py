@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
@@ -14,8 +16,9 @@ from offsets_pipeline.semantics.coordinator_semantics import MODERN, Coordinator
 from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import FORMAT_VERSION, MIRRORED, OWNED, StoreProperties
-from offsets_pipeline.store.delta.schemas import TABLE_BY_NAME
+from offsets_pipeline.store.delta.schemas import QUARANTINE, TABLE_BY_NAME
 from offsets_pipeline.store.delta.store_folder import create_tables, name_cluster, properties_of
+from offsets_pipeline.store.log.metadata import note_quarantine
 from offsets_pipeline.store.store import Store, _has_no_store_yet, normalised
 
 if TYPE_CHECKING:
@@ -73,6 +76,24 @@ def test_a_topic_is_noted_and_unknown_ids_keep_the_known_ones(tmp_path: Path) ->
         for found in (store.properties, properties_of(store.location)):
             assert (found.cluster_id, found.topic_id) == known
             assert (found.topic_name, found.offsets_partitions) == ("groups", 7)
+
+
+def test_a_replay_takes_records_before_its_end_out_of_the_quarantine_of_its_log_partitions(tmp_path: Path) -> None:
+    store = created(tmp_path / "s", StoreProperties(MIRRORED, 2))
+
+    def note(records: list[tuple[int, int]], replayed_to: dict[int, int]) -> list[tuple[int, int]]:
+        rows = [
+            {"log_partition": at, "record_offset": offset, "reason": "cut off", "key": b"", "value": None}
+            for at, offset in records
+        ]
+        note_quarantine(store, rows, 0, Settings(), FixedClock(1), replayed_to=replayed_to)
+        held = store.table(QUARANTINE.name).snapshot().rows(["log_partition", "record_offset"]).to_pylist()
+        return sorted((row["log_partition"], row["record_offset"]) for row in held)
+
+    assert note([(0, 0), (1, 0), (1, 7)], {}) == [(0, 0), (1, 0), (1, 7)]
+    assert note([(0, 0), (1, 3)], {}) == [(0, 0), (1, 0), (1, 3), (1, 7)]  # each once
+    assert note([(1, 0)], {1: 7}) == [(0, 0), (1, 0), (1, 7)]  # the replay did not reach the last
+    assert note([], {0: 1, 1: 8}) == []
 
 
 def test_the_retention_of_the_brokers_is_noted_with_the_time_at_which_it_was_first_read(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import threading
 import zlib
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import crc32c
 import pytest
@@ -16,6 +16,7 @@ from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
 
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic, NotAuthorized
+from offsets_pipeline.kafka.broker import log_offsets
 from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.fetch import (
     BatchBytes,
@@ -27,7 +28,7 @@ from offsets_pipeline.kafka.broker.fetch import (
     whole_batches,
 )
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
-from offsets_pipeline.kafka.broker.log_offsets import log_bounds
+from offsets_pipeline.kafka.broker.log_offsets import LogBounds, log_bounds
 from offsets_pipeline.kafka.record.batch import checked_stretch
 from offsets_pipeline.kafka.record.segment import read_segment
 from tests.unit.broker.fake_broker import TOPIC, VERSIONS, FakeBroker, fake_broker, fetched
@@ -111,6 +112,32 @@ def test_each_batch_is_checked_once_by_its_checksum(
     reader = read_segment(found.records, source="fetched", good_at=found.good_at)
     assert sum(each.num_rows for each in reader.batches())
     assert [(each.position, each.length) for each in reader.damage] == [(0, starts[1])]
+
+
+def test_bounds_of_a_partition_are_its_log_start_and_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that knows no offset for a time answers none: of an empty log from 0 on."""
+    refused = KafkaFailed("no leader")
+    known: dict[str, tuple[int | KafkaFailed | None, int | KafkaFailed | None]] = {
+        "both": (3, 9),
+        "none": (None, None),
+        "no end": (5, None),
+        "cut meanwhile": (5, 4),
+        "no start": (refused, 4),
+        "end refused": (5, refused),
+    }
+    answers = iter((0, 1))
+
+    def list_offsets(_: object, times_ms: dict[tuple[str, int], int]) -> dict[tuple[str, int], object]:
+        at = next(answers)
+        return {place: known[place[0]][at] for place in times_ms}
+
+    monkeypatch.setattr(log_offsets, "list_offsets", list_offsets)
+    cluster: Any = None
+    found = log_bounds(cluster, [(name, 0) for name in known])
+    assert list(found.values()) == [
+        *(LogBounds(3, 9), LogBounds(0, 0), LogBounds(5, 5), LogBounds(5, 5)),
+        *(refused, refused),
+    ]
 
 
 @pytest.mark.parametrize("length", [-1, -12, -(2**31)])

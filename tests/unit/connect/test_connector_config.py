@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from offsets_pipeline.connect.connector_config import validated_config
+from offsets_pipeline.connect.request_bodies import connector_of, settings_of
 from offsets_pipeline.errors import BadConnectRequest
 
 SOURCE = {"connector.class": "FileStreamSource"}
@@ -24,6 +25,14 @@ def refusal(connector: str, **settings: str | None) -> list[str]:
         assert first == f"Connector configuration is invalid and contains the following {len(lines)} error(s):"
         return lines
     return []
+
+
+def test_numbers_and_booleans_are_texts() -> None:
+    document = '{"a": 1, "b": 2.5, "c": true, "d": null, "e": "x", "f": 12345678901234567890}'
+    settings = {"a": "1", "b": "2.5", "c": "true", "d": None, "e": "x", "f": "12345678901234567890"}
+    assert settings_of(document, "it") == settings
+    for state, read in (("", None), (', "initial_state": "paused"', "PAUSED")):
+        assert connector_of(f'{{"name": " n ", "config": {document}{state}}}', "it") == ("n", settings, read)
 
 
 @pytest.mark.parametrize("name", ["a", "a b", "a~", "a\xa0b", "\x01a\x1f"])

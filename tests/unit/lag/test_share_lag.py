@@ -13,11 +13,14 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.common.clock import FixedClock, SystemClock, shown_time
 from offsets_pipeline.common.config.sections import LagSettings
+from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
 from offsets_pipeline.observability.group_metrics import GroupMetrics
-from offsets_pipeline.questions.query.share_partitions import share_groups, share_groups_until
+from offsets_pipeline.questions.query.share_partitions import share_groups, share_groups_until, share_partitions
 from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.store_folder import create_tables
 from offsets_pipeline.store.log.metadata import note_topics
 from tests.figures import exposed
 from tests.folded_stores import opened
@@ -129,6 +132,14 @@ def test_start_offsets_of_any_time_are_those_of_the_records_up_to_then(tmp_path:
             (start,) = group.offsets
             (then,) = expected[name].offsets if name in expected else [replace(start, offset=-1, committed_ms=None)]
             assert start == then
+
+
+def test_a_store_of_groups_has_no_share_partitions(tmp_path: Path) -> None:
+    create_tables(str(tmp_path / "groups"), StoreProperties(MIRRORED, 1))
+    reader = StateReader(str(tmp_path / "groups"))
+    for ask in (lambda: share_groups(reader, {}), lambda: share_partitions(reader, {}, {})):
+        with pytest.raises(StoreMismatch, match="holds a topic of the kind consumer-offsets"):
+            ask()
 
 
 def test_topic_without_a_name_has_its_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

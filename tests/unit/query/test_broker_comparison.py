@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -54,6 +55,14 @@ def test_a_store_that_is_behind_at_first_is_equal_in_a_later_round(monkeypatch: 
     answers = [{"g": by_brokers(2), "h": by_brokers(1)}] * 2 + [{"g": by_brokers(2), "h": by_brokers(8)}] * 2
     found = compared(monkeypatch, answers, [{"g": by_store(1), "h": by_store(1)}, {"g": by_store(2), "h": by_store(1)}])
     assert (found.offsets, found.differences, found.changing) == ({"g": 1, "h": 1}, {}, set())
+
+
+def test_only_a_group_of_kip_848_that_is_answered_has_an_epoch() -> None:
+    """R1: of a misplaced group a coordinator lists no more than its state and type."""
+    known = replace(by_store(1), type="Consumer", group_epoch=4)
+    groups = {"a": known, "b": replace(known, misplaced=True), "c": replace(known, type="Classic")}
+    found = broker_comparison.answers_of_store(groups)
+    assert {name: each.get("group epoch") for name, each in found.items()} == {"a": 4, "b": None, "c": None}
 
 
 def test_a_group_that_changes_between_both_answers_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
