@@ -942,8 +942,8 @@ MUTATIONS = [
         "DOOR",
         TABLES,
         "store/delta/data_file.py",
-        "values[first] <= highest[name]",
-        "values[first] < highest[name]",
+        "bisect_right(values, highest[name])",
+        "bisect_left(values, highest[name])",
         DOOR,
     ),
     Mutation(

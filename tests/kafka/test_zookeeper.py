@@ -43,6 +43,7 @@ from tests.kafka.zookeeper import (
     old_broker,
     run_java,
 )
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     import random
@@ -387,6 +388,8 @@ def test_failure_of_zookeeper_is_reported_and_the_next_commit_after_it_goes_to_b
                 opened.fetch_offsets("g")
             opened.commit_offsets("g", {orders: 3}, acks=0)
         assert fetched(log, "g") == {orders: 3}  # the log took the dual commit, and the caller knows of the rest
+        # before ZooKeeper is back: it would take what still waits
+        wait_until("both commits with acks=0 are lost", lambda: dual.gauges().lost + zookeeper.gauges().lost == 2)
         servers.start()
         assert {opened.gauges().commits for opened in (dual, zookeeper)} == {1}
         for opened, offset in ((dual, 4), (zookeeper, 5)):
