@@ -96,6 +96,8 @@ class Partitions:
         numbers = rows["log_partition"].to_numpy()
         for number in np.unique(numbers).tolist():
             partition = self._partitions[number]
+            if partition.status is LoadStatus.UNLOADED:
+                continue  # its rows need not be looked for
             of_partition = rows if numbers[0] == numbers[-1] else rows.filter(pc.equal(rows["log_partition"], number))
             if partition.status is LoadStatus.LOADING:
                 partition.held.append(of_partition)

@@ -57,10 +57,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return requests
 
 
-def source(at_ms: int, *samples: tuple[int, int], is_past: bool = False) -> BrokerPositions:
+def source(at_ms: int, *samples: tuple[int, int], is_past: bool = False, topic: str = "t") -> BrokerPositions:
     cluster: Any = SimpleNamespace(settings=SimpleNamespace(at="a broker"))
     rows = rows_of([(T, Sample(0, end, time_ms)) for time_ms, end in samples], "a test").drop_columns(["source"])
-    return BrokerPositions(cluster, ["t"], rows, NOW_MS, at_ms if is_past else None)
+    return BrokerPositions(cluster, [topic], rows, NOW_MS, at_ms if is_past else None)
 
 
 def places(*points: tuple[Place, int]) -> Places:
@@ -143,10 +143,8 @@ def test_past_is_the_log_up_to_that_time(asked: list[tuple[str, int]]) -> None:
 def test_a_broker_knows_all_times_up_to_the_question_even_if_it_has_no_topic(
     asked: list[tuple[str, int]], samples: list[tuple[int, int]]
 ) -> None:
-    cluster: Any = SimpleNamespace(settings=SimpleNamespace(at="a broker"))
-    rows = rows_of([(T, Sample(0, end, time_ms)) for time_ms, end in samples], "a test").drop_columns(["source"])
-    assert BrokerPositions(cluster, ["none"], rows, NOW_MS).until_ms == NOW_MS
-    assert BrokerPositions(cluster, ["none"], rows, NOW_MS, 70_000).until_ms == 70_000
+    assert source(NOW_MS, *samples, topic="none").until_ms == NOW_MS
+    assert source(70_000, *samples, topic="none", is_past=True).until_ms == 70_000
     assert asked == []
 
 

@@ -109,11 +109,8 @@ def published(folded_to: int, published_to: int) -> PartitionProgress:
 def test_facts_of_a_progress_stay_until_more_is_published_or_an_incarnation_ends(
     table: TableFolder, later: dict[int, PartitionProgress], *, same: bool
 ) -> None:
-    FoldProgress.read(table).swap({0: published(8, 8)}, {})
-    before = FoldProgress.read(table)
-    before.partitions = {0: published(8, 8)}
-    other = FoldProgress.read(table)
-    other.partitions = later
+    before, other = FoldProgress.read(table), FoldProgress.read(table)
+    before.partitions, other.partitions = {0: published(8, 8)}, later
     assert before.says_same(other) is same
 
 
