@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "offsets_pipeline"
 FOLDERS = (PACKAGE, "tests", "benchmarks", "scripts", "docs", "conf", "deploy", "examples", "jobs", "notebooks")
-COPIED = (*FOLDERS, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "pyproject.toml")
+FILES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "LICENSE",
+    "NOTICE",
+    "Makefile",
+    "pyproject.toml",
+    "requirements.lock",
+)
+COPIED = (*FOLDERS, *FILES)
 #: The results of a mutant.
 NOTICED, RAISED, SURVIVED, TIMED_OUT, BROKEN = "noticed", "raised", "survived", "timeout", "broken"
 #: A line of pytest's summary: the test, and the first line of its exception.

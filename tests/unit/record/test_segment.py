@@ -265,6 +265,14 @@ def batch_of(payload: bytes, count: int, base_offset: int = 0, codec: Codec = Co
     return bytes(frame_batches(headers, [compress(codec, payload)])[0])
 
 
+def with_field(batch: bytes, layout: str, position: int, number: int) -> bytes:
+    """The batch with another number in its header, and the checksum of that."""
+    data = bytearray(batch)
+    struct.pack_into(layout, data, position, number)
+    struct.pack_into(">I", data, 17, crc32c.crc32c(bytes(data[21:])))
+    return bytes(data)
+
+
 HEADERS: list[tuple[bytes, bytes | None]] = [(b"h", b"x" * 300), (b"", None), (b"long" * 40, b"")]
 
 
@@ -316,12 +324,10 @@ def test_a_batch_with_a_good_checksum_that_does_not_decode_is_damage(name: str, 
 @pytest.mark.parametrize("position", [23, 57], ids=["last offset delta", "record count"])
 def test_a_batch_with_a_negative_number_and_a_good_checksum_is_damage(position: int, healthy: int) -> None:
     before = b"".join(batch_of(GOOD, 1, base_offset=i) for i in range(healthy))
-    broken = bytearray(batch_of(GOOD, 1, base_offset=healthy))
-    struct.pack_into(">i", broken, position, -1)
-    struct.pack_into(">I", broken, 17, crc32c.crc32c(bytes(broken[21:])))
+    broken = with_field(batch_of(GOOD, 1, base_offset=healthy), ">i", position, -1)
     reader, rows = read(before + broken + batch_of(GOOD, 1, base_offset=healthy + 10))
     assert [row["record_offset"] for row in rows] == [*range(healthy), healthy + 10]
-    assert [(damage.position, damage.raw) for damage in reader.damage] == [(len(before), bytes(broken))]
+    assert [(damage.position, damage.raw) for damage in reader.damage] == [(len(before), broken)]
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
@@ -350,10 +356,7 @@ def test_an_unknown_codec_is_damage() -> None:
 
 def _frame_compressed(payload: bytes, codec: int) -> bytes:
     """A batch of one record that claims a codec over bytes as they are."""
-    data = bytearray(batch_of(payload, 1))
-    struct.pack_into(">h", data, 21, codec)
-    struct.pack_into(">I", data, 17, crc32c.crc32c(bytes(data[21:])))
-    return bytes(data)
+    return with_field(batch_of(payload, 1), ">h", 21, codec)
 
 
 @pytest.mark.parametrize("codec", CODECS)
