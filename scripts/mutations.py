@@ -1007,7 +1007,7 @@ MUTATIONS = [
     # --- the door to Delta tables
     Mutation("DOOR", TABLES, STORAGE, "place.hardlink_to(aside)", "aside.replace(place)", DOOR),
     Mutation("DOOR", TABLES, STORAGE, 'mode="create", use_multipart', 'mode="overwrite", use_multipart', DOOR),
-    Mutation("DOOR", TABLES, STORAGE, "_object_store(folder, max_retries=0)", "self._store", REQUESTS),
+    Mutation("DOOR", TABLES, STORAGE, "_object_store(root, max_retries=0)", "self._store", REQUESTS),
     Mutation("DOOR", TABLES, STORAGE, "(OSError if _REFUSED.search(said) else NoAnswer)", "OSError", REQUESTS),
     Mutation("DOOR", TABLES, STORAGE, "(OSError if _REFUSED.search(said) else NoAnswer)", "NoAnswer", REQUESTS),
     Mutation("DOOR", TABLES, STORAGE, "            if is_named and is_there():", "            if False:", DOOR),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -11,10 +12,12 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 from pyarrow import fs
 
-from offsets_pipeline.store.delta.s3_access import DEFAULT_REGION, S3_SCHEMES, chosen_region, is_s3
+from offsets_pipeline.store.delta.s3_access import DEFAULT_REGION, S3_SCHEMES, access_variables, chosen_region, is_s3
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from offsets_pipeline.store.delta.s3_access import Pairs
 
 #: The start of a local path with a scheme: file:/ or file://HOST/.
 _FILE_SCHEME = re.compile(r"file:(?://[^/]*)?(?=/)")
@@ -23,13 +26,23 @@ _SCHEME = re.compile(r"[A-Za-z0-9]+:/")
 
 def open_path(path: str) -> tuple[fs.FileSystem, str]:
     """The file system of a path or URI, and the path in it. A URI is not encoded: it has blanks."""
-    if "://" in path:
-        # a small file is then written with one request in place of three; without a region Arrow asks Amazon for it
-        region = chosen_region() or DEFAULT_REGION
-        options = f"?allow_delayed_open=true&region={region}" if is_s3(path) else ""
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(encoded_uri(path) + options)
+    if "://" not in path:
+        return fs.LocalFileSystem(), path
+    if not is_s3(path):
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(encoded_uri(path))
         return found
-    return fs.LocalFileSystem(), path
+    bucket, slash, inner = path.partition("://")[2].partition("/")
+    # without a region Arrow asks Amazon for it
+    system = _bucket(bucket, chosen_region() or DEFAULT_REGION, access_variables())
+    return system, f"{bucket}{slash}{inner}".rstrip("/")
+
+
+@cache
+def _bucket(name: str, region: str, variables: Pairs) -> fs.FileSystem:  # noqa: ARG001 - Arrow reads them
+    """The client of a bucket: one in a process keeps its connections, and asks for the key of a role once."""
+    # a small file is then written with one request in place of three
+    system: fs.FileSystem = fs.FileSystem.from_uri(f"s3://{name}?allow_delayed_open=true&region={region}")[0]
+    return system
 
 
 def encoded_uri(path: str) -> str:

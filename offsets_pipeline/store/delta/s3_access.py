@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.config.sections import S3Settings
 
+    Pairs = tuple[tuple[str, str], ...]
+
 #: URI schemes of S3: Amazon's, and those of Hadoop's clients.
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 
@@ -52,6 +54,11 @@ def chosen_region() -> str | None:
     return _region(os.environ) or _profile_of_config().get("region")
 
 
+def access_variables() -> Pairs:
+    """Return the variables `AWS_*` of this process: a client that was made with others is not used any more."""
+    return tuple(sorted(each for each in os.environ.items() if each[0].startswith("AWS_")))
+
+
 def is_s3(location: str) -> bool:
     """Return whether a path or URI is on S3."""
     scheme, separator, _ = location.partition("://")
@@ -76,7 +83,7 @@ def task_environment() -> dict[str, str]:
     of_profile = {}
     with suppress(ConfigError):
         of_profile = {name.upper(): value for name, value in object_store_options().items()}
-    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")} | of_profile
+    return dict(access_variables()) | of_profile
 
 
 def connection_options() -> dict[str, str]:

@@ -25,14 +25,22 @@ from pyarrow import fs
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import ConfigError, UnsafeStorage, WriteConflict
 from offsets_pipeline.store.delta.filesystems import encoded_uri, open_path
-from offsets_pipeline.store.delta.s3_access import S3_SCHEMES, connection_options, is_s3, object_store_options
+from offsets_pipeline.store.delta.s3_access import (
+    S3_SCHEMES,
+    access_variables,
+    connection_options,
+    is_s3,
+    object_store_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
-    from obstore.store import ObjectStore
+    from obstore.store import ObjectStore, RetryConfig
+
+    from offsets_pipeline.store.delta.s3_access import Pairs
 
 _LOG = logging.getLogger(__name__)
 
@@ -231,8 +239,8 @@ class ObjectStorage(Storage):
     """
 
     def __init__(self, folder: str) -> None:
-        self._store = _object_store(folder)
-        self._once = _object_store(folder, max_retries=0)
+        root, self._folder = _divided(folder)
+        self._store, self._once = _object_store(root), _object_store(root, max_retries=0)
         self._losses, self._request_seconds = 0, 0.0
         self._won_at: float | None = None  # the last turn
         self._signal: Future[bytes | None] | None = None
@@ -244,7 +252,7 @@ class ObjectStorage(Storage):
     def read(self, name: str) -> bytes | None:
         """See Storage."""
         try:
-            return bytes(self._store.get(name).bytes())
+            return bytes(self._store.get(self._folder + name).bytes())
         except FileNotFoundError:
             return None
         except self._errors.BaseError as error:
@@ -262,7 +270,7 @@ class ObjectStorage(Storage):
         """See Storage."""
         began = time.monotonic()
         try:
-            self._once.put(name, contents, mode="create", use_multipart=False)
+            self._once.put(self._folder + name, contents, mode="create", use_multipart=False)
         except (self._errors.AlreadyExistsError, FileExistsError):
             return False
         except (OSError, self._errors.BaseError) as error:
@@ -287,7 +295,7 @@ class ObjectStorage(Storage):
         except WriteConflict:
             self._losses += 1
             if self._losses > 1:
-                beside(self._store.put, _WAITING, str(uuid.uuid4()).encode())
+                beside(self._store.put, self._folder + _WAITING, str(uuid.uuid4()).encode())
             raise
         self._won_at, self._losses = time.monotonic(), 0
 
@@ -303,7 +311,7 @@ class ObjectStorage(Storage):
     def remove(self, name: str) -> None:
         """See Storage."""
         try:
-            self._store.delete(name)
+            self._store.delete(self._folder + name)
         except FileNotFoundError:
             return
         except self._errors.BaseError as error:
@@ -379,26 +387,55 @@ def _created(
     return True
 
 
-def _object_store(folder: str, max_retries: int | None = None) -> ObjectStore:
-    """Return the client of a folder; ``max_retries`` of a request, None: obstore's default.
+def _divided(folder: str) -> tuple[str, str]:
+    """The root that clients share, and the start of the folder's names there: of S3 a bucket and a prefix."""
+    if not is_s3(folder):
+        return folder, ""
+    scheme, _, rest = folder.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    return f"{scheme}://{bucket}", f"{prefix}/" if prefix else ""
+
+
+def _object_store(root: str, max_retries: int | None = None) -> ObjectStore:
+    """Return the client of a folder or a bucket; ``max_retries`` of a request, None: obstore's default.
 
     Raises ConfigError if an environment variable of the storage is wrong, ModuleNotFoundError without the extra `s3`.
     """
     from obstore.exceptions import BaseError  # noqa: PLC0415 - 20 ms, for object stores alone
-    from obstore.store import LocalStore, S3Store, from_url  # noqa: PLC0415
+    from obstore.store import LocalStore, from_url  # noqa: PLC0415
 
-    if "://" not in folder:
-        return LocalStore(folder)
-    retry = {} if max_retries is None else {"retry_config": {"max_retries": max_retries}}
+    if "://" not in root:
+        return LocalStore(root)
     try:
-        if not is_s3(folder):
-            return from_url(encoded_uri(folder), **retry)  # type: ignore[call-overload,no-any-return]
-        options = {"config": object_store_options(), "client_options": connection_options(), **retry}
-        return S3Store.from_url(encoded_uri(folder), **cast("Any", options))
+        if is_s3(root):
+            options, of_connections = (tuple(each.items()) for each in (object_store_options(), connection_options()))
+            return _bucket(root, max_retries, options, of_connections, access_variables())
+        return from_url(encoded_uri(root), retry_config=_retries(max_retries))
     except BaseError as error:
         raise ConfigError(
-            f"cannot open {folder}: {first_line(error)}; check the environment variables of its storage"
+            f"cannot open {root}: {first_line(error)}; check the environment variables of its storage"
         ) from error
+
+
+@cache
+def _bucket(
+    uri: str,
+    max_retries: int | None,
+    options: Pairs,
+    of_connections: Pairs,
+    variables: Pairs,  # noqa: ARG001 - obstore reads them
+) -> ObjectStore:
+    """The client of a bucket: one in a process keeps its connections, and asks for the key of a role once."""
+    from obstore.store import S3Store  # noqa: PLC0415 - as above
+
+    config, connections = cast("Any", dict(options)), cast("Any", dict(of_connections))
+    return S3Store.from_url(
+        encoded_uri(uri), config=config, client_options=connections, retry_config=_retries(max_retries)
+    )
+
+
+def _retries(most: int | None) -> RetryConfig | None:
+    return None if most is None else {"max_retries": most}
 
 
 def beside(request: Callable[..., T], *arguments: Any) -> Future[T]:  # noqa: ANN401 - those of the request

@@ -18,7 +18,7 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.common.config import load_settings
 from offsets_pipeline.errors import ConfigError
-from offsets_pipeline.store.delta.filesystems import open_path
+from offsets_pipeline.store.delta.filesystems import _bucket, open_path
 from offsets_pipeline.store.delta.reader import UNREADABLE, open_table
 from offsets_pipeline.store.delta.s3_access import (
     hadoop_keys,
@@ -147,6 +147,51 @@ def test_arrow_deltalake_and_obstore_sign_alike(
     assert set(seen) == {signature}
 
 
+@pytest.fixture
+def connections() -> Iterator[tuple[str, set[tuple[str, int]]]]:
+    """The URL of a server whose objects are empty and which keeps connections, and the clients' ends of these."""
+    seen: set[tuple[str, int]] = set()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            seen.add(self.client_address)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.send_header("ETag", '"0"')
+            self.send_header("Last-Modified", "Fri, 27 Nov 2026 12:00:00 GMT")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815 - the name that the server calls
+
+        def log_message(self, *_: object) -> None:
+            """Suppress the server's access log."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", seen
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_files_of_all_tables_of_a_bucket_take_one_connection(
+    connections: tuple[str, set[tuple[str, int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint, seen = connections
+    for name, value in {"AWS_ENDPOINT_URL": endpoint, **KEY}.items():
+        monkeypatch.setenv(name, value)
+    for number in range(5):
+        system, path = open_path(f"s3://bucket/table{number}/file")
+        with system.open_input_file(path) as file:
+            assert file.size() == 0
+    assert len(seen) == 1
+    seen.clear()
+    for number in range(5):
+        assert storage_of(f"s3://bucket/table{number}").read("file") == b""
+    assert len(seen) == 1
+
+
 def test_a_machine_without_the_profile_signs_as_the_driver(
     requests: tuple[str, list[Signature]], profiles: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,8 +213,14 @@ def test_arrow_gets_the_region_with_the_uri_else_it_asks_amazon_for_it(
     profiles: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    arrow = SimpleNamespace(FileSystem=SimpleNamespace(from_uri=opened.append))
+
+    def from_uri(uri: str) -> tuple[None, str]:
+        opened.append(uri)
+        return None, ""
+
+    arrow = SimpleNamespace(FileSystem=SimpleNamespace(from_uri=from_uri))
     monkeypatch.setattr("offsets_pipeline.store.delta.filesystems.fs", arrow)
+    monkeypatch.setattr("offsets_pipeline.store.delta.filesystems._bucket", _bucket.__wrapped__)
     open_path("s3://bucket/file")
     use_profiles(profiles)
     monkeypatch.setenv("AWS_PROFILE", "dev")
