@@ -374,9 +374,9 @@ MUTATIONS = [
     Mutation(
         "R18",
         COORDINATES,
-        "semantics/group.py",
-        "if value is None or group.state == EMPTY:",
-        "if value is None:",
+        "semantics/group_description.py",
+        'member.get("subscribed_topic_names", sources)',
+        'member.get("subscribed_topic_names")',
         RETENTION,
     ),
     Mutation("R19", COORDINATES, "semantics/retention.py", "now_ms >= self.at_ms", "now_ms > self.at_ms", RETENTION),

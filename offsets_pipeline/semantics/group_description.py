@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from offsets_pipeline.kafka.record.consumer_protocol import decode_assignment, decode_subscription
+from offsets_pipeline.kafka.record.consumer_protocol import (
+    CONSUMER_PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+)
 from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.kafka.record.message_types import RecordType
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
@@ -108,6 +113,16 @@ class GroupDescription:
     state_timestamp_ms: int | None = None
     members: list[Member] = field(default_factory=list)
 
+    @cached_property
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """The topics that members subscribe to (R18, R26); None if the log lacks the subscription of a member."""
+        if self.group_type == CLASSIC:
+            if self.protocol_type != CONSUMER_PROTOCOL_TYPE or not self.members:
+                return frozenset()  # Kafka knows no subscriptions of other protocols
+            if self.protocol is None or any(member.subscribed_topics is None for member in self.members):
+                return None
+        return frozenset(topic for member in self.members for topic in member.subscribed_topics or ())
+
 
 class Existence(NamedTuple):
     """Whether a group exists (R14). ``group_type`` is None if it does not.
@@ -183,7 +198,7 @@ def describe_group(group_type: str, values: Mapping[tuple[int, str], bytes]) -> 
     current = {name: records.get((types.current, name), {}) for name in members}
     matching = _topics_by_regex(records) if group_type == CONSUMER else {}
     topology = records.get((RecordType.STREAMS_GROUP_TOPOLOGY, ""))
-    sources = topology_topics(topology)
+    sources = _topology_topics(topology)
     group_epoch = group.get("epoch", 0)
     assignment_epoch = target.get("assignment_epoch", _NO_EPOCH)
     if not members:
@@ -242,7 +257,7 @@ def _topics_by_regex(records: Mapping[tuple[int, str], Fields]) -> dict[str, lis
     }
 
 
-def topology_topics(topology: Fields | None) -> list[str] | None:
+def _topology_topics(topology: Fields | None) -> list[str] | None:
     """The source topics of a streams group's topology, repartition topics included; None without a topology."""
     if topology is None:
         return None
