@@ -328,8 +328,8 @@ MUTATIONS = [
         "R15",
         COLUMNS,
         "semantics/replay_progress.py",
-        "behind = here & (offset < start) & ~carried",
-        "behind = here & (offset < 0) & ~carried",
+        "behind = (offset < of_each_row(self.folded_to, partition)) & ~carried",
+        "behind = (offset < 0) & ~carried",
     ),
     Mutation(
         "R16",
@@ -641,7 +641,7 @@ MUTATIONS = [
     Mutation("R39", COLUMNS, SHARE_STATE, "if each.last_offset >= start_offset", "", SHARE_TESTS),
     Mutation("R39", COLUMNS, SHARE_STATE, "or not self.is_update:", "or self.is_update:", SHARE_TESTS),
     Mutation("R39", COLUMNS, SHARE_STATE, "return touches or", "return", SHARE_TESTS),
-    Mutation("R39", COLUMNS, SHARE_REPLAY, "(records > 0) & (offset >= ends[partition])", "records > 0", SHARE_TESTS),
+    Mutation("R39", COLUMNS, SHARE_REPLAY, " & (offset >= of_each_row(folded_to, partition))", "", SHARE_TESTS),
     Mutation("R39", COLUMNS, SHARE_REPLAY, "if not read.is_update and", "if", SHARE_TESTS),
     Mutation("R39", COLUMNS, "questions/lag/lag_rows.py", "end - offset - entries.complete", "end - offset", SHARE_LAG),
     Mutation(

@@ -21,7 +21,6 @@ from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
 from offsets_pipeline.semantics.compaction import (
     are_commits,
-    codes_of,
     highest_of_each,
     last_of_each,
     last_values_and_tombstones,
@@ -31,7 +30,7 @@ from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.effects import OFFSET_SCHEMA, PENDING_SCHEMA, Effects, commit_columns
 from offsets_pipeline.semantics.group_facts import GroupFacts
 from offsets_pipeline.semantics.group_types import decode_known_key
-from offsets_pipeline.semantics.log_row import ABORT, COMMIT, as_bools, of_partitions
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT, as_bools, codes_of, of_each_row, of_partitions
 from offsets_pipeline.semantics.partitioning import are_misplaced
 from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.transactions import (
@@ -224,8 +223,7 @@ class Replay:
         holds = np.zeros(len(offset), dtype=np.bool_)
         holds[last] = ~commits.tombstone[last]
         holds[pending] = True
-        starts = [self._progress.folded_to.get(at, 0) for at in range(int(partition.max(initial=-1)) + 1)]
-        carried = offset < np.array(starts, dtype=np.int64)[partition]
+        carried = offset < of_each_row(self._progress.folded_to, partition)
         changed = np.flatnonzero(found.visible | found.pending | carried)  # others change nothing about their group
         ends_of = {at: self._progress.end[at] for at in self._progress.records}
         self._groups.add_holders(partition[changed], commits.take(changed).group_ids(), holds[changed], ends_of)

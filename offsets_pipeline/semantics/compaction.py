@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.kafka.record.commit_columns import decodable_keys, decodable_values, parse_commits
 from offsets_pipeline.semantics.classic_offsets import classic_offsets
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.semantics.log_row import as_bools
+from offsets_pipeline.semantics.log_row import as_bools, codes_of
 from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, endings_within
 
 if TYPE_CHECKING:
@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 COMPACT_ROWS = 250_000
 _NO_ROWS: Int64s = np.zeros(0, dtype=np.int64)
 _GATHERED_BYTES = 256 * 1024 * 1024  # more than COMPACT_ROWS take, unless values have megabytes
-
-
-def codes_of(keys: pa.Array | pa.ChunkedArray) -> Int64s:
-    """A small integer for each key; equal keys have equal integers."""
-    if isinstance(keys, pa.ChunkedArray):
-        keys = keys.combine_chunks()
-    encoded = keys.dictionary_encode()
-    return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def paired(code: Int64s, other: Int64s) -> Int64s:

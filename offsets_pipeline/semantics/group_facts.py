@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.semantics.answering import DEAD
-from offsets_pipeline.semantics.compaction import codes_of
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE, RECORD_SCHEMA, within_bounds
 from offsets_pipeline.semantics.facts import GROUP_COLUMNS, schema_of
 from offsets_pipeline.semantics.group_description import GroupDescription, GroupRecordRow, describe_group, live_records
 from offsets_pipeline.semantics.group_types import CLASSIC, GROUP_TYPE_OF_RECORD_TYPE, named_topics, record_key_of
+from offsets_pipeline.semantics.log_row import codes_of
 from offsets_pipeline.semantics.partitioning import are_misplaced, is_misplaced
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 GROUP_SCHEMA = schema_of(GROUP_COLUMNS)
 
 _BATCH_ROWS = 2_000
+_STATE_COLUMNS = (
+    *("group_type", "state", "protocol_type", "protocol"),
+    *("generation", "group_epoch", "assignment_epoch", "leader"),
+)
 
 
 class GroupFacts:
@@ -194,16 +198,7 @@ def _described(
 
 def state_columns(description: GroupDescription) -> dict[str, object]:
     """State, protocol, epochs and leader of a group that exists, as columns of `groups` and of `group_history`."""
-    return {
-        "group_type": description.group_type,
-        "state": description.state,
-        "protocol_type": description.protocol_type,
-        "protocol": description.protocol,
-        "generation": description.generation,
-        "group_epoch": description.group_epoch,
-        "assignment_epoch": description.assignment_epoch,
-        "leader": description.leader,
-    }
+    return {name: getattr(description, name) for name in _STATE_COLUMNS}
 
 
 def described_columns(description: GroupDescription) -> dict[str, object]:

@@ -13,9 +13,11 @@ from offsets_pipeline.kafka.record.decode import VERSION_BYTES, decode_key
 from offsets_pipeline.kafka.record.wire import encode_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
-    from offsets_pipeline.kafka.record.records import Bools
+    import numpy.typing as npt
+
+    from offsets_pipeline.kafka.record.records import Bools, Int64s
 
 COMMIT = "COMMIT"
 ABORT = "ABORT"
@@ -57,6 +59,14 @@ def of_partitions(rows: pa.Table, partitions: Collection[int]) -> pa.Table:
     """The rows of these log partitions; ``rows`` has the column log_partition."""
     wanted = np.isin(rows["log_partition"].to_numpy(), list(partitions))
     return rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
+def of_each_row(offsets: Mapping[int, int], log_partition: npt.NDArray[np.int32], missing: int = 0) -> Int64s:
+    """The offset of the log partition of each row; ``missing`` for a log partition without one."""
+    each = np.full(max(int(log_partition.max(initial=-1)), *offsets, -1) + 1, missing, dtype=np.int64)
+    each[list(offsets)] = list(offsets.values())
+    found: Int64s = each[log_partition]
+    return found
 
 
 def in_log_order(rows: pa.Table) -> pa.Table:
@@ -107,3 +117,11 @@ def _group_of(key: bytes) -> str | None:
 def as_bools(column: pa.ChunkedArray) -> Bools:
     """A column of true and false, without nulls, for numpy."""
     return np.asarray(column.to_numpy(), dtype=np.bool_)
+
+
+def codes_of(keys: pa.Array | pa.ChunkedArray) -> Int64s:
+    """A small integer for each key; equal keys have equal integers."""
+    if isinstance(keys, pa.ChunkedArray):
+        keys = keys.combine_chunks()
+    encoded = keys.dictionary_encode()
+    return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)

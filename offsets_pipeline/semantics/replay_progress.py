@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.semantics.effects import ReplayedPartition
+from offsets_pipeline.semantics.log_row import of_each_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,22 +30,15 @@ class ReplayProgress:
 
     def unfolded(self, table: pa.Table) -> pa.Table:
         """The rows of INPUT_SCHEMA that are not folded yet, and those that an earlier fold carries over."""
-        partition = table["log_partition"].to_numpy()
-        offset = table["record_offset"].to_numpy()
-        records = table["records"].to_numpy()
+        partition, offset, records = (table[name].to_numpy() for name in ("log_partition", "record_offset", "records"))
         carried = records == 0
-        keep = np.ones(len(offset), dtype=np.bool_)
-        for log_partition in np.unique(partition).tolist():
-            here = partition == log_partition
-            start = self.folded_to.get(log_partition, 0)
-            behind = here & (offset < start) & ~carried  # R15: folded before
-            keep &= ~behind
-            fresh = here & ~behind & ~carried
-            if fresh.any():
-                end = int(offset[fresh].max()) + 1
-                self.end[log_partition] = max(self.end.get(log_partition, start), end)
-                self.records[log_partition] = self.records.get(log_partition, 0) + int(records[fresh].sum())
-        return table if keep.all() else table.filter(pa.array(keep))
+        behind = (offset < of_each_row(self.folded_to, partition)) & ~carried  # R15: folded before
+        fresh = ~behind & ~carried
+        for log_partition in np.unique(partition[fresh]).tolist():
+            here = fresh & (partition == log_partition)
+            self.end[log_partition] = max(self.end.get(log_partition, 0), int(offset[here].max()) + 1)
+            self.records[log_partition] = self.records.get(log_partition, 0) + int(records[here].sum())
+        return table.filter(pa.array(~behind)) if behind.any() else table
 
     def note_unknown(self, log_partition: int, record_offset: int) -> None:
         """Count a record of an unknown type."""

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.semantics.compaction import replaced
 from offsets_pipeline.semantics.effects import Effects, within_bounds
 from offsets_pipeline.semantics.facts import SHARE_COLUMNS, schema_of
+from offsets_pipeline.semantics.log_row import in_log_order, of_each_row
 from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.share_state import DeliveryState, ShareRecord, read_record, snapshot_record
-from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA, pending_records
+from offsets_pipeline.semantics.topic_replay import input_rows, pending_records, unfolded_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,10 +32,7 @@ SHARE_SCHEMA = schema_of(SHARE_COLUMNS)
 def replay_shares(tables: Iterable[pa.Table], folded_to: Mapping[int, int]) -> Effects:
     """The effects of rows of CONNECT_INPUT_SCHEMA: all unfolded rows of some log partitions, in any order."""
     progress = ReplayProgress(folded_to)
-    unfolded = [progress.unfolded(table) for table in tables]
-    table = pa.concat_tables([CONNECT_INPUT_SCHEMA.empty_table(), *unfolded])
-    of_replayed = pc.is_in(table["log_partition"], pa.array(list(progress.records), pa.int32()))
-    table = table.filter(of_replayed).sort_by([("log_partition", "ascending"), ("record_offset", "ascending")])
+    table = in_log_order(unfolded_rows(tables, progress))
     states: dict[tuple[int, SharePartition], ShareState | None] = {}
     last: dict[tuple[int, SharePartition], int] = {}
     carried = set()
@@ -69,10 +66,9 @@ def compact_shares(table: pa.Table, folded_to: Mapping[int, int]) -> pa.Table:
 
     The rows that stay replace the rows that went. ``key`` may be dictionary-encoded.
     """
-    table = pa.table([table[each.name].cast(each.type) for each in CONNECT_INPUT_SCHEMA], schema=CONNECT_INPUT_SCHEMA)
+    table = input_rows(table)
     partition, offset, records = (table[name].to_numpy() for name in ("log_partition", "record_offset", "records"))
-    ends = np.array([folded_to.get(at, 0) for at in range(int(partition.max(initial=-1)) + 1)], dtype=np.int64)
-    stays = (records > 0) & (offset >= ends[partition])
+    stays = (records > 0) & (offset >= of_each_row(folded_to, partition))
     table, records = table.filter(pa.array(stays)), records[stays].copy()
     by = superseded_by(table)
     removed = by >= 0

@@ -137,29 +137,20 @@ def _merged(one: StateBatch, other: StateBatch) -> list[StateBatch]:
 # --- records
 
 
-def share_partition_of(key: DecodedKey) -> SharePartition:
-    """The share partition that a record is about."""
-    return SharePartition(**{name: key.fields[name] for name in SharePartition._fields})
-
-
 def read_record(key: bytes | None, value: bytes | None) -> ShareRecord:
     """Decode a record. Raises CorruptRecord or UnknownRecordType (R6)."""
     decoded = decode_key(key, SHARE_MESSAGE_TYPES)
     is_update = decoded.record_type == ShareRecordType.SHARE_UPDATE
-    share_partition = share_partition_of(decoded)
+    share_partition = SharePartition._make(decoded.fields[name] for name in SharePartition._fields)
     if value is None:
         if is_update:
             raise CorruptRecord("value", "null in an update, where only a snapshot may be deleted")
         return ShareRecord(share_partition, None, is_update)
     fields = decode_value(decoded.record_type, value, SHARE_MESSAGE_TYPES).fields
-    batches = tuple(StateBatch(**each) for each in (_known(each) for each in fields["state_batches"]))
+    batches = tuple(StateBatch._make(each[name] for name in StateBatch._fields) for each in fields["state_batches"])
     # an update has fewer fields; without a snapshot before it, the others are 0
     known = {name: fields.get(name, 0) for name in ShareState._fields}
     return ShareRecord(share_partition, ShareState(**{**known, "state_batches": batches}), is_update)
-
-
-def _known(batch: dict[str, int]) -> dict[str, int]:
-    return {name: batch[name] for name in StateBatch._fields}
 
 
 def is_share_key(key: bytes | None) -> bool:

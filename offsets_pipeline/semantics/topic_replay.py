@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
-from offsets_pipeline.semantics.compaction import codes_of, distinct, last_of_each, paired, replaced
+from offsets_pipeline.semantics.compaction import distinct, last_of_each, paired, replaced
 from offsets_pipeline.semantics.connect_keys import ConnectKey, parse_connect_key, parse_connect_value, state_value
 from offsets_pipeline.semantics.effects import Effects
 from offsets_pipeline.semantics.facts import CONNECT_COLUMNS, schema_of
-from offsets_pipeline.semantics.log_row import as_bools
+from offsets_pipeline.semantics.log_row import as_bools, codes_of, of_each_row, of_partitions
 from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.topic_state import ConnectRow
 from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, endings, endings_within
@@ -38,12 +38,7 @@ CONNECT_SCHEMA = schema_of(CONNECT_COLUMNS)
 def replay_topic(tables: Iterable[pa.Table], kind: TopicKind, folded_to: Mapping[int, int]) -> Effects:
     """The effects of rows of CONNECT_INPUT_SCHEMA: all unfolded rows of some log partitions, in any order."""
     progress = ReplayProgress(folded_to)
-    unfolded = [progress.unfolded(table) for table in tables]
-    table = pa.concat_tables([CONNECT_INPUT_SCHEMA.empty_table(), *unfolded])
-    # pending records of a log partition without new records stay pending
-    table = table.filter(
-        pc.is_in(table["log_partition"], pa.array(list(progress.records), pa.int32()))
-    ).combine_chunks()
+    table = unfolded_rows(tables, progress).combine_chunks()
     outcome = endings(table).outcome
     data = as_bools(table["control_type"].is_null())
     table, outcome = table.filter(pa.array(data)), outcome[data]
@@ -64,6 +59,18 @@ def replay_topic(tables: Iterable[pa.Table], kind: TopicKind, folded_to: Mapping
     )
 
 
+def unfolded_rows(tables: Iterable[pa.Table], progress: ReplayProgress) -> pa.Table:
+    """The rows of CONNECT_INPUT_SCHEMA that are not folded; pending ones only of log partitions with new records."""
+    unfolded = [progress.unfolded(table) for table in tables]
+    return of_partitions(pa.concat_tables([CONNECT_INPUT_SCHEMA.empty_table(), *unfolded]), progress.records)
+
+
+def input_rows(rows: pa.Table) -> pa.Table:
+    """The columns of CONNECT_INPUT_SCHEMA; ``key`` may be dictionary-encoded."""
+    columns = [rows[each.name].cast(each.type) for each in CONNECT_INPUT_SCHEMA]
+    return pa.table(columns, schema=CONNECT_INPUT_SCHEMA)
+
+
 def compact_topic(table: pa.Table, kind: TopicKind, folded_to: Mapping[int, int]) -> pa.Table:
     """Rows of CONNECT_INPUT_SCHEMA without those that other rows make superfluous, as `compact_early` for commits.
 
@@ -71,13 +78,10 @@ def compact_topic(table: pa.Table, kind: TopicKind, folded_to: Mapping[int, int]
     is surely among these rows; it then becomes plain. The rows that stay replace the rows that went. ``key`` may be
     dictionary-encoded.
     """
-    table = pa.table([table[each.name].cast(each.type) for each in CONNECT_INPUT_SCHEMA], schema=CONNECT_INPUT_SCHEMA)
-    table = table.combine_chunks()
+    table = input_rows(table).combine_chunks()
     partition, offset, records = (table[name].to_numpy() for name in ("log_partition", "record_offset", "records"))
-    starts = np.zeros(int(partition.max(initial=-1)) + 1, dtype=np.int64)
-    starts[[at for at in folded_to if at < len(starts)]] = [to for at, to in folded_to.items() if at < len(starts)]
     counts = records > 0
-    folded = counts & (offset < starts[partition])
+    folded = counts & (offset < of_each_row(folded_to, partition))
     parsed = ParsedRows(table, kind)
     outcome = endings_within(table).outcome
     data = as_bools(table["control_type"].is_null())

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.semantics.log_row import ABORT, COMMIT, as_bools
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT, as_bools, codes_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -102,21 +102,13 @@ def _endings(rows: pa.Table, part: Int64s) -> Endings:
     in_transaction = np.flatnonzero((is_data | is_marker) & as_bools(rows["producer_id"].is_valid()))
     if not len(in_transaction):
         return found
-    producers = rows["producer_id"].take(pa.array(in_transaction)).combine_chunks()
-    codes = _numbered(producers) * (int(part.max()) + 1) + part[in_transaction]
+    producers = rows["producer_id"].take(pa.array(in_transaction))
+    codes = codes_of(producers) * (int(part.max()) + 1) + part[in_transaction]
     if int(codes.max()) >= max(_SMALL_CODES, 8 * len(codes)):
-        codes = _numbered(pa.array(codes))
+        codes = codes_of(pa.array(codes))
     offset = rows["record_offset"].to_numpy()[in_transaction]
     marker = _next_markers(codes, offset, is_marker[in_transaction])
     ended = (marker >= 0) & is_data[in_transaction]
     found.outcome[in_transaction[ended]] = np.where(commits[in_transaction[marker[ended]]], COMMITTED, ABORTED)
     found.marker_offset[in_transaction[ended]] = offset[marker[ended]]
     return found
-
-
-def _numbered(values: pa.Array) -> Int64s:
-    """A small number for each value, the same for equal values."""
-    encoded = values.dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.kafka.record.commit_columns import parse_commits
-from offsets_pipeline.semantics.compaction import are_commits, codes_of, paired
+from offsets_pipeline.semantics.compaction import are_commits, paired
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
-from offsets_pipeline.semantics.log_row import are_keys_of, as_bools
+from offsets_pipeline.semantics.log_row import are_keys_of, as_bools, codes_of
 from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.semantics.transactions import COMMITTED, endings
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from offsets_pipeline.semantics.log_row import of_each_row
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    import numpy.typing as npt
     import pyarrow as pa
 
-    from offsets_pipeline.kafka.record.records import Bools, Int64s
+    from offsets_pipeline.kafka.record.records import Bools
     from offsets_pipeline.store.delta.data_file import DataFile
 
 #: The columns that tell whether a row is within a range.
@@ -63,15 +61,7 @@ class LogRange:
         partition, offset = rows["log_partition"].to_numpy(), rows["record_offset"].to_numpy()
         wanted: Bools = rows["log_incarnation"].to_numpy() == self.log_incarnation
         if self.starts is not None:
-            wanted &= _by_partition(self.starts, partition) <= offset
+            wanted &= of_each_row(self.starts, partition, missing=_END) <= offset
         if self.ends:
-            wanted &= offset < _by_partition(self.ends, partition)
+            wanted &= offset < of_each_row(self.ends, partition, missing=_END)
         return wanted
-
-
-def _by_partition(offsets: Mapping[int, int], partition: npt.NDArray[np.int32]) -> Int64s:
-    """The offset of each row's log partition; _END for a log partition without one."""
-    each = np.full(max(int(partition.max(initial=-1)), *offsets, -1) + 1, _END, dtype=np.int64)
-    each[list(offsets)] = list(offsets.values())
-    found: Int64s = each[partition]
-    return found

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.semantics.compaction import codes_of, gathered, last_of_each, paired
+from offsets_pipeline.semantics.compaction import gathered, last_of_each, paired
+from offsets_pipeline.semantics.log_row import codes_of
 
 FIXED = settings(max_examples=150)
 
