@@ -20,7 +20,7 @@ from offsets_pipeline.store.delta.data_file import COMPRESSION
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG, STATE, TOPIC_OFFSETS
 from offsets_pipeline.store.delta.upkeep import compact, live, never, vacuum
 from offsets_pipeline.store.log.clean import clean_log
-from offsets_pipeline.store.log.file_compaction import rewritten
+from offsets_pipeline.store.log.file_writer import rewritten
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,12 +6,12 @@ and nothing about the millions of rows that go.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +22,6 @@ from offsets_pipeline.semantics.log_row import in_log_order, place_of
 from offsets_pipeline.semantics.survivors import topic_survivors
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION
-from offsets_pipeline.store.log.file_compaction import SORT_BYTES, write_in_order
 from offsets_pipeline.store.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
 from offsets_pipeline.store.log.log_range import PLACE
 from offsets_pipeline.store.log.log_scan import KEY, POSITION, LogScan
@@ -30,13 +29,12 @@ from offsets_pipeline.store.log.log_scan import KEY, POSITION, LogScan
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from offsets_pipeline.kafka.record.records import Bools
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.table_folder import TableFolder
     from offsets_pipeline.store.log.file_writer import LogFilePlace
     from offsets_pipeline.store.log.log_range import LogRange
-
-Bools = npt.NDArray[np.bool_]
 
 #: A record that a cleaning may remove, its file and its position there.
 CANDIDATES = pa.schema(
@@ -184,11 +182,10 @@ class Rewriter:
     def rewrite(self, positions: Iterable[tuple[int, Iterable[bytes]]]) -> list[DataFile]:
         """Rewrite files; returns the new ones. ``positions`` are those of the candidates that stay, by file."""
         tables = (rows for file, stay in positions for rows in self._remaining(file, stay))
-        writer = None if self._place is None else LogFileWriter(self._place)
-        for rows in gathered(tables, size_bytes=SORT_BYTES):
-            if writer is not None:
-                write_in_order(writer, rows)
-        return [] if writer is None else writer.close()
+        if self._place is not None:
+            return LogFileWriter(self._place).write_all(tables)
+        deque(tables, maxlen=0)  # only counts
+        return []
 
     def _remaining(self, number: int, positions: Iterable[bytes]) -> Iterator[pa.Table]:
         """Yield the rows that stay of a file that loses some; none if nothing is to be written."""

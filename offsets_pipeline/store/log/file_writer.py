@@ -16,18 +16,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from offsets_pipeline.semantics.compaction import gathered
+from offsets_pipeline.semantics.log_row import in_log_order
 from offsets_pipeline.store.delta.data_file import COMPRESSION, DataFile, in_statistics, new_file_name
 from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION
+from offsets_pipeline.store.log.log_scan import LogScan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pyarrow import fs
+
+    from offsets_pipeline.store.delta.table_folder import TableFolder
 
 _ROW_GROUP_BYTES = 128 * 1024 * 1024  # in memory: a million rows of a usual log
 _SMALL_ROW_GROUP_BYTES = 4 * 1024 * 1024  # smaller row groups cost a reader more than they save
 _FILE_BYTES = 512 * 1024 * 1024
+#: Size of the rows that are sorted together in memory: enough for the rows of many small files.
+SORT_BYTES = 64 * 1024 * 1024
 # Above this size Parquet stops to use a dictionary for keys. A million records have some ten thousand distinct keys.
 _DICTIONARY_BYTES = 64 * 1024 * 1024
 _ASCENDING = {"record_offset": "DELTA_BINARY_PACKED", "record_timestamp": "DELTA_BINARY_PACKED"}
@@ -79,6 +86,13 @@ class LogFileWriter:
             self._end_row_group()
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
+
+    def write_all(self, tables: Iterable[pa.Table]) -> list[DataFile]:
+        """Write tables, which have rows in any order, and close: sorts the rows of SORT_BYTES at a time."""
+        for rows in gathered(tables, size_bytes=SORT_BYTES):
+            for of_partition in log_partitions_of(in_log_order(rows).combine_chunks()):
+                self.write(of_partition)
+        return self.close()
 
     def close(self) -> list[DataFile]:
         """Write the remaining rows; returns all files."""
@@ -160,6 +174,19 @@ class _OpenFile:
         for part in (self._parquet, self._sink):
             with suppress(OSError, pa.ArrowException):
                 part.close()
+
+
+def rewritten(folder: TableFolder, compression: str, files: list[DataFile]) -> list[DataFile]:
+    """Write the rows of these files of the table to new ones with this codec of Parquet; returns the new files.
+
+    Raises DamagedTable if a file is missing or corrupt, OSError if the storage fails; then no new file is left.
+    """
+    writer = LogFileWriter(LogFilePlace(folder.folder, 0, compression=compression))
+    try:
+        return writer.write_all(LogScan(folder, SCHEMA).rows(files))
+    except BaseException:
+        writer.discard()
+        raise
 
 
 def log_partitions_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:

@@ -17,8 +17,7 @@ from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.delta.upkeep import compact
 from offsets_pipeline.store.log import file_writer
-from offsets_pipeline.store.log.file_compaction import rewritten
-from offsets_pipeline.store.log.file_writer import LogFilePlace, LogFileWriter
+from offsets_pipeline.store.log.file_writer import LogFilePlace, LogFileWriter, rewritten
 from tests.log_tables import log_store
 from tests.places import place_of
 from tests.unit.log.test_ordered_log import append
