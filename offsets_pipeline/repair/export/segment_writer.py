@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,8 @@ import pyarrow as pa
 
 from offsets_pipeline.kafka.record.log_batches import encode_log
 from offsets_pipeline.kafka.record.write import empty_batch
-from offsets_pipeline.repair.export.target import UNFINISHED, sync_folder
+from offsets_pipeline.repair.export.target import UNFINISHED
+from offsets_pipeline.store.delta.filesystems import synchronise
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,8 +74,7 @@ class _Segment:
 
     def finish(self) -> ExportedFile:
         """Sync the file to disk, so that it survives a crash of the machine."""
-        with self._path.open("rb") as file:
-            os.fsync(file.fileno())
+        synchronise(self._path)
         checksum = f"{self._checksum:08x}"
         return ExportedFile(self._path.name, self.size, checksum, self._records, self.base_offset, self._end)
 
@@ -125,7 +124,7 @@ class PartitionWriter:
                 self._roll(end_offset - 1)
             self._append(empty_batch(end_offset - 1), end_offset - 1, 0)
         self._files.append(self._segment.finish())
-        sync_folder(self._folder)
+        synchronise(self._folder)
         records = sum(each.records for each in self._files)
         return ExportedPartition(
             self._log_partition, self._whole.name, self._start, self._end, records, tuple(self._files)

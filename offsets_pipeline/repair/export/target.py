@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
 import shutil
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import TargetNotEmpty, TargetNotWritable
+from offsets_pipeline.store.delta.filesystems import synchronise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,19 +82,10 @@ def _finish(folder: Path, file: IO[str], manifest: DataclassInstance) -> None:
     """Write the manifest, and rename it after it and the names of all folders are on disk."""
     file.write(json.dumps(asdict(manifest), ensure_ascii=False, indent=1) + "\n")
     file.flush()
-    os.fsync(file.fileno())
-    sync_folder(folder)
+    for path in (folder / _UNFINISHED_MANIFEST, folder):
+        synchronise(path)
     (folder / _UNFINISHED_MANIFEST).rename(folder / MANIFEST)
-    sync_folder(folder)
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync the folder to disk, so that the names in it survive a crash of the machine."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    synchronise(folder)
 
 
 def _check_empty(folder: Path, names: set[str], ours: re.Pattern[str]) -> None:

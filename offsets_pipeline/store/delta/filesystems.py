@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import contextmanager
 from functools import cache
@@ -64,6 +65,15 @@ def opened(path: str) -> Iterator[memoryview]:
             return
     with pa.memory_map(inner) as mapped:
         yield memoryview(mapped.read_buffer())
+
+
+def synchronise(path: str | Path) -> None:
+    """Make a local file, or the names in a local folder, survive a crash of the machine. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def is_local(path: str) -> bool:

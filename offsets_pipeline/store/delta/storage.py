@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import ConfigError, UnsafeStorage, WriteConflict
-from offsets_pipeline.store.delta.filesystems import encoded_uri, open_path
+from offsets_pipeline.store.delta.filesystems import encoded_uri, open_path, synchronise
 from offsets_pipeline.store.delta.s3_access import (
     S3_SCHEMES,
     access_variables,
@@ -196,7 +196,7 @@ class LocalStorage(Storage):
             return False
         if durable:
             try:
-                _sync(str(place.parent))
+                synchronise(str(place.parent))
             except OSError as error:  # readers see the commit already, so it must count as made
                 _LOG.warning("%s may not survive a loss of power: %s", place, error)
         return True
@@ -206,10 +206,10 @@ class LocalStorage(Storage):
         folders: set[str] = set()
         for name in names:
             path = f"{self._folder}/{name}"
-            _sync(path)
+            synchronise(path)
             folders |= {self._folder, os.path.dirname(path)}  # noqa: PTH120 - half of Path's time
         for folder in folders:
-            _sync(folder)
+            synchronise(folder)
 
     def remove(self, name: str) -> None:
         """See Storage."""
@@ -458,11 +458,3 @@ def _lock(file: IO[bytes], until: float, meanwhile: Callable[[], None]) -> None:
                 return None
         meanwhile()
         time.sleep(_POLL_SECONDS)
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

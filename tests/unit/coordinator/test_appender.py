@@ -18,7 +18,7 @@ from offsets_pipeline.errors import (
     OffsetOutOfRange,
     RequestTimedOut,
 )
-from offsets_pipeline.store.delta import storage
+from offsets_pipeline.store.delta import filesystems
 from tests.unit.coordinator.groups import stable
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import log_of, opened
@@ -301,14 +301,14 @@ def test_failed_append_is_reported_and_the_next_succeeds(
 def test_written_commit_is_never_reported_as_not_written(
     coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync = storage._sync
+    sync = filesystems.synchronise
 
     def fail(path: str) -> None:
         if path.endswith("_delta_log"):
             raise OSError("no more power")
         sync(path)
 
-    monkeypatch.setattr(storage, "_sync", fail)
+    monkeypatch.setattr("offsets_pipeline.store.delta.storage.synchronise", fail)
     coordinator.commit_offsets("g", {("t", 0): 1})
 
     def broken(_: object) -> None:
