@@ -89,7 +89,8 @@ class Store:
         self._spark = spark
         self.location = location
         self.properties = properties
-        self._created_here = False
+        #: Whether this object created the store.
+        self.created_here = False
         self._tables: dict[str, TableFolder] = {}
 
     @property
@@ -153,7 +154,7 @@ class Store:
         store = cls(session_of(spark), location, properties)
         if location.startswith(SCHEMA_PREFIX):
             return store._create_schema()
-        store._created_here = create_tables(arrow_folder(location), properties)
+        store.created_here = create_tables(arrow_folder(location), properties)
         return store
 
     def _create_schema(self) -> Store:
@@ -174,7 +175,7 @@ class Store:
         self._create_table(LOG, self.properties.as_table_properties() | {CREATION: mark, IN_SCHEMA: "true"})
         if self.table(LOG.name).snapshot().properties.get(CREATION) != mark:
             return self._as_made_by_another()
-        self._created_here = True
+        self.created_here = True
         return self
 
     def discard(self, appends: int = 0) -> None:
@@ -182,18 +183,13 @@ class Store:
 
         ``appends`` is the number of the ingest's own appends. Keeps a store to which another writer has appended.
         """
-        if not self._created_here or self.version(LOG.name) > appends:
+        if not self.created_here or self.version(LOG.name) > appends:
             return
         if self.is_schema:
             self.spark.sql(f"DROP SCHEMA {self.location.removeprefix(SCHEMA_PREFIX)} CASCADE")
             return
         system, path = open_path(arrow_folder(self.location))
         system.delete_dir(path)
-
-    @property
-    def created_here(self) -> bool:
-        """Whether this object created the store."""
-        return self._created_here
 
     def _as_made_by_another(self) -> Store:
         found = Store.open(self.spark, self.location)

@@ -24,7 +24,7 @@ from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.protocol import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from offsets_pipeline.store.delta.schemas import Table
 
@@ -196,14 +196,7 @@ def with_values(rows: pa.Table, only: Only) -> pa.Table:
 
 def _groups_with(parquet: pq.ParquetFile, columns: Sequence[str], only: Only) -> Iterator[pa.Table]:
     for number in range(parquet.num_row_groups):
-        group = parquet.metadata.row_group(number)
-        chunks = {each.path_in_schema: each for each in map(group.column, range(group.num_columns))}
-        bounds = {name: chunks[name].statistics for name in only if chunks[name].is_stats_set}
-        lowest, highest = (
-            {name: getattr(each, which) for name, each in bounds.items() if each.has_min_max}
-            for which in ("min", "max")
-        )
-        wanted = _between(only, lowest, highest)
+        wanted = _between(only, *bounds_of_group(parquet.metadata.row_group(number), only))
         if all(wanted.values()):
             yield from _rows_of_group(parquet, number, columns, wanted)
 
@@ -242,6 +235,14 @@ def _between(only: Only, lowest: Mapping[str, Any], highest: Mapping[str, Any]) 
         values = only[name]
         found[name] = values[bisect_left(values, lowest[name]) : bisect_right(values, highest[name])]
     return found
+
+
+def bounds_of_group(group: pq.RowGroupMetaData, columns: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the lowest and the highest values of those of the columns that a row group has statistics of."""
+    chunks = map(group.column, range(group.num_columns))
+    found = {each.path_in_schema: each.statistics for each in chunks if each.path_in_schema in columns}
+    known = {name: each for name, each in found.items() if each is not None and each.has_min_max}
+    return {name: each.min for name, each in known.items()}, {name: each.max for name, each in known.items()}
 
 
 def in_statistics(bound: pa.Scalar) -> int | str:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.common.foreign_errors import working_on
+from offsets_pipeline.store.delta.data_file import bounds_of_group
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.log_range import PLACE
 
@@ -76,7 +77,7 @@ class LogScan:
         found = []
         with self.log.open_file(file) as parquet:
             for number in range(parquet.num_row_groups):
-                bounds = _bounds(parquet.metadata.row_group(number))
+                bounds = bounds_of_group(parquet.metadata.row_group(number), PLACE)
                 last = _last_offset(*({**of, **each} for of, each in zip(of_file, bounds, strict=True)))
                 if last is not None:
                     found.append(last)
@@ -108,7 +109,7 @@ class LogScan:
         for group in range(parquet.num_row_groups):
             metadata = parquet.metadata.row_group(group)
             end = first + metadata.num_rows
-            if (self.range is None or self.range.may_hold_between(*_bounds(metadata))) and (
+            if (self.range is None or self.range.may_hold_between(*bounds_of_group(metadata, PLACE))) and (
                 keep is None or keep[first:end].any()
             ):
                 if self.block_rows is None:
@@ -152,14 +153,6 @@ def ends_by_incarnation(log: TableFolder) -> dict[int, dict[int, int]]:
                 ends = found.setdefault(log_incarnation, {})
                 ends[at] = max(last + 1, ends.get(at, 0))
     return found
-
-
-def _bounds(metadata: pq.RowGroupMetaData) -> tuple[dict[str, int], dict[str, int]]:
-    """The lowest and the highest values of the columns PLACE that a row group has statistics of."""
-    columns = (metadata.column(at) for at in range(metadata.num_columns))
-    found = {each.path_in_schema: each.statistics for each in columns if each.path_in_schema in PLACE}
-    known = {name: each for name, each in found.items() if each is not None and each.has_min_max}
-    return {name: each.min for name, each in known.items()}, {name: each.max for name, each in known.items()}
 
 
 def _last_offset(lowest: Mapping[str, Any], highest: Mapping[str, Any]) -> tuple[int, int, int] | None:
