@@ -31,11 +31,10 @@ import pyarrow as pa
 
 from offsets_pipeline.semantics import facts
 from offsets_pipeline.semantics.facts import BINARY, BOOLEAN, INT, LONG, SHORT, STRING, TIMESTAMP, Column, schema_of
+from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: Incarnation of a log that was never recreated or resynchronised (docs/adr/0014).
 LOG_INCARNATION = 0
@@ -359,14 +358,16 @@ PUBLISHED_AS_OF = Table(
     _STATE_PROPERTIES,
 )
 
-#: The published tables by the kind of store: of consumer groups, and of a topic of Kafka Connect. Offsets come first.
-_PUBLISHED_GROUPS = (CURRENT_OFFSETS, CONSUMER_GROUPS, GROUP_MEMBERS, UNSTABLE_OFFSETS)
-_PUBLISHED_CONNECT = (CONNECTOR_OFFSETS, CONNECTORS)
-_FACTS = (OFFSET_FACTS, GROUP_FACTS, GROUP_RECORDS)
-_VERSIONS = pa.struct(
-    [(each.name, LONG) for each in (*_FACTS, CONNECT_RECORDS, *_PUBLISHED_GROUPS, *_PUBLISHED_CONNECT)]
+#: Tables of facts and published tables of a log of groups, of Kafka Connect, of share partitions. Offsets come first.
+_GROUPS = (
+    (OFFSET_FACTS, GROUP_FACTS, GROUP_RECORDS),
+    (CURRENT_OFFSETS, CONSUMER_GROUPS, GROUP_MEMBERS, UNSTABLE_OFFSETS),
 )
-_SHARE_VERSIONS = pa.struct([(each.name, LONG) for each in (SHARE_PARTITION_FACTS, SHARE_PARTITIONS)])
+_CONNECT = (CONNECT_RECORDS,), (CONNECTOR_OFFSETS, CONNECTORS)
+_SHARES = (SHARE_PARTITION_FACTS,), (SHARE_PARTITIONS,)
+_PUBLISHED = {each.name for _, published in (_GROUPS, _CONNECT, _SHARES) for each in published}
+_VERSIONS = pa.struct([(each.name, LONG) for each in (*_GROUPS[0], *_CONNECT[0], *_GROUPS[1], *_CONNECT[1])])
+_SHARE_VERSIONS = pa.struct([(each.name, LONG) for each in (*_SHARES[0], *_SHARES[1])])
 #: Columns of `fold_progress`: two, for a struct with more fields would be another type to programs before.
 VERSIONS = ("versions", "share_versions")
 
@@ -421,35 +422,27 @@ LEASES = Table(
 )
 
 
-def _tables(*facts_and_published: Table) -> tuple[Table, ...]:
-    """The tables of a store with these, in the order in which it is created: the log last."""
-    return (LOG_PARTITIONS, *facts_and_published, PUBLISHED_AS_OF, TOPICS, QUARANTINE, FOLD_PROGRESS, LOG)
-
-
-TABLES = _tables(*_FACTS, *_PUBLISHED_GROUPS)
-_CONNECT_TABLES = _tables(CONNECT_RECORDS, *_PUBLISHED_CONNECT)
-_SHARE_TABLES = _tables(SHARE_PARTITION_FACTS, SHARE_PARTITIONS)
 #: Tables that a store gets when they are first written.
 LATER_TABLES = (TOPIC_OFFSETS, LEASES)
-
-#: The tables of stores of every kind.
-TABLE_BY_NAME = {table.name: table for table in (*TABLES, *_CONNECT_TABLES, *_SHARE_TABLES, *LATER_TABLES)}
 #: What a reload makes again from the log.
 STATE = frozenset({*_VERSIONS.names, *_SHARE_VERSIONS.names, PUBLISHED_AS_OF.name, FOLD_PROGRESS.name})
 
 
 def tables_of(kind: TopicKind) -> tuple[Table, ...]:
-    """The tables of a store with a topic of this kind, in the order in which the store creates them."""
-    if kind.has_groups:
-        return TABLES
-    return _CONNECT_TABLES if kind.is_connect else _SHARE_TABLES
+    """The tables of a store with a topic of this kind, in the order in which the store creates them: the log last."""
+    of_facts, published = _state_of(kind)
+    return (LOG_PARTITIONS, *of_facts, *published, PUBLISHED_AS_OF, TOPICS, QUARANTINE, FOLD_PROGRESS, LOG)
 
 
 def published_tables_of(kind: TopicKind) -> tuple[Table, ...]:
     """The published tables of a store with a topic of this kind."""
+    return _state_of(kind)[1]
+
+
+def _state_of(kind: TopicKind) -> tuple[tuple[Table, ...], tuple[Table, ...]]:
     if kind.has_groups:
-        return _PUBLISHED_GROUPS
-    return _PUBLISHED_CONNECT if kind.is_connect else (SHARE_PARTITIONS,)
+        return _GROUPS
+    return _CONNECT if kind.is_connect else _SHARES
 
 
 def later_tables_of(kind: TopicKind) -> tuple[Table, ...]:
@@ -457,10 +450,12 @@ def later_tables_of(kind: TopicKind) -> tuple[Table, ...]:
     return (LEASES,) if kind.is_connect else LATER_TABLES
 
 
+TABLES = tables_of(TopicKind.CONSUMER_OFFSETS)
+#: The tables of stores of every kind.
+TABLE_BY_NAME = {table.name: table for kind in TopicKind for table in tables_of(kind)}
+TABLE_BY_NAME |= {table.name: table for table in LATER_TABLES}
+
+
 def catalog_name(name: str) -> str:
     """The name of a table in a schema of a catalog, where the views have the names of the published tables."""
-    return (
-        f"published_{name}"
-        if TABLE_BY_NAME[name] in (*_PUBLISHED_GROUPS, *_PUBLISHED_CONNECT, SHARE_PARTITIONS)
-        else name
-    )
+    return f"published_{name}" if name in _PUBLISHED else name
