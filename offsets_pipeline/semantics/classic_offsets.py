@@ -59,16 +59,11 @@ def _last_of_transactions(
 ) -> Int64s:
     """The last record of each identity in each transaction."""
     rows = np.flatnonzero(in_transaction)
-    keys = (record_offset[rows], producer[rows], marker_offset[rows], identity[rows])
-    rows = rows[np.lexsort(keys)]
-    if not len(rows):
-        return rows
-    is_last = np.zeros(len(rows), dtype=np.bool_)
-    is_last[-1] = True
-    is_last[:-1] = np.zeros(len(rows) - 1, dtype=np.bool_)
-    for key in (producer, marker_offset, identity):
-        is_last[:-1] |= np.diff(key[rows]) != 0
-    return np.asarray(rows[is_last], dtype=np.int64)
+    keys = np.stack([producer, marker_offset, identity])[:, rows]
+    order = np.lexsort((record_offset[rows], *keys))
+    is_last = np.ones(len(rows), dtype=np.bool_)
+    is_last[:-1] = (np.diff(keys[:, order]) != 0).any(axis=0)
+    return np.asarray(rows[order[is_last]], dtype=np.int64)
 
 
 def _last_before(tombstone_of: Int64s, tombstone_offset: Int64s, identity: Int64s, end: Int64s) -> Int64s:
