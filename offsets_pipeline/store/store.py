@@ -39,7 +39,7 @@ from offsets_pipeline.store.delta.schemas import (
     catalog_name,
     tables_of,
 )
-from offsets_pipeline.store.delta.store_folder import are_in_use, create_tables, log_of, set_properties
+from offsets_pipeline.store.delta.store_folder import are_in_use, create_tables, log_of, require_same, set_properties
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.store_snapshot import LogIncarnation, log_incarnations
 
@@ -193,10 +193,7 @@ class Store:
 
     def _as_made_by_another(self) -> Store:
         found = Store.open(self.spark, self.location)
-        if found.properties != self.properties:
-            raise StoreMismatch(
-                f"cannot create a store in {self.location}: it has a store with other properties; name another folder"
-            )
+        require_same(self.location, found.properties, self.properties)
         return found
 
     @property

@@ -68,11 +68,16 @@ def create_tables(folder: str, properties: StoreProperties) -> bool:
             return True
     elif not log.exists():
         raise NotAStore(f"cannot create a store in {folder}: it is not empty; name a new or empty folder")
-    if properties_of(folder) != properties:
-        raise StoreMismatch(
-            f"cannot create a store in {folder}: it has a store with other properties; name another folder"
-        )
+    require_same(folder, properties_of(folder), properties)
     return False
+
+
+def require_same(place: str, found: StoreProperties, wanted: StoreProperties) -> None:
+    """Raise StoreMismatch if the store that was found at a place has other properties than the one to create."""
+    if found != wanted:
+        raise StoreMismatch(
+            f"cannot create a store in {place}: it has a store with other properties; name another folder"
+        )
 
 
 def name_cluster(folder: str, name: str, settings: FoldSettings) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.kafka.record.segment import Damage
+    from offsets_pipeline.store.delta.snapshot import Snapshot
+    from offsets_pipeline.store.delta.table_folder import TableFolder
     from offsets_pipeline.store.store import Store
 
 
@@ -102,23 +104,17 @@ def note_quarantine(
         held = seen.rows([*place, "source"], {"log_incarnation": [log_incarnation]}).to_pylist()
         known = {place_of(row) for row in held if row["source"] is None}
         gone = {at for at in known - places if at[1] < replayed_to.get(at[0], 0)}
-        news = [row for row in records if place_of(row) not in known]
         stamp = {"log_incarnation": log_incarnation, "quarantined_at": _timestamp(clock.now_ms())}
-        added = pa.Table.from_pylist([{**row, **stamp} for row in news], QUARANTINE.arrow_schema())
+        news = [{**row, **stamp} for row in records if place_of(row) not in known]
         if gone:
             stays = [
                 row
                 for row in seen.rows().to_pylist()
                 if row["log_incarnation"] != log_incarnation or row["source"] is not None or place_of(row) not in gone
             ]
-            added = pa.concat_tables([pa.Table.from_pylist(stays, QUARANTINE.arrow_schema()), added])
-        if news or gone:
-            table.commit(
-                [table.write_file(added)] if added.num_rows else [],
-                seen.files() if gone else [],
-                seen=seen,
-                advance={APPLICATION: seen.transaction(APPLICATION) + 1},
-            )
+            table.replace(pa.Table.from_pylist(stays + news, QUARANTINE.arrow_schema()), seen=seen)
+        else:
+            _append(table, news, seen)
 
     if records or (replayed_to and store.table(QUARANTINE.name).snapshot().files()):
         with_retries(write, f"a change of {QUARANTINE.name}", settings.fold)
@@ -219,12 +215,17 @@ class LogMetadata:
                     bytes_ = {"length": each.length, "value": None if holds_secrets else each.raw}
                     now = _timestamp(self._clock.now_ms())
                     rows[at] = dict(zip(place, at, strict=True)) | bytes_ | {"quarantined_at": now}
-            if rows:
-                add = [table.write_file(pa.Table.from_pylist(list(rows.values()), QUARANTINE.arrow_schema()))]
-                table.commit(add, seen=seen, advance={APPLICATION: seen.transaction(APPLICATION) + 1})
+            _append(table, list(rows.values()), seen)
 
         if damage:
             with_retries(write, f"an append to {QUARANTINE.name}", self._settings.fold)
+
+
+def _append(quarantine: TableFolder, rows: list[dict[str, Any]], seen: Snapshot) -> None:
+    """Append rows to the quarantine, on the condition that no other writer did so since ``seen``."""
+    if rows:
+        file = quarantine.write_file(pa.Table.from_pylist(rows, QUARANTINE.arrow_schema()))
+        quarantine.commit([file], seen=seen, advance={APPLICATION: seen.transaction(APPLICATION) + 1})
 
 
 def _timestamp(ms: int | None) -> datetime | None:
