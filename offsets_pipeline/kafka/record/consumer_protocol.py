@@ -8,7 +8,7 @@ views are for reading only: the bytes stay in the record.
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.kafka.record.decode import DecodedValue, compiled
 from offsets_pipeline.kafka.record.schema import ArrayOf, Field, Primitive, Schema, StructOf
-from offsets_pipeline.kafka.record.wire import Reader
+from offsets_pipeline.kafka.record.wire import INT16, Reader
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 MAX_VERSION = 3
@@ -58,7 +58,7 @@ def _decode(schema: Schema, protocol_type: str | None, blob: bytes) -> DecodedVa
         return None
     reader = Reader(blob)
     try:
-        version = reader.int16(schema.name)
+        version = INT16.read(reader, schema.name)
         if version < 0:
             return None
         fields = compiled(schema, min(version, MAX_VERSION)).read(reader, schema.name)

@@ -12,7 +12,7 @@ from functools import cache
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES, MessageType
 from offsets_pipeline.kafka.record.schema import Fields, Schema, Serde, serde_for
-from offsets_pipeline.kafka.record.wire import Reader
+from offsets_pipeline.kafka.record.wire import INT16, Reader
 
 VERSION_BYTES = 2
 
@@ -61,7 +61,7 @@ def decode_key(key: bytes | None, types: Mapping[int, MessageType] = MESSAGE_TYP
     if len(key) < VERSION_BYTES:
         raise CorruptRecord("key", f"cannot read the record type: expected {VERSION_BYTES} bytes, found {len(key)}")
     reader = Reader(key)
-    record_type = reader.int16("record type")
+    record_type = INT16.read(reader, "record type")
     schema = message_type_of(record_type, types).key
     fields: Fields = compiled(schema, 0).read(reader, schema.name)
     return DecodedKey(record_type, fields, key[reader.position :])
@@ -74,7 +74,7 @@ def decode_value(record_type: int, value: bytes, types: Mapping[int, MessageType
     if len(value) < VERSION_BYTES:
         raise CorruptRecord(name, f"cannot read the version: expected {VERSION_BYTES} bytes, found {len(value)}")
     reader = Reader(value)
-    version = reader.int16(name)
+    version = INT16.read(reader, name)
     if not 0 <= version <= message_type.values[0].max_version:
         raise CorruptRecord(name, f"unknown version {version} of record type {record_type}")
     first_error: CorruptRecord | None = None

@@ -6,11 +6,11 @@ decode too, but are encoded in canonical form.
 
 from collections.abc import Mapping
 
-from offsets_pipeline.kafka.record import wire
 from offsets_pipeline.kafka.record.corrupt import UnwritableRecord
 from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue, compiled, message_type_of
 from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES, MessageType
 from offsets_pipeline.kafka.record.schema import Fields, Schema
+from offsets_pipeline.kafka.record.wire import INT16
 
 
 def encode_key(key: DecodedKey, types: Mapping[int, MessageType] = MESSAGE_TYPES) -> bytes:
@@ -29,6 +29,6 @@ def encode_value(record_type: int, value: DecodedValue, types: Mapping[int, Mess
 
 def _encode(prefix: int, schema: Schema, version: int, fields: Fields, trailing: bytes) -> bytes:
     out = bytearray()
-    wire.write_int16(out, prefix)
+    INT16.write(out, prefix, schema.name)
     compiled(schema, version).write(out, fields, schema.name)
     return bytes(out + trailing)

@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.kafka.record import wire
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnwritableRecord
-from offsets_pipeline.kafka.record.wire import Reader
+from offsets_pipeline.kafka.record.wire import Reader, Serde
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    WriteLength = Callable[[bytearray, int], None]
 
 _TAGGED_FIELD_BYTES = 2  # at least one byte each for tag and size
 UNKNOWN_TAGGED_FIELDS = "_unknown_tagged_fields"
@@ -33,14 +31,14 @@ Fields = dict[str, Any]
 
 
 class Primitive(Enum):
-    """Primitive types."""
+    """Primitive types. Texts and bytes are written in another way if a version is flexible."""
 
-    INT8 = "int8"
-    INT16 = "int16"
-    UINT16 = "uint16"
-    INT32 = "int32"
-    INT64 = "int64"
-    UUID = "uuid"
+    INT8 = wire.INT8
+    INT16 = wire.INT16
+    UINT16 = wire.UINT16
+    INT32 = wire.INT32
+    INT64 = wire.INT64
+    UUID = wire.UUID
     STRING = "string"
     BYTES = "bytes"
 
@@ -94,32 +92,9 @@ class Schema:
         return self.flexible_since is not None and version >= self.flexible_since
 
 
-@dataclass(frozen=True, slots=True)
-class Serde:
-    """Functions that read and write one type. Both take the field's name for errors."""
-
-    read: Callable[[Reader, str], Value]
-    write: Callable[[bytearray, Value, str], None]
-
-
 def serde_for(schema: Schema, version: int) -> Serde:
     """Compile the serde of one version of a schema. It reads bytes into a dict of fields, and writes them back."""
     return _struct_serde(schema.fields, version, flexible=schema.is_flexible(version))
-
-
-def _fixed(read: Callable[[Reader, str], Value], write: Callable[[bytearray, Value], None]) -> Serde:
-    return Serde(read, lambda out, value, _field: write(out, value))
-
-
-_COMPACT_LENGTH = (Reader.compact_length, wire.write_compact_length)
-_FIXED = {
-    Primitive.INT8: _fixed(Reader.int8, wire.write_int8),
-    Primitive.INT16: _fixed(Reader.int16, wire.write_int16),
-    Primitive.UINT16: _fixed(Reader.uint16, wire.write_uint16),
-    Primitive.INT32: _fixed(Reader.int32, wire.write_int32),
-    Primitive.INT64: _fixed(Reader.int64, wire.write_int64),
-    Primitive.UUID: _fixed(Reader.uuid, wire.write_uuid),
-}
 
 
 def _serde(
@@ -140,77 +115,80 @@ def _serde(
         return _string_serde(flexible=flexible, nullable=nullable)
     if type_ is Primitive.BYTES:
         return _bytes_serde(flexible=flexible, nullable=nullable)
-    return _FIXED[type_]
+    serde: Serde = type_.value
+    return serde
 
 
 # STRING            int16 length, UTF-8 bytes             NULLABLE_STRING: length -1 is null
 # COMPACT_STRING    uvarint length + 1, UTF-8 bytes       COMPACT_NULLABLE_STRING: uvarint 0 is null
 def _string_serde(*, flexible: bool, nullable: bool) -> Serde:
-    def read(reader: Reader, length: int, field: str) -> str:
-        if length > wire.MAX_STRING_BYTES:
-            raise CorruptRecord(field, f"string length {length} is above {wire.MAX_STRING_BYTES}")
-        return wire.decode_utf8(reader.raw(length, field))
+    length = wire.COMPACT_LENGTH if flexible else wire.INT16
 
-    def write(out: bytearray, value: Value, write_length: WriteLength, field: str) -> None:
+    def read(reader: Reader, size: int, field: str) -> str:
+        if size > wire.MAX_STRING_BYTES:
+            raise CorruptRecord(field, f"string length {size} is above {wire.MAX_STRING_BYTES}")
+        return wire.decode_utf8(reader.raw(size, field))
+
+    def write(out: bytearray, value: Value, field: str) -> None:
         data = wire.encode_utf8(value)
         if len(data) > wire.MAX_STRING_BYTES:
             raise UnwritableRecord(field, f"string length {len(data)} is above {wire.MAX_STRING_BYTES}")
-        write_length(out, len(data))
+        length.write(out, len(data), field)
         out += data
 
-    lengths = _COMPACT_LENGTH if flexible else (Reader.int16, wire.write_int16)
-    return _null_by_length(read, write, lengths, None if nullable else "string is null")
+    return _null_by_length(length, read, write, None if nullable else "string is null")
 
 
 # BYTES             int32 length, bytes                   COMPACT_BYTES: uvarint length + 1, bytes
 def _bytes_serde(*, flexible: bool, nullable: bool) -> Serde:
-    def write(out: bytearray, value: Value, write_length: WriteLength, _field: str) -> None:
-        write_length(out, len(value))
+    length = wire.COMPACT_LENGTH if flexible else wire.INT32
+
+    def write(out: bytearray, value: Value, field: str) -> None:
+        length.write(out, len(value), field)
         out += value
 
-    lengths = _COMPACT_LENGTH if flexible else (Reader.int32, wire.write_int32)
-    return _null_by_length(Reader.raw, write, lengths, None if nullable else "bytes are null")
+    return _null_by_length(length, Reader.raw, write, None if nullable else "bytes are null")
 
 
 # ARRAY             int32 count, elements                 COMPACT_ARRAY: uvarint count + 1, elements
 def _array_serde(element: Serde, *, flexible: bool, nullable: bool) -> Serde:
+    length = wire.COMPACT_LENGTH if flexible else wire.INT32
+
     def read(reader: Reader, count: int, field: str) -> list[Value]:
         reader.expect(count, 1, field)  # an element takes at least a byte; an absurd count must not reserve memory
         return [element.read(reader, field) for _ in range(count)]
 
-    def write(out: bytearray, value: Value, write_length: WriteLength, field: str) -> None:
-        write_length(out, len(value))
+    def write(out: bytearray, value: Value, field: str) -> None:
+        length.write(out, len(value), field)
         for item in value:
             element.write(out, item, field)
 
-    lengths = _COMPACT_LENGTH if flexible else (Reader.int32, wire.write_int32)
-    return _null_by_length(read, write, lengths, None if nullable else "array is null")
+    return _null_by_length(length, read, write, None if nullable else "array is null")
 
 
 def _null_by_length(
+    length: Serde,
     read_value: Callable[[Reader, int, str], Value],
-    write_value: Callable[[bytearray, Value, WriteLength, str], None],
-    lengths: tuple[Callable[[Reader, str], int], WriteLength],
+    write_value: Callable[[bytearray, Value, str], None],
     refusal: str | None,
 ) -> Serde:
     """The serde of a type whose negative length is null; ``refusal`` says that null is not allowed."""
-    read_length, write_length = lengths
 
     def read(reader: Reader, field: str) -> Value:
-        length = read_length(reader, field)
-        if length >= 0:
-            return read_value(reader, length, field)
+        size = length.read(reader, field)
+        if size >= 0:
+            return read_value(reader, size, field)
         if refusal is not None:
             raise CorruptRecord(field, f"non-nullable {refusal}")
         return None
 
     def write(out: bytearray, value: Value, field: str) -> None:
         if value is not None:
-            write_value(out, value, write_length, field)
+            write_value(out, value, field)
         elif refusal is not None:
             raise UnwritableRecord(field, "is not nullable, but null")
         else:
-            write_length(out, -1)
+            length.write(out, -1, field)
 
     return Serde(read, write)
 
@@ -218,7 +196,7 @@ def _null_by_length(
 # nullable struct   int8 -1 null or 1 present, fields     in a tagged field: uvarint 0 null or 1 present, fields (R8)
 def _nullable_struct(serde: Serde, *, tagged: bool) -> Serde:
     def read(reader: Reader, field: str) -> Value:
-        present = reader.uvarint(field) if tagged else reader.int8(field)
+        present = reader.uvarint(field) if tagged else wire.INT8.read(reader, field)
         is_null = present <= 0 if tagged else present < 0
         return None if is_null else serde.read(reader, field)
 
@@ -226,7 +204,7 @@ def _nullable_struct(serde: Serde, *, tagged: bool) -> Serde:
         if tagged:
             wire.write_uvarint(out, 0 if value is None else 1)
         else:
-            wire.write_int8(out, -1 if value is None else 1)
+            wire.INT8.write(out, -1 if value is None else 1, field)
         if value is not None:
             serde.write(out, value, field)
 

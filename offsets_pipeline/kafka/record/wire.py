@@ -1,21 +1,18 @@
 """Primitives of Kafka's wire format over one buffer.
 
-All integers of fixed width are big-endian. A `Reader` reads bytes in order; the `write_*` functions append to a
-`bytearray`. A read past the end of the buffer raises `CorruptRecord` with the field, the expected and the actual size
-(R6).
+A `Reader` reads bytes in order; writing appends to a `bytearray`. A read past the end of the buffer raises
+`CorruptRecord` with the field, the expected and the actual size (R6).
 """
 
 import base64
 import codecs
 import re
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
-
-_INT16 = struct.Struct(">h")
-_UINT16 = struct.Struct(">H")
-_INT32 = struct.Struct(">i")
-_INT64 = struct.Struct(">q")
 
 UUID_BYTES = 16
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
@@ -94,7 +91,8 @@ class Reader:
         """Number of bytes not yet read."""
         return self.end - self.position
 
-    def _advance(self, size: int, field: str) -> int:
+    def advance(self, size: int, field: str) -> int:
+        """Go on by `size` bytes; returns the position before them."""
         position = self.position
         if size > self.end - position:
             raise CorruptRecord(field, f"expected {size} bytes at position {position}, found {self.end - position}")
@@ -112,37 +110,12 @@ class Reader:
         if self.elements > MAX_ELEMENTS:
             raise CorruptRecord(field, f"more than {MAX_ELEMENTS} elements in one record")
 
-    def int8(self, field: str) -> int:
-        """int8, big-endian."""
-        value = self.data[self._advance(1, field)]
-        return value - 0x100 if value > 0x7F else value
-
-    def int16(self, field: str) -> int:
-        """int16, big-endian."""
-        value: int = _INT16.unpack_from(self.data, self._advance(2, field))[0]
-        return value
-
-    def uint16(self, field: str) -> int:
-        """uint16, big-endian."""
-        value: int = _UINT16.unpack_from(self.data, self._advance(2, field))[0]
-        return value
-
-    def int32(self, field: str) -> int:
-        """int32, big-endian."""
-        value: int = _INT32.unpack_from(self.data, self._advance(4, field))[0]
-        return value
-
-    def int64(self, field: str) -> int:
-        """int64, big-endian."""
-        value: int = _INT64.unpack_from(self.data, self._advance(8, field))[0]
-        return value
-
     def uvarint(self, field: str) -> int:
         """Unsigned varint as an int32, as in Java: a value of 2^31 or more becomes negative."""
         # base-128 groups, least significant first; the high bit of a byte says that more follow
         bits = 0
         for group in range(_VARINT_MAX_BYTES):
-            byte = self.data[self._advance(1, field)]
+            byte = self.data[self.advance(1, field)]
             bits |= (byte & _VARINT_PAYLOAD) << (7 * group)
             if byte < _VARINT_MORE:
                 value = bits & _MASK_32
@@ -154,41 +127,8 @@ class Reader:
         """The next `size` bytes."""
         if size < 0:
             raise CorruptRecord(field, f"length {size} is negative")
-        position = self._advance(size, field)
+        position = self.advance(size, field)
         return self.data[position : position + size]
-
-    def uuid(self, field: str) -> str:
-        """A UUID in Kafka's text form."""
-        return uuid_to_text(self.raw(UUID_BYTES, field))
-
-    def compact_length(self, field: str) -> int:
-        """Length in a flexible version: unsigned varint of length + 1. Wire value 0 means null and returns -1."""
-        return self.uvarint(field) - 1
-
-
-def write_int8(out: bytearray, value: int) -> None:
-    """int8, big-endian."""
-    out += value.to_bytes(1, "big", signed=True)
-
-
-def write_int16(out: bytearray, value: int) -> None:
-    """int16, big-endian."""
-    out += _INT16.pack(value)
-
-
-def write_uint16(out: bytearray, value: int) -> None:
-    """uint16, big-endian."""
-    out += _UINT16.pack(value)
-
-
-def write_int32(out: bytearray, value: int) -> None:
-    """int32, big-endian."""
-    out += _INT32.pack(value)
-
-
-def write_int64(out: bytearray, value: int) -> None:
-    """int64, big-endian."""
-    out += _INT64.pack(value)
 
 
 def write_uvarint(out: bytearray, value: int) -> None:
@@ -200,11 +140,37 @@ def write_uvarint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def write_uuid(out: bytearray, value: str) -> None:
-    """A UUID from Kafka's text form."""
-    out += uuid_from_text(value)
+@dataclass(frozen=True, slots=True)
+class Serde:
+    """Functions that read and write one type. Both take the field's name for errors."""
+
+    read: Callable[[Reader, str], Any]
+    write: Callable[[bytearray, Any, str], None]
 
 
-def write_compact_length(out: bytearray, length: int) -> None:
-    """Length in a flexible version; -1 for null."""
-    write_uvarint(out, length + 1)
+def _number(layout: str) -> Serde:
+    number = struct.Struct(f">{layout}")
+    size, unpack_from, pack = number.size, number.unpack_from, number.pack
+
+    def read(reader: Reader, field: str) -> int:
+        value: int = unpack_from(reader.data, reader.advance(size, field))[0]
+        return value
+
+    def write(out: bytearray, value: int, _field: str) -> None:
+        out += pack(value)
+
+    return Serde(read, write)
+
+
+# big-endian integers of fixed width
+INT8, INT16, UINT16, INT32, INT64 = map(_number, "bhHiq")
+#: A UUID in Kafka's text form.
+UUID = Serde(
+    lambda reader, field: uuid_to_text(reader.raw(UUID_BYTES, field)),
+    lambda out, text, _field: out.extend(uuid_from_text(text)),
+)
+#: Length in a flexible version: unsigned varint of length + 1; -1 for null.
+COMPACT_LENGTH = Serde(
+    lambda reader, field: reader.uvarint(field) - 1,
+    lambda out, length, _field: write_uvarint(out, length + 1),
+)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.kafka.record import wire
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
-from offsets_pipeline.kafka.record.wire import Reader
+from offsets_pipeline.kafka.record.wire import Reader, Serde
 from tests.record_batches import read_varint, write_varint, write_varlong
 
 if TYPE_CHECKING:
@@ -27,37 +27,29 @@ def written(write: Callable[[bytearray, int], None], value: int) -> bytes:
     return bytes(out)
 
 
-FIXED = [
-    (wire.write_int8, Reader.int8, ">b"),
-    (wire.write_int16, Reader.int16, ">h"),
-    (wire.write_uint16, Reader.uint16, ">H"),
-    (wire.write_int32, Reader.int32, ">i"),
-    (wire.write_int64, Reader.int64, ">q"),
-]
+FIXED = [(wire.INT8, ">b"), (wire.INT16, ">h"), (wire.UINT16, ">H"), (wire.INT32, ">i"), (wire.INT64, ">q")]
 
 
-@pytest.mark.parametrize(("write", "read", "layout"), FIXED)
+@pytest.mark.parametrize(("kind", "layout"), FIXED)
 @given(number=st.integers(0, 2**64 - 1))
-def test_fixed_integers_are_big_endian(
-    write: Callable[[bytearray, int], None], read: Callable[[Reader, str], int], layout: str, number: int
-) -> None:
+def test_fixed_integers_are_big_endian(kind: Serde, layout: str, number: int) -> None:
     size = struct.calcsize(layout)
     data = (number % 2 ** (8 * size)).to_bytes(size, "big")
     value = struct.unpack(layout, data)[0]
-    assert written(write, value) == data
-    assert read(Reader(data), "field") == value
+    out = bytearray()
+    kind.write(out, value, "field")
+    assert out == data
+    assert kind.read(Reader(data), "field") == value
 
 
-@pytest.mark.parametrize(("_write", "read", "layout"), FIXED)
-def test_a_missing_byte_is_named_with_expected_and_actual_size(
-    _write: object, read: Callable[[Reader, str], int], layout: str
-) -> None:
+@pytest.mark.parametrize(("kind", "layout"), FIXED)
+def test_a_missing_byte_is_named_with_expected_and_actual_size(kind: Serde, layout: str) -> None:
     size = struct.calcsize(layout)
     reader = Reader(bytes(3 + size - 1), 3)
     with pytest.raises(
         CorruptRecord, match=f"^some field: expected {size} bytes at position 3, found {size - 1}$"
     ) as error:
-        read(reader, "some field")
+        kind.read(reader, "some field")
     assert isinstance(error.value, OffsetsError)
     assert error.value.field == "some field"
 
@@ -111,11 +103,11 @@ def test_a_negative_length_is_corrupt() -> None:
 
 def test_a_uuid_is_shown_as_kafka_does() -> None:
     data = bytes.fromhex("fee2a8ce12904611a14e3ba38e19397d")
-    text = Reader(data).uuid("id")
+    text = wire.UUID.read(Reader(data), "id")
     assert text == base64.urlsafe_b64encode(data).decode().rstrip("=")
     assert len(text) == 22
     out = bytearray()
-    wire.write_uuid(out, text)
+    wire.UUID.write(out, text, "id")
     assert out == data
 
 
