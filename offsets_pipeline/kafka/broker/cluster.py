@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
@@ -189,33 +189,52 @@ class Cluster(Closing):
 
         Raises an error only if no broker tells which broker to ask, or if a broker refuses the whole request.
         """
-        answers = _Answers[_Key, _Answer](keys)
+        wanted = list(dict.fromkeys(keys))
+        answers: dict[_Key, _Answer | OffsetsError] = {}
+        failed: dict[_Key, OffsetsError] = {}  # in this round: a retry may heal these
 
         def ask_rest() -> None:
-            by_node: dict[int, list[_Key]] = {}
-            for key, found in find(answers.begin_round()).items():
-                if isinstance(found, int):
-                    by_node.setdefault(found, []).append(key)
-                else:
-                    answers.take(key, found)
-            for node_id, at_node in by_node.items():
-                try:
-                    connection = self.connection_to(node_id)
-                    for some in _portions(at_node, at_once):
-                        for key, (code, answer) in ask(connection, some).items():
-                            failed = None if code == NO_ERROR else or_retry(code, error(code, key, connection))
-                            answers.take(key, answer if failed is None else failed)
-                except BrokerUnreachable as away:
-                    answers.fail(at_node, away)
-            answers.end_round()
+            failed.clear()
+            nodes = find([key for key in wanted if key not in answers])
+            for key, answer in self._asked(nodes, ask, error, at_once):
+                if not isinstance(answer, Retry):
+                    answers[key] = answer
+                elif key not in answers:
+                    failed[key] = answer.error
+            if failed:
+                raise Retry(next(iter(failed.values())))
 
         try:
-            if answers.wanted:
+            if wanted:
                 self.retried(ask_rest)
         except OffsetsError as raised:
-            if raised not in answers.failed.values():
+            if raised not in failed.values():
                 raise
-        return answers.all()
+        found = failed | answers
+        return {key: found[key] for key in wanted if key in found}
+
+    def _asked(
+        self,
+        nodes: Mapping[_Key, int | OffsetsError | Retry],
+        ask: Callable[[Connection, list[_Key]], Mapping[_Key, tuple[int, _Answer]]],
+        error: Callable[[int, _Key, Connection], OffsetsError],
+        at_once: int | None,
+    ) -> Iterator[tuple[_Key, _Answer | OffsetsError | Retry]]:
+        """Ask each broker once for its keys; yields `Retry` for all keys of a broker that breaks off."""
+        by_node: dict[int, list[_Key]] = {}
+        for key, found in nodes.items():
+            if isinstance(found, int):
+                by_node.setdefault(found, []).append(key)
+            else:
+                yield key, found
+        for node_id, at_node in by_node.items():
+            try:
+                connection = self.connection_to(node_id)
+                for some in _portions(at_node, at_once):
+                    for key, (code, answer) in ask(connection, some).items():
+                        yield key, answer if code == NO_ERROR else or_retry(code, error(code, key, connection))
+            except BrokerUnreachable as away:
+                yield from ((key, Retry(away)) for key in at_node)
 
     def refresh(self) -> None:
         """Ask any broker which brokers are up. In the function of `retried` only."""
@@ -324,41 +343,6 @@ class Cluster(Closing):
         self._connections = {node_id: each for node_id, each in self._connections.items() if not each.is_closed}
         if self._any is not None and self._any.is_closed:
             self._any = None
-
-
-class _Answers(Generic[_Key, _Answer]):
-    """Answers by key over rounds of requests; `failed` has the errors of this round that a retry may heal."""
-
-    def __init__(self, keys: Iterable[_Key]) -> None:
-        self.wanted = list(dict.fromkeys(keys))
-        self.failed: dict[_Key, OffsetsError] = {}
-        self._found: dict[_Key, _Answer | OffsetsError] = {}
-
-    def begin_round(self) -> list[_Key]:
-        """Begin a round; returns the keys without an answer."""
-        self.failed.clear()
-        return [key for key in self.wanted if key not in self._found]
-
-    def take(self, key: _Key, answer: _Answer | OffsetsError | Retry) -> None:
-        """Take the answer of a key, or its error."""
-        if isinstance(answer, Retry):
-            self.failed[key] = answer.error
-        else:
-            self._found[key] = answer
-
-    def fail(self, keys: Iterable[_Key], error: OffsetsError) -> None:
-        """Take an error that a retry may heal for the keys that have no answer yet."""
-        self.failed |= {key: error for key in keys if key not in self._found}
-
-    def end_round(self) -> None:
-        """Raise `Retry` if a key has an error that a retry may heal."""
-        if self.failed:
-            raise Retry(next(iter(self.failed.values())))
-
-    def all(self) -> dict[_Key, _Answer | OffsetsError]:
-        """The answers and errors, in the order of the keys."""
-        found = self.failed | self._found
-        return {key: found[key] for key in self.wanted if key in found}
 
 
 class Retry(Exception):
