@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import struct
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,15 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from offsets_pipeline.common.input_text import shown
 from offsets_pipeline.errors import ConfigError, NoSuchPath
+from offsets_pipeline.kafka.record.corrupt import CorruptRecord
+from offsets_pipeline.kafka.record.wire import INT32, INT64, UINT16, Reader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+    from offsets_pipeline.kafka.record.wire import Serde
 
 _JKS_MAGIC, _JKS_SALT = b"\xfe\xed\xfe\xed", b"Mighty Aphrodite"
 _JKS_KEY, _JKS_CERTIFICATE = 1, 2
@@ -70,10 +73,11 @@ def read_key_store(prefix: str, given: Mapping[str, str], *, with_key: bool) -> 
         if data[:4] == _JKS_MAGIC:
             return _read_jks(data, password, given.get("ssl.key.password") or password or "", with_key=with_key)
         return _read_pkcs12(data, password, with_key=with_key)
-    except (ValueError, UnsupportedAlgorithm, struct.error, IndexError) as error:
+    except (ValueError, UnsupportedAlgorithm, CorruptRecord, IndexError) as error:
+        reason = "it is cut short" if isinstance(error, CorruptRecord) else error
         raise ConfigError(
             f"the Kafka option {prefix}.location names {path}, which cannot be read as a PEM, PKCS12 or JKS store: "
-            f"check the file and {prefix}.password ({error})"
+            f"check the file and {prefix}.password ({reason})"
         ) from None
 
 
@@ -110,26 +114,37 @@ def _read_jks(data: bytes, password: str | None, key_password: str, *, with_key:
         _jks_digest(password, data[:-_SHA1_BYTES]), data[-_SHA1_BYTES:]
     ):
         raise ValueError("the password is wrong")
-    reader = _JksReader(data)
-    _, version, count = reader.take(">III")
+    reader = Reader(data, len(_JKS_MAGIC))
+    version, count = INT32.read(reader, "version"), INT32.read(reader, "entries")
     chains: list[bytes] = []
     key: str | None = None
     for _ in range(count):
-        (tag,) = reader.take(">I")
-        reader.text()  # alias
-        reader.take(">Q")  # time of creation
+        tag = INT32.read(reader, "tag")
+        _sized(reader, UINT16)  # alias
+        INT64.read(reader, "time of creation")
         if tag == _JKS_CERTIFICATE:
-            chains.append(reader.certificate(version))
+            chains.append(_jks_certificate(reader, version))
         elif tag == _JKS_KEY:
-            encrypted = reader.block()
-            (length,) = reader.take(">I")
-            chain = [reader.certificate(version) for _ in range(length)]
+            encrypted = _sized(reader, INT32)
+            chain = [_jks_certificate(reader, version) for _ in range(INT32.read(reader, "certificates"))]
             if key is None and with_key:
                 key = _decrypted(encrypted, key_password)
             chains = chain + chains
         else:
             raise ValueError(f"entry of type {tag}")
     return KeyMaterial("".join(map(DER_cert_to_PEM_cert, chains)), key)
+
+
+def _sized(reader: Reader, length: Serde) -> bytes:
+    """Bytes after their length."""
+    return reader.raw(length.read(reader, "length"), "bytes")
+
+
+def _jks_certificate(reader: Reader, version: int) -> bytes:
+    """A certificate as DER."""
+    if version > 1:
+        _sized(reader, UINT16)  # its type: X.509
+    return _sized(reader, INT32)
 
 
 def _jks_digest(password: str, data: bytes) -> bytes:
@@ -167,38 +182,3 @@ def _der(data: bytes, position: int) -> tuple[int, int, int]:
         count = length & 0x7F
         length, start = int.from_bytes(data[start : start + count], "big"), start + count
     return tag, start, start + length
-
-
-class _JksReader:
-    """Fields of a JKS file, in order."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self._position = data, 0
-
-    def take(self, layout: str) -> tuple[int, ...]:
-        """Numbers of a fixed layout."""
-        values = struct.unpack_from(layout, self._data, self._position)
-        self._position += struct.calcsize(layout)
-        return values
-
-    def block(self) -> bytes:
-        """Bytes after their length, an int32."""
-        (length,) = self.take(">I")
-        return self._next(length)
-
-    def text(self) -> bytes:
-        """A text after its length, an int16."""
-        (length,) = self.take(">H")
-        return self._next(length)
-
-    def certificate(self, version: int) -> bytes:
-        """A certificate as DER."""
-        if version > 1:
-            self.text()  # its type: X.509
-        return self.block()
-
-    def _next(self, length: int) -> bytes:
-        start, self._position = self._position, self._position + length
-        if self._position > len(self._data):
-            raise ValueError("it is cut short")
-        return self._data[start : self._position]
