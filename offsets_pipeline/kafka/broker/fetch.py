@@ -6,7 +6,6 @@ transactions. `offsets_pipeline.kafka.record` decodes them.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +22,7 @@ from offsets_pipeline.kafka.broker.broker_errors import (
     broker_error,
 )
 from offsets_pipeline.kafka.broker.connection import NONE, or_none
-from offsets_pipeline.kafka.record.batch import LOG_OVERHEAD, Batch, examine
+from offsets_pipeline.kafka.record.batch import LOG_OVERHEAD, MAGIC_END, Batch, examine, length_of, offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 LAST_VERSION_WITH_NAMES = 12  # later versions name a topic by its id
 _NO_SESSION_EPOCH = -1
 _READ_UNCOMMITTED = 0
-_PREFIX = struct.Struct(">qi5x")  # offset and length; the magic is the last byte
 _MOST_BYTES = 2**30  # of a fetch, whose limits are int32
 
 
@@ -167,7 +165,7 @@ class Fetcher(Closing):
             end = good.end
             if next_offset <= position.offset and batches and len(data) < size:
                 # the end of the log, or of its segment: a broker does not read on in the next one
-                returned = {_base_offset(data, each.start) for each in batches}
+                returned = {offset_of(data, each.start) for each in batches}
                 next_offset = self._first_behind(partition, position, returned, answer.high_watermark, limits)
                 end = batches[-1].end
             if next_offset > position.offset or size == _MOST_BYTES:
@@ -187,7 +185,7 @@ class Fetcher(Closing):
         while behind - before > 1:
             middle = (before + behind) // 2
             answer = self._alone(partition, replace(position, offset=middle), one_batch)
-            if answer is not None and answer.records and _base_offset(answer.records) in batches:
+            if answer is not None and answer.records and offset_of(answer.records, 0) in batches:
                 before = middle
             else:
                 behind = middle
@@ -250,19 +248,14 @@ class BatchBytes(NamedTuple):
 def whole_batches(data: bytes) -> list[BatchBytes]:
     """The whole batches. A broker cuts the last batch off where its limit of bytes is."""
     found, position, size = [], 0, len(data)
-    while position + _PREFIX.size <= size:
-        length = _PREFIX.unpack_from(data, position)[1]
+    while position + MAGIC_END <= size:
+        length = length_of(data, position)
         end = position + LOG_OVERHEAD + length
         if length < 0 or end > size:
             break
         found.append(BatchBytes(position, end))
         position = end
     return found
-
-
-def _base_offset(data: bytes, position: int = 0) -> int:
-    base_offset: int = _PREFIX.unpack_from(data, position)[0]
-    return base_offset
 
 
 def last_good(data: bytes, batches: Sequence[BatchBytes]) -> tuple[BatchBytes, int]:

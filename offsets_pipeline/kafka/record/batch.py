@@ -99,13 +99,10 @@ class NoBatch:
     reason: str
 
 
-def examine(
-    data: memoryview, position: int, *, may_be_good: bool = True, is_good: bool = False
-) -> Batch | Incomplete | Broken | NoBatch:
+def examine(data: memoryview, position: int, *, is_good: bool | None = None) -> Batch | Incomplete | Broken | NoBatch:
     """Examine the bytes at a position. Decodes the messages of formats 0 and 1, but not the records of format 2.
 
-    `may_be_good`: false if the caller knows that the checksum is wrong, `is_good`: true if it knows that the checksum
-    is right; it is not computed then.
+    `is_good`: whether the checksum is right; None: unknown, so it is computed.
     """
     remaining = len(data) - position
     if remaining < MAGIC_END:
@@ -122,10 +119,19 @@ def examine(
     if LOG_OVERHEAD + length > MAX_BATCH_BYTES:
         return NoBatch(f"batch length {length} is above the maximum {MAX_BATCH_BYTES}")
     end = position + LOG_OVERHEAD + length
-    if not may_be_good:
-        return Broken(end, "checksum is wrong")
-    examined = _examine_batch if magic == MAGIC_2 else _examine_message
-    return examined(data, position, end, is_good=is_good)
+    wrong = _wrong_checksum(data, position, is_good=is_good)
+    if wrong is not None:
+        return Broken(end, wrong)
+    return (_examine_batch if magic == MAGIC_2 else _examine_message)(data, position, end)
+
+
+def _wrong_checksum(data: memoryview, position: int, *, is_good: bool | None) -> str | None:
+    """Why the checksum of a batch is wrong; None if it is right."""
+    if is_good is not None:
+        return None if is_good else "checksum is wrong"
+    magic, expected, start, end = checked_stretch(data, position)
+    actual = (crc32c.crc32c if magic == MAGIC_2 else zlib.crc32)(data[start:end])
+    return None if actual == expected else f"checksum is {actual:#010x}, {expected:#010x} expected"
 
 
 def checked_stretch(data: memoryview, position: int) -> tuple[int, int, int, int]:
@@ -140,13 +146,13 @@ def checked_stretch(data: memoryview, position: int) -> tuple[int, int, int, int
     return magic, _CRC32.unpack_from(data, position + LOG_OVERHEAD)[0], position + MAGIC_OFFSET, end
 
 
-def offset_of(data: memoryview, position: int) -> int:
+def offset_of(data: bytes | memoryview, position: int) -> int:
     """Base offset of a batch, or offset of a message. A wrapper has the offset of its last inner message."""
     offset: int = _PREFIX.unpack_from(data, position)[0]
     return offset
 
 
-def length_of(data: memoryview, position: int) -> int:
+def length_of(data: bytes | memoryview, position: int) -> int:
     """Length field of a batch or message, in bytes. It does not include the offset and length fields."""
     length: int = _PREFIX.unpack_from(data, position)[1]
     return length
@@ -190,11 +196,8 @@ def _int32s(raw: Bytes, position: Int64s) -> Int64s:
     return value
 
 
-def _examine_batch(data: memoryview, position: int, end: int, *, is_good: bool) -> Batch | Broken:
-    base_offset, _, magic, crc, _, last_offset_delta, record_count = WALK_HEADER.unpack_from(data, position)
-    actual = crc if is_good else crc32c.crc32c(data[position + CRC_START : end])
-    if crc != actual:
-        return Broken(end, f"checksum is {actual:#010x}, {crc:#010x} expected")
+def _examine_batch(data: memoryview, position: int, end: int) -> Batch | Broken:
+    base_offset, _, magic, _, _, last_offset_delta, record_count = WALK_HEADER.unpack_from(data, position)
     if last_offset_delta < 0 or record_count < 0:
         reason = f"last offset delta {last_offset_delta}, record count {record_count}: negative"
         return Broken(end, reason, is_certain=True)
@@ -203,11 +206,7 @@ def _examine_batch(data: memoryview, position: int, end: int, *, is_good: bool) 
     return Batch(position, end, magic, base_offset, base_offset + last_offset_delta, record_count, None)
 
 
-def _examine_message(data: memoryview, position: int, end: int, *, is_good: bool) -> Batch | Broken:
-    (crc,) = _CRC32.unpack_from(data, position + LOG_OVERHEAD)
-    actual = crc if is_good else zlib.crc32(data[position + MAGIC_OFFSET : end])
-    if crc != actual:
-        return Broken(end, f"checksum is {actual:#010x}, {crc:#010x} expected")
+def _examine_message(data: memoryview, position: int, end: int) -> Batch | Broken:
     try:
         records = decode_message(bytes(data[position:end]))
     except CorruptRecord as error:

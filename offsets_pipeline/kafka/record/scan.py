@@ -67,31 +67,25 @@ class Run:
 class Scanner:
     """One scan of a segment: `runs()` yields the whole batches; `damage` and `torn_tail` list the other bytes.
 
-    `first_offset` and `last_offset` cover the batches accepted so far; `position` is the byte position of the scan.
-    `good_at` is the position of a batch whose checksum is known to be good.
+    `first_offset` and `last_offset` cover the batches accepted so far. `good_at` is the position of a batch whose
+    checksum is known to be good.
     """
 
     def __init__(self, data: memoryview, source: str, good_at: int | None = None) -> None:
         self.damage: list[Damage] = []
         self.torn_tail: TornTail | None = None
-        self.position = 0
+        self.first_offset: int | None = None
         self._data = data
         self._source = source
         self._good_at = good_at
         self._run = Run()
         self._latest: Batch | None = None  # accepted, but the next batch may still show that its offset is wrong
-        self._first_offset: int | None = None
         self._confirmed_offset: int | None = None  # last offset of the batch before the latest
         self._next_batch: int | None = None  # position that the last search after damage found
         self._nothing_from: int | None = None  # no batch starts at this position or later
         self._waste = 0  # bytes of checksums computed in vain
         self._likely: tuple[int, list[int]] = (-1, [])  # a window, and the positions in it where batches may start
         self._good: dict[int, Int64s] = {}  # by window: positions of batches with good checksums
-
-    @property
-    def first_offset(self) -> int | None:
-        """Base offset of the first batch."""
-        return self._first_offset
 
     @property
     def last_offset(self) -> int | None:
@@ -103,7 +97,6 @@ class Scanner:
         position = 0
         while position < len(self._data):
             position, full = self._walk(position, max_records)
-            self.position = position
             if full:
                 yield self._take_run(position)
                 continue
@@ -120,7 +113,6 @@ class Scanner:
                     yield self._take_run(position)
                 self._accept(verdict)
                 position = verdict.end
-        self.damage.sort(key=lambda damage: damage.position)
         yield self._run
 
     def _walk(self, position: int, max_records: int) -> tuple[int, bool]:
@@ -134,7 +126,7 @@ class Scanner:
         unpack, crc, end_of_data = b.WALK_HEADER.unpack_from, crc32c.crc32c, len(data)
         latest = self._latest
         last = latest.last_offset if latest else self._confirmed_offset
-        first = self._first_offset
+        first = self.first_offset
         if last is None or first is None:
             return position, False
         confirmed, limit = self._confirmed_offset, min(first + _MAX_OFFSET_SPAN, MAX_OFFSET)
@@ -174,8 +166,8 @@ class Scanner:
     def _accept(self, found: Batch) -> None:
         self._confirmed_offset = self.last_offset
         self._latest = found
-        if self._first_offset is None:
-            self._first_offset = found.base_offset
+        if self.first_offset is None:
+            self.first_offset = found.base_offset
         self._run.records += found.record_count
         self._run.positions.append(found.position)
         if found.records is not None:
@@ -198,7 +190,7 @@ class Scanner:
 
         Withdraws the latest accepted batch if its offsets prove wrong.
         """
-        if self._first_offset is not None and found.last_offset - self._first_offset > _MAX_OFFSET_SPAN:
+        if self.first_offset is not None and found.last_offset - self.first_offset > _MAX_OFFSET_SPAN:
             return False
         last = self.last_offset
         if last is None or found.base_offset > last:
@@ -236,7 +228,7 @@ class Scanner:
         if latest.records is not None:
             run.messages.pop()
         if self._confirmed_offset is None:
-            self._first_offset = None
+            self.first_offset = None
         self._latest = None
         reason = f"offsets {latest.base_offset} to {latest.last_offset} are above those of later batches"
         self._add_damage(latest.position, latest.end, reason)
@@ -245,7 +237,7 @@ class Scanner:
         last = self.last_offset
         if last is not None and found.base_offset <= last:
             return f"base offset {found.base_offset} is not above the last offset before it, {last}"
-        return f"last offset {found.last_offset} is too far from the segment's first offset {self._first_offset}"
+        return f"last offset {found.last_offset} is too far from the segment's first offset {self.first_offset}"
 
     def _pass_damage(self, position: int, verdict: Incomplete | Broken | NoBatch) -> int:
         """Report bytes that are no whole batch. Returns the position where the scan continues."""
@@ -309,8 +301,10 @@ class Scanner:
 
         Once these are too many, a batch with implausible fields counts as a batch with a wrong checksum.
         """
-        may_be_good = not self._is_wasteful or self._is_good(position)
-        verdict = examine(self._data, position, may_be_good=may_be_good, is_good=position == self._good_at)
+        is_good = True if position == self._good_at else None
+        if self._is_wasteful and not self._is_good(position):
+            is_good = False
+        verdict = examine(self._data, position, is_good=is_good)
         if isinstance(verdict, Broken) and not verdict.is_certain:
             self._waste += verdict.end - position
         return verdict

@@ -51,11 +51,9 @@ class SegmentReader:
     def runs(self) -> Iterator[tuple[Run, Iterator[pa.RecordBatch]]]:
         """Yield runs of batches, each with its records in SEGMENT_SCHEMA: read them first. Raises NotASegment."""
         scanner = Scanner(self._data, self.source, self._good_at)
-        found = 0
+        self.damage = scanner.damage
         for run in scanner.runs(self._max_records):
             self.position = run.start
-            self.damage += scanner.damage[found:]
-            found = len(scanner.damage)
             yield run, self._records(run)
         self.damage.sort(key=lambda damage: damage.position)
         self.torn_tail = scanner.torn_tail
