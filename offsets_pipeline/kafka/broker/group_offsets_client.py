@@ -11,6 +11,7 @@ from offsets_pipeline.kafka.broker.broker_errors import NO_ERROR, TRY_LATER, bro
 from offsets_pipeline.kafka.broker.cluster import answered
 from offsets_pipeline.kafka.broker.connection import NONE, or_none
 from offsets_pipeline.kafka.broker.group_coordinators import ask_coordinators
+from offsets_pipeline.kafka.broker.log_offsets import by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -40,18 +41,19 @@ def refused_offsets(
 
     Raises the errors of `Cluster`; NonEmptyGroup if the group has members.
     """
-    partition = OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition
-    topics: dict[str, list[Message]] = {}
-    for (topic, index), (offset, metadata) in offsets.items():
-        of_topic = topics.setdefault(topic, [])
-        of_topic.append(partition(partition_index=index, committed_offset=offset, committed_metadata=metadata))
-    request = OffsetCommitRequest(
-        group_id=group_id,
-        topics=[
-            OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=of_topic)
-            for topic, of_topic in topics.items()
-        ],
-    )
+    of_topic = OffsetCommitRequest.OffsetCommitRequestTopic
+
+    def partition(topic: str, at: int) -> Message:
+        offset, metadata = offsets[topic, at]
+        return of_topic.OffsetCommitRequestPartition(
+            partition_index=at, committed_offset=offset, committed_metadata=metadata
+        )
+
+    topics = [
+        of_topic(name=name, partitions=[partition(name, at) for at in partitions])
+        for name, partitions in by_topic(offsets).items()
+    ]
+    request = OffsetCommitRequest(group_id=group_id, topics=topics)
 
     def ask(connection: Connection, _: list[str]) -> dict[str, tuple[int, tuple[Connection, Message]]]:
         answer = connection.send(request, max_version=_BY_TOPIC_NAME)
@@ -101,14 +103,12 @@ def delete_group_offsets(
 
     Needs DELETE on the group and READ on the topics.
     """
-    topics: dict[str, list[Message]] = {}
-    topic_of = OffsetDeleteRequest.OffsetDeleteRequestTopic
-    for topic, index in places:
-        partition = topic_of.OffsetDeleteRequestPartition(partition_index=index)
-        topics.setdefault(topic, []).append(partition)
-    request = OffsetDeleteRequest(
-        group_id=group_id, topics=[topic_of(name=topic, partitions=of_topic) for topic, of_topic in topics.items()]
-    )
+    of_topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
+    topics = [
+        of_topic(name=name, partitions=[of_topic.OffsetDeleteRequestPartition(partition_index=at) for at in partitions])
+        for name, partitions in by_topic(places).items()
+    ]
+    request = OffsetDeleteRequest(group_id=group_id, topics=topics)
 
     def ask(connection: Connection, _: list[str]) -> dict[str, tuple[int, tuple[str, Message]]]:
         answer = connection.send(request)
