@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.kafka.record import batch as b
-from offsets_pipeline.kafka.record.columns import BATCH_HEADER, Headers
+from offsets_pipeline.kafka.record.columns import BATCH_HEADER, NONE, Headers
 from offsets_pipeline.kafka.record.compression import Codec, compress
+from offsets_pipeline.kafka.record.log_batches import control_key, control_value, encode_records, frame_batches
 from offsets_pipeline.kafka.record.wire import Reader, write_uvarint
-from offsets_pipeline.kafka.record.write import NONE, control_key, control_value, encode_records, frame_batches
 
 if TYPE_CHECKING:
     from offsets_pipeline.kafka.record.records import Int64s

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.coordinator.owned_log import Record
 from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue
 from offsets_pipeline.kafka.record.encode import encode_key, encode_value
+from offsets_pipeline.kafka.record.log_batches import control_key, control_value
 from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES, RecordType
-from offsets_pipeline.kafka.record.write import control_key, control_value
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, GROUP_METADATA, SHARE, STREAMS
 
 if TYPE_CHECKING:

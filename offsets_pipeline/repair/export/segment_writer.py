@@ -9,8 +9,7 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.kafka.record.log_batches import encode_log
-from offsets_pipeline.kafka.record.write import empty_batch
+from offsets_pipeline.kafka.record.log_batches import empty_batch, encode_log
 from offsets_pipeline.repair.export.target import UNFINISHED
 from offsets_pipeline.store.delta.filesystems import synchronise
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from offsets_pipeline.kafka.record import columns
 from offsets_pipeline.kafka.record.batch import BATCH_HEADER_BYTES
 from offsets_pipeline.kafka.record.compression import Codec, compress
+from offsets_pipeline.kafka.record.log_batches import empty_batch, frame_batches
 from offsets_pipeline.kafka.record.segment import SEGMENT_SCHEMA, SegmentReader, read_segment
-from offsets_pipeline.kafka.record.write import empty_batch, frame_batches
 from tests.record_batches import BatchOptions, encode_batch, encode_batches, encode_control_batch, write_varint
 
 if TYPE_CHECKING:
