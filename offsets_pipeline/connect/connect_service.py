@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from contextlib import suppress
 from functools import partial
@@ -14,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from offsets_pipeline.common.foreign_errors import in_one_line
@@ -70,15 +69,9 @@ _OF_A_WORKER: Mapping[str, list[str]] = {
 }
 
 
-def json_response(content: object, status_code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer in JSON."""
-    body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-    return Response(body, status_code, headers, media_type="application/json")
-
-
 def error_response(status_code: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """An error in the form of Connect."""
-    return json_response({"error_code": status_code, "message": message}, status_code, headers)
+    return JSONResponse({"error_code": status_code, "message": message}, status_code, headers)
 
 
 class ConnectService:
@@ -118,7 +111,7 @@ class ConnectService:
 
     async def _server_info(self, _: Request) -> Response:
         info = {"version": _VERSION, "commit": "unknown", "kafka_cluster_id": self._cluster_id}
-        return json_response(info)
+        return JSONResponse(info)
 
     async def _connectors(self, request: Request) -> Response:
         if request.method == "POST":
@@ -141,34 +134,34 @@ class ConnectService:
                     expanded[name] = {each: expansions[each](name) for each in wanted}
             return expanded
 
-        return json_response(await run_in_threadpool(found))
+        return JSONResponse(await run_in_threadpool(found))
 
     async def _connector(self, request: Request) -> Response:
         if request.method == "DELETE":
             await run_in_threadpool(self._management.delete, _name(request))
             return Response(status_code=204)
-        return json_response(await run_in_threadpool(self._management.info, _name(request)))
+        return JSONResponse(await run_in_threadpool(self._management.info, _name(request)))
 
     async def _config(self, request: Request) -> Response:
         name = _name(request)
         if request.method != "PUT":
             info = await run_in_threadpool(self._management.info, name)
-            return json_response(info["config"])
+            return JSONResponse(info["config"])
         settings = settings_of(await self._body(request), "the request")
         created, info = await run_in_threadpool(self._management.put_config, name, settings)
-        return _created(info) if created else json_response(info)
+        return _created(info) if created else JSONResponse(info)
 
     async def _offsets(self, request: Request) -> Response:
         name = _name(request)
         if request.method == "PATCH":
             offsets = offsets_of(await self._body(request), "the request")
-            return json_response({"message": await run_in_threadpool(self._management.alter, name, offsets)})
+            return JSONResponse({"message": await run_in_threadpool(self._management.alter, name, offsets)})
         if request.method == "DELETE":
-            return json_response({"message": await run_in_threadpool(self._management.reset, name)})
-        return json_response(await run_in_threadpool(self._management.offsets, name))
+            return JSONResponse({"message": await run_in_threadpool(self._management.reset, name)})
+        return JSONResponse(await run_in_threadpool(self._management.offsets, name))
 
     async def _status(self, request: Request) -> Response:
-        return json_response(await run_in_threadpool(self._management.status, _name(request), self._worker_id))
+        return JSONResponse(await run_in_threadpool(self._management.status, _name(request), self._worker_id))
 
     def _change(self, state: str, status_code: int) -> Callable[[Request], Any]:
         async def change(request: Request) -> Response:
@@ -203,7 +196,7 @@ def _name(request: Request) -> str:
 
 def _created(info: Mapping[str, Any]) -> Response:
     """The answer to a request that has created a connector."""
-    return json_response(info, 201, {"Location": f"/connectors/{quote(info['name'], safe='')}"})
+    return JSONResponse(info, 201, {"Location": f"/connectors/{quote(info['name'], safe='')}"})
 
 
 async def _needs_a_worker(request: Request) -> Response:
