@@ -35,10 +35,10 @@ _RESERVED_NAMES = {"", ".", ".."}
 
 
 class Node(NamedTuple):
-    """The data of a node of ZooKeeper, and the time of its last change (ms)."""
+    """The data of a node of ZooKeeper, and the time of its last change (ms), None if unknown."""
 
     data: bytes
-    modified_ms: int
+    modified_ms: int | None
 
 
 class Missing(Enum):
@@ -73,7 +73,7 @@ class GroupNodes:
     consumer_ids: list[str] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
 
-    def add_offset(self, topic: str, partition: str, node: Node | Missing, modified_ms: int | None) -> None:
+    def add_offset(self, topic: str, partition: str, node: Node | Missing) -> None:
         """Add the node of a partition, or the reason why it holds no offset."""
         path = f"{ROOT}/{self.group_id}/offsets/{topic}/{partition}"
         if node is Missing.ABSENT:
@@ -83,7 +83,7 @@ class GroupNodes:
             return
         try:
             where = TopicPartition(topic, partition_of(partition))
-            self.offsets[where] = NodeOffset(offset_of(node.data), modified_ms)
+            self.offsets[where] = NodeOffset(offset_of(node.data), node.modified_ms)
         except ValueError as error:
             self.skipped.append(SkippedNode(path, str(error)))
 
@@ -196,7 +196,7 @@ def _add_offsets(client: ZooKeeperClient, groups: Mapping[str, GroupNodes]) -> N
 def _add_nodes(client: ZooKeeperClient, paths: Iterable[str], groups: Mapping[str, GroupNodes]) -> None:
     for path, node in client.read(paths):
         _, _, group_id, _, topic, partition = path.split("/")
-        groups[group_id].add_offset(topic, partition, node, node.modified_ms if isinstance(node, Node) else None)
+        groups[group_id].add_offset(topic, partition, node)
 
 
 def _below(client: ZooKeeperClient, paths: Iterable[str], groups: Mapping[str, GroupNodes]) -> list[str]:

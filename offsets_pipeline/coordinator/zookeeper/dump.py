@@ -59,11 +59,11 @@ def read_dump(path: Path) -> list[GroupNodes]:
         if "id" in parts:
             group.consumer_ids.append(parts["id"])
             continue
-        data, modified_ms = _content(path, entry)
+        node = _content(path, entry)
         if parts["kind"] == "owners":
-            group.owners[f"{parts['topic']}-{parts['partition']}"] = data.decode("utf-8", "replace")
+            group.owners[f"{parts['topic']}-{parts['partition']}"] = node.data.decode("utf-8", "replace")
         else:
-            group.add_offset(parts["topic"], parts["partition"], Node(data, modified_ms or 0), modified_ms)
+            group.add_offset(parts["topic"], parts["partition"], node)
     if not groups:
         raise MalformedFile(f"{path} has no node below /consumers: write a line PATH VALUE for each node")
     return list(groups.values())
@@ -92,18 +92,18 @@ def _lines(path: Path) -> Iterator[str]:
         yield from (line.rstrip("\n") for line in file)
 
 
-def _content(path: Path, entry: _Entry) -> tuple[bytes, int | None]:
+def _content(path: Path, entry: _Entry) -> Node:
     """Return the data of a node and the time of its last change, from its line or from its attributes."""
     if not entry.attributes:
         modified_ms = entry.found["modified_ms"]
-        return (entry.found["data"] or "").encode(), None if modified_ms is None else int(modified_ms)
+        return Node((entry.found["data"] or "").encode(), None if modified_ms is None else int(modified_ms))
     if "data" not in entry.attributes and entry.attributes.get("dataLength", "0") != "0":
         raise MalformedFile(f"{path}, line {entry.line}: the node has no data; run SnapshotFormatter with -d")
     try:
         data = base64.b64decode(entry.attributes.get("data", ""), validate=True)
     except ValueError:  # also of a character that is not ASCII
         raise MalformedFile(f"{path}, line {entry.line}: the data of the node are not Base64") from None
-    return data, _java_date_ms(entry.attributes.get("mtime", ""))
+    return Node(data, _java_date_ms(entry.attributes.get("mtime", "")))
 
 
 def _java_date_ms(text: str) -> int | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.input_text import shown
-from offsets_pipeline.errors import MalformedFile, NoSuchPath, OffsetsError
+from offsets_pipeline.common.text_files import opened_text
+from offsets_pipeline.errors import MalformedFile, OffsetsError
 from offsets_pipeline.ingest.topic_positions.positions import Position, Positions, TimedOffset
 from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.log_offsets import bounds_of_topics, list_offsets
@@ -45,12 +46,8 @@ def positions_of(cluster: Cluster, topics: Collection[str], time_ms: int | None 
 
 def read_client_properties(path: Path) -> dict[str, str]:
     """Return the properties of a file with lines `name=value`. Raises NoSuchPath, MalformedFile."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise NoSuchPath(f"no such file: {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise MalformedFile(f"cannot read {path}: {error}") from None
+    with opened_text(path) as file:
+        lines = file.read().splitlines()
     properties: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         name, equals, value = line.partition("=")
