@@ -133,13 +133,6 @@ class RecordBatchSource(DataSource):
         return RecordBatchStreamReader(SourceOptions.parse(self.options))
 
 
-class Ranges(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
-        super().__init__(tuple(ranges))
-
-
 class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets and reads of the source. Its offsets are those of `rendered`."""
 
@@ -204,7 +197,7 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """The tasks of a batch: with as many record offsets each, about."""
         ranges = ranges_between(parsed(start), parsed(end))
-        return [Ranges(task) for task in shared_out(ranges, self._options.tasks)]
+        return [InputPartition(task) for task in shared_out(ranges, self._options.tasks)]
 
     def stop(self) -> None:
         """Close the connections."""

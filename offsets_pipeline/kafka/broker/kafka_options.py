@@ -65,12 +65,10 @@ class KafkaOptions:
             self._values[name] = self._resolved(name, value)
 
     def _resolved(self, name: str, value: str) -> str:
-        found = referred_secret(f"the Kafka option {name}", value)
-        if found is None:
-            if value and _names_secret(name):
-                self._secrets |= _parts(name, value)
-            return value
-        self._secrets |= _parts(name, found)
+        referred = referred_secret(f"the Kafka option {name}", value)
+        found = value if referred is None else referred
+        if referred is not None or _names_secret(name):
+            self._secrets |= _parts(name, found)
         return found
 
     def for_clients(self) -> dict[str, str]:

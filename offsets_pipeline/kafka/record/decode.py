@@ -11,8 +11,8 @@ from functools import cache
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES, MessageType
-from offsets_pipeline.kafka.record.schema import Fields, Schema, Serde, serde_for
-from offsets_pipeline.kafka.record.wire import INT16, Reader
+from offsets_pipeline.kafka.record.schema import Fields, Schema, serde_for
+from offsets_pipeline.kafka.record.wire import INT16, Reader, Serde
 
 VERSION_BYTES = 2
 

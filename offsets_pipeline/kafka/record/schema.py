@@ -115,8 +115,8 @@ def _serde(
         return _string_serde(flexible=flexible, nullable=nullable)
     if type_ is Primitive.BYTES:
         return _bytes_serde(flexible=flexible, nullable=nullable)
-    serde: Serde = type_.value
-    return serde
+    of_fixed_width: Serde = type_.value
+    return of_fixed_width
 
 
 # STRING            int16 length, UTF-8 bytes             NULLABLE_STRING: length -1 is null
