@@ -12,7 +12,7 @@ import ssl
 import struct
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -32,6 +32,8 @@ from offsets_pipeline.kafka.broker.broker_errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from offsets_pipeline.kafka.broker.client_settings import ClientSettings
 
 _SIZE = struct.Struct(">i")
@@ -72,12 +74,9 @@ class Connection(Closing):
         self._not_before = 0.0  # the broker throttles us until then
         self._reauthenticate_at: float | None = None
         self._socket = self._connect(host, port)
-        try:
+        with self._closed_on_error():
             self._negotiate()
             self._authenticate()
-        except BaseException:
-            self.close()
-            raise
 
     def send(self, request: Message, *, max_version: int | None = None, wait_seconds: float = 0) -> Message:
         """Send a request, and return the answer.
@@ -114,6 +113,14 @@ class Connection(Closing):
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     # --- set-up
 
@@ -153,11 +160,8 @@ class Connection(Closing):
 
     def _authenticate_again(self) -> None:
         """Log in again, because the session of the last login is about to end (KIP-368)."""
-        try:
+        with self._closed_on_error():
             self._authenticate()
-        except BaseException:
-            self.close()
-            raise
 
     def _authenticate(self) -> None:
         """Log in by SASL, if the settings say so."""
@@ -203,21 +207,16 @@ class Connection(Closing):
         self, request: Message, version: int, *, wait_seconds: float = 0, max_bytes: int = _MAX_ANSWER_BYTES
     ) -> Message:
         """Send a request and read the answer. Closes the connection if that fails: the answer may still come."""
-        try:
-            self._socket.settimeout(self._settings.request_seconds + wait_seconds)
-            frame = self._send_frame(request, version, max_bytes)
-        except OSError as error:
-            reason = self._network_error(error)
-            self.close()
-            raise reason from None
-        except BaseException:
-            self.close()
-            raise
-        try:
-            answer = self._decode(request, frame)
-        except (struct.error, ValueError, LookupError, AssertionError):
-            self.close()
-            raise KafkaFailed(f"{self.at} sent an answer to {request.name} that cannot be decoded") from None
+        with self._closed_on_error():
+            try:
+                self._socket.settimeout(self._settings.request_seconds + wait_seconds)
+                frame = self._send_frame(request, version, max_bytes)
+            except OSError as error:
+                raise self._network_error(error) from None
+            try:
+                answer = self._decode(request, frame)
+            except (struct.error, ValueError, LookupError, AssertionError):
+                raise KafkaFailed(f"{self.at} sent an answer to {request.name} that cannot be decoded") from None
         # a broker since 2.0 answers at once, and expects the client to wait before its next request
         self._not_before = time.monotonic() + (getattr(answer, "throttle_time_ms", 0) or 0) / 1000
         return answer
