@@ -24,7 +24,6 @@ from offsets_pipeline.kafka.record.checksums import StretchChecksums
 from offsets_pipeline.kafka.record.compression import MAX_BATCH_BYTES
 from offsets_pipeline.kafka.record.corrupt import NotASegment
 from offsets_pipeline.kafka.record.legacy import MAX_OFFSET, LegacyRecord
-from offsets_pipeline.kafka.record.records import Int64s
 
 MAX_DAMAGE_BYTES = 1024 * 1024
 _MAX_OFFSET_SPAN = 2**31 - 1  # the indexes of a segment store offsets relative to its base as int32
@@ -85,7 +84,7 @@ class Scanner:
         self._nothing_from: int | None = None  # no batch starts at this position or later
         self._waste = 0  # bytes of checksums computed in vain
         self._likely: tuple[int, list[int]] = (-1, [])  # a window, and the positions in it where batches may start
-        self._good: dict[int, Int64s] = {}  # by window: positions of batches with good checksums
+        self._good: dict[int, list[int]] = {}  # by window: positions of batches with good checksums
 
     @property
     def last_offset(self) -> int | None:
@@ -328,28 +327,19 @@ class Scanner:
         return None
 
     def _find_in_window(self, window: int, position: int, confirmed: int) -> int | None:
-        candidates = self._likely_in(window)
+        candidates = self._good_in(window) if self._is_wasteful else self._likely_in(window)
         for index in range(bisect_left(candidates, position), len(candidates)):
             candidate = candidates[index]
-            if self._is_wasteful:
-                return self._find_good(window, candidate, confirmed)
             if b.offset_of(self._data, candidate) > confirmed:
                 verdict = self._examine(candidate)
                 if isinstance(verdict, Batch) or (isinstance(verdict, Broken) and verdict.is_certain):
                     return candidate
         return None
 
-    def _find_good(self, window: int, position: int, confirmed: int) -> int | None:
-        good = self._good_in(window)
-        for index in range(int(np.searchsorted(good, position)), len(good)):
-            if b.offset_of(self._data, int(good[index])) > confirmed:
-                return int(good[index])
-        return None
-
     def _is_good(self, position: int) -> bool:
         good = self._good_in(position // _WINDOW_BYTES)
-        index = int(np.searchsorted(good, position))
-        return index < len(good) and int(good[index]) == position
+        index = bisect_left(good, position)
+        return index < len(good) and good[index] == position
 
     def _likely_in(self, window: int) -> list[int]:
         """Positions in a window where batches may start, by tests that are cheaper than a checksum."""
@@ -360,7 +350,7 @@ class Scanner:
             self._likely = window, shaped(raw, start).tolist()
         return self._likely[1]
 
-    def _good_in(self, window: int) -> Int64s:
+    def _good_in(self, window: int) -> list[int]:
         """Positions in a window where batches with good checksums start."""
         if window not in self._good:
             likely = self._likely_in(window)
@@ -372,7 +362,7 @@ class Scanner:
                 (self._crc32c, np.flatnonzero(magic == b.MAGIC_2)),
             ):
                 good[rows] = checksums.of(start[rows], end[rows]) == checksum[rows]
-            self._good[window] = np.array(likely, dtype=np.int64)[good]
+            self._good[window] = np.array(likely, dtype=np.int64)[good].tolist()
         return self._good[window]
 
     @cached_property
