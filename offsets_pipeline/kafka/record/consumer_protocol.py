@@ -6,8 +6,8 @@ views are for reading only: the bytes stay in the record.
 """
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
-from offsets_pipeline.kafka.record.decode import DecodedValue, compiled
-from offsets_pipeline.kafka.record.schema import ArrayOf, Field, Primitive, Schema, StructOf
+from offsets_pipeline.kafka.record.decode import DecodedValue
+from offsets_pipeline.kafka.record.schema import ArrayOf, Field, Primitive, Schema, StructOf, serde_for
 from offsets_pipeline.kafka.record.wire import INT16, Reader
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
@@ -61,7 +61,7 @@ def _decode(schema: Schema, protocol_type: str | None, blob: bytes) -> DecodedVa
         version = INT16.read(reader, schema.name)
         if version < 0:
             return None
-        fields = compiled(schema, min(version, MAX_VERSION)).read(reader, schema.name)
+        fields = serde_for(schema, min(version, MAX_VERSION)).read(reader, schema.name)
     except CorruptRecord:
         return None
     return DecodedValue(version, fields, blob[reader.position :])

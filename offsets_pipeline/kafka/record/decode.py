@@ -7,12 +7,11 @@ Unknown tagged fields and trailing bytes are kept, so that `encode.py` can write
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from functools import cache
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES, MessageType
-from offsets_pipeline.kafka.record.schema import Fields, Schema, serde_for
-from offsets_pipeline.kafka.record.wire import INT16, Reader, Serde
+from offsets_pipeline.kafka.record.schema import Fields, serde_for
+from offsets_pipeline.kafka.record.wire import INT16, Reader
 
 VERSION_BYTES = 2
 
@@ -46,12 +45,6 @@ class DecodedValue:
     layout: int = 0
 
 
-@cache
-def compiled(schema: Schema, version: int) -> Serde:
-    """Serde of one version, compiled once."""
-    return serde_for(schema, version)
-
-
 # key       int16 record type, fields (never flexible)
 # value     int16 version, fields, in flexible versions tagged fields
 def decode_key(key: bytes | None, types: Mapping[int, MessageType] = MESSAGE_TYPES) -> DecodedKey:
@@ -63,7 +56,7 @@ def decode_key(key: bytes | None, types: Mapping[int, MessageType] = MESSAGE_TYP
     reader = Reader(key)
     record_type = INT16.read(reader, "record type")
     schema = message_type_of(record_type, types).key
-    fields: Fields = compiled(schema, 0).read(reader, schema.name)
+    fields: Fields = serde_for(schema, 0).read(reader, schema.name)
     return DecodedKey(record_type, fields, key[reader.position :])
 
 
@@ -81,7 +74,7 @@ def decode_value(record_type: int, value: bytes, types: Mapping[int, MessageType
     for layout, schema in enumerate(message_type.values):
         reader.position = VERSION_BYTES
         try:
-            fields: Fields = compiled(schema, version).read(reader, schema.name)
+            fields: Fields = serde_for(schema, version).read(reader, schema.name)
         except CorruptRecord as error:
             first_error = first_error or error
         else:

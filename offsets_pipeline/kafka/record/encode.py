@@ -7,9 +7,9 @@ decode too, but are encoded in canonical form.
 from collections.abc import Mapping
 
 from offsets_pipeline.kafka.record.corrupt import UnwritableRecord
-from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue, compiled, message_type_of
+from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue, message_type_of
 from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES, MessageType
-from offsets_pipeline.kafka.record.schema import Fields, Schema
+from offsets_pipeline.kafka.record.schema import Fields, Schema, serde_for
 from offsets_pipeline.kafka.record.wire import INT16
 
 
@@ -30,5 +30,5 @@ def encode_value(record_type: int, value: DecodedValue, types: Mapping[int, Mess
 def _encode(prefix: int, schema: Schema, version: int, fields: Fields, trailing: bytes) -> bytes:
     out = bytearray()
     INT16.write(out, prefix, schema.name)
-    compiled(schema, version).write(out, fields, schema.name)
+    serde_for(schema, version).write(out, fields, schema.name)
     return bytes(out + trailing)

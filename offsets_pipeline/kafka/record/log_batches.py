@@ -42,8 +42,6 @@ _CONTROL_VALUE = struct.Struct(">hi")
 _CONTROL_TYPE = {"ABORT": 0, "COMMIT": 1}
 _NO_ATTRIBUTES = b"\x00"
 _NO_HEADERS = b"\x00"
-_CRC_AT = 17
-_CRC_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +221,8 @@ def frame_batches(headers: Headers, payloads: Sequence[bytes | memoryview]) -> t
     for index, (first, last, payload) in enumerate(zip(start.tolist(), end.tolist(), payloads, strict=True)):
         view[first + b.BATCH_HEADER_BYTES : last] = payload
         checksums[index] = crc32c.crc32c(view[first + b.CRC_START : last])
-    places[start[:, None] + np.arange(_CRC_AT, _CRC_AT + _CRC_BYTES)] = checksums.view(np.uint8).reshape(-1, _CRC_BYTES)
+    checksum_at = np.arange(b.MAGIC_END, b.CRC_START)
+    places[start[:, None] + checksum_at] = checksums.view(np.uint8).reshape(-1, len(checksum_at))
     return data, start
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.kafka.record import wire
@@ -92,8 +93,9 @@ class Schema:
         return self.flexible_since is not None and version >= self.flexible_since
 
 
+@cache
 def serde_for(schema: Schema, version: int) -> Serde:
-    """Compile the serde of one version of a schema. It reads bytes into a dict of fields, and writes them back."""
+    """Compile once the serde of one version of a schema. It reads bytes into a dict of fields, and writes them back."""
     return _struct_serde(schema.fields, version, flexible=schema.is_flexible(version))
 
 
