@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.cluster_metadata import Place, TopicMetadata
     from offsets_pipeline.kafka.broker.connection import Connection, Message
+    from offsets_pipeline.kafka.broker.log_offsets import LogBounds
 
 _FIRST_BYTES = 16 * 1024  # of a partition: holds the batch of most producers
 _MOST_BYTES = 2**30
@@ -37,15 +38,14 @@ class FirstRecord(NamedTuple):
 
 
 class _Fetched(NamedTuple):
-    """``records`` may end with a part of a batch. ``is_out_of_range``: the log does not hold the position.
+    """``records`` may end with a part of a batch.
 
     ``is_first``: of the first partition of its request, which gets a whole batch if there is any.
     """
 
     records: bytes
     high_watermark: int
-    is_out_of_range: bool
-    is_first: bool = False
+    is_first: bool
 
 
 #: The first record; None if there is none: only control records follow, or nothing does.
@@ -66,12 +66,7 @@ def first_records(cluster: Cluster, offsets: Mapping[Place, int]) -> dict[Place,
         order = sorted(search.positions, key=lambda place: -search.limits[place])
         answers = _fetched(cluster, {place: search.positions[place] for place in order}, search.limits)
         search.take(answers)
-        out_of_range = {
-            place: search.positions[place]
-            for place, answer in answers.items()
-            if isinstance(answer, _Fetched) and answer.is_out_of_range
-        }
-        search.move(_within_log(cluster, out_of_range))
+        search.move(log_bounds(cluster, [place for place, answer in answers.items() if answer is None]))
     return search.found
 
 
@@ -83,12 +78,12 @@ class _Search:
         self.limits = dict.fromkeys(offsets, _FIRST_BYTES)
         self.found: dict[Place, FoundRecord] = {}
 
-    def take(self, answers: Mapping[Place, _Fetched | OffsetsError]) -> None:
-        """Take the answers of one round, except for those out of range."""
+    def take(self, answers: Mapping[Place, _Fetched | OffsetsError | None]) -> None:
+        """Take the answers of one round; None is one out of range."""
         for place, answer in answers.items():
             if isinstance(answer, OffsetsError):
                 self._end(place, answer)
-            elif not answer.is_out_of_range:
+            elif answer is not None:
                 record, position = _first_in(answer.records, self.positions[place])
                 if record is not None or (position >= answer.high_watermark and not answer.records):
                     self._end(place, record)
@@ -97,13 +92,15 @@ class _Search:
                 else:
                     self._fetch_more(place, answer)
 
-    def move(self, positions: Mapping[Place, int | OffsetsError | None]) -> None:
+    def move(self, bounds: Mapping[Place, LogBounds | OffsetsError]) -> None:
         """Continue at the log start where the log no longer holds a position."""
-        for place, position in positions.items():
-            if isinstance(position, int) and position != self.positions[place]:
-                self.positions[place] = position
+        for place, each in bounds.items():
+            if isinstance(each, OffsetsError):
+                self._end(place, each)
+            elif each.start > self.positions[place]:
+                self.positions[place] = each.start
             else:
-                self._end(place, None if isinstance(position, int) else position)
+                self._end(place, None)
 
     def _fetch_more(self, place: Place, answer: _Fetched) -> None:
         is_last = answer.is_first or self.limits[place] >= _MOST_BYTES
@@ -135,31 +132,22 @@ def _first_in(data: bytes, position: int) -> tuple[FirstRecord | None, int]:
     return None, position
 
 
-def _within_log(cluster: Cluster, positions: Mapping[Place, int]) -> dict[Place, int | OffsetsError | None]:
-    """The log start for a position below it; None for one above the log end."""
-    found: dict[Place, int | OffsetsError | None] = {}
-    for place, bounds in log_bounds(cluster, positions).items():
-        if isinstance(bounds, OffsetsError):
-            found[place] = bounds
-        else:
-            found[place] = None if positions[place] > bounds.end else max(positions[place], bounds.start)
-    return found
-
-
 def _fetched(
     cluster: Cluster, positions: Mapping[Place, int], limits: Mapping[Place, int]
-) -> dict[Place, _Fetched | OffsetsError]:
+) -> dict[Place, _Fetched | OffsetsError | None]:
+    """An answer for each position; None if the log does not hold it."""
+
     def ask(
         connection: Connection, metadata: Mapping[str, TopicMetadata], at_leader: list[Place]
-    ) -> dict[Place, tuple[int, _Fetched]]:
+    ) -> dict[Place, tuple[int, _Fetched | None]]:
         request = _request(metadata, {place: positions[place] for place in at_leader}, limits)
-        found: dict[Place, tuple[int, _Fetched]] = {}
+        found: dict[Place, tuple[int, _Fetched | None]] = {}
         for topic in connection.send(request, max_version=LAST_VERSION_WITH_NAMES).responses:
             for each in topic.partitions:
                 place = (topic.topic, each.partition_index)
-                out = each.error_code == OFFSET_OUT_OF_RANGE
-                fetched = _Fetched(bytes(each.records or b""), each.high_watermark, out, place == at_leader[0])
-                found[place] = NO_ERROR if out else each.error_code, fetched
+                fetched = _Fetched(bytes(each.records or b""), each.high_watermark, place == at_leader[0])
+                is_out = each.error_code == OFFSET_OUT_OF_RANGE
+                found[place] = (NO_ERROR, None) if is_out else (each.error_code, fetched)
         return found
 
     return cluster.ask_leaders(positions, ask, "read the records", _PARTITIONS)

@@ -61,7 +61,7 @@ class FakeCluster:
         for place, position in positions.items():
             self.limits.append(limits[place])
             if not self.start <= position <= self.end:
-                found[place] = module._Fetched(b"", -1, is_out_of_range=True)
+                found[place] = None
                 continue
             at = 0
             for each in whole_batches(self.log):
@@ -74,7 +74,7 @@ class FakeCluster:
             records = self.log[at : at + limits[place]]
             whole = whole_batches(records)
             # the partition is not the first of its request: it gets no part of a batch
-            found[place] = module._Fetched(records if whole else b"", self.end, is_out_of_range=False)
+            found[place] = module._Fetched(records if whole else b"", self.end, is_first=False)
         return found
 
     def bounds(self, _: object, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], LogBounds]:
