@@ -62,11 +62,13 @@ def consumer_values(group: Message, partition_counts: Mapping[str, int]) -> Grou
     """
     members = sorted(group.members, key=lambda each: str(each.member_id))
     values: GroupValues = {}
+
+    def add(record_type: RecordType, name: str, fields: Fields) -> None:
+        values[record_type, name] = _encoded(record_type, fields)
+
     for each in members:  # R14: members come before their group
-        values[RecordType.CONSUMER_GROUP_MEMBER_METADATA, each.member_id] = _member(each, group.assignor_name)
-    values[RecordType.CONSUMER_GROUP_METADATA, ""] = _encoded(
-        RecordType.CONSUMER_GROUP_METADATA, {"epoch": group.group_epoch}
-    )
+        add(RecordType.CONSUMER_GROUP_MEMBER_METADATA, each.member_id, _member(each, group.assignor_name))
+    add(RecordType.CONSUMER_GROUP_METADATA, "", {"epoch": group.group_epoch})
     names = {
         uuid_to_text(topic.topic_id.bytes): topic.topic_name
         for each in members
@@ -74,40 +76,31 @@ def consumer_values(group: Message, partition_counts: Mapping[str, int]) -> Grou
         for topic in assignment.topic_partitions
     }
     if names:  # R35: the other types name topics by id
-        values[RecordType.CONSUMER_GROUP_PARTITION_METADATA, ""] = _encoded(
-            RecordType.CONSUMER_GROUP_PARTITION_METADATA,
+        topics = [
             {
-                "topics": [
-                    {
-                        "topic_id": topic_id,
-                        "topic_name": name,
-                        "num_partitions": partition_counts.get(topic_id, _UNKNOWN),
-                        "partition_metadata": [],
-                    }
-                    for topic_id, name in sorted(names.items())
-                ]
-            },
-        )
+                "topic_id": topic_id,
+                "topic_name": name,
+                "num_partitions": partition_counts.get(topic_id, _UNKNOWN),
+                "partition_metadata": [],
+            }
+            for topic_id, name in sorted(names.items())
+        ]
+        add(RecordType.CONSUMER_GROUP_PARTITION_METADATA, "", {"topics": topics})
     for each in members:
-        values[RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER, each.member_id] = _encoded(
-            RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER, {"topic_partitions": _topics(each.target_assignment)}
-        )
-    values[RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA, ""] = _encoded(
-        RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA, {"assignment_epoch": group.assignment_epoch}
-    )
+        target = {"topic_partitions": _topics(each.target_assignment)}
+        add(RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER, each.member_id, target)
+    add(RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA, "", {"assignment_epoch": group.assignment_epoch})
     for each in members:
         assigned = _topics(each.assignment)
         has_target = each.member_epoch == group.assignment_epoch and assigned == _topics(each.target_assignment)
-        values[RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT, each.member_id] = _encoded(
-            RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT,
-            {
-                "member_epoch": each.member_epoch,
-                "previous_member_epoch": _UNKNOWN,
-                "state": _MEMBER_IS_STABLE if group.group_state == _STABLE or has_target else _MEMBER_IS_RECONCILING,
-                "assigned_partitions": assigned,
-                "partitions_pending_revocation": [],
-            },
-        )
+        current = {
+            "member_epoch": each.member_epoch,
+            "previous_member_epoch": _UNKNOWN,
+            "state": _MEMBER_IS_STABLE if group.group_state == _STABLE or has_target else _MEMBER_IS_RECONCILING,
+            "assigned_partitions": assigned,
+            "partitions_pending_revocation": [],
+        }
+        add(RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT, each.member_id, current)
     return values
 
 
@@ -117,21 +110,18 @@ def streams_values() -> GroupValues:
     return {(record_type, ""): _encoded(record_type, {"epoch": 0, "metadata_hash": 0})}
 
 
-def _member(member: Message, assignor: str) -> bytes:
-    return _encoded(
-        RecordType.CONSUMER_GROUP_MEMBER_METADATA,
-        {
-            "instance_id": member.instance_id,
-            "rack_id": member.rack_id,
-            "client_id": member.client_id,
-            "client_host": member.client_host,
-            "subscribed_topic_names": sorted(member.subscribed_topic_names),
-            "subscribed_topic_regex": member.subscribed_topic_regex,
-            "rebalance_timeout_ms": _UNKNOWN,
-            "server_assignor": assignor or None,
-            "classic_member_metadata": None,
-        },
-    )
+def _member(member: Message, assignor: str) -> Fields:
+    return {
+        "instance_id": member.instance_id,
+        "rack_id": member.rack_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": sorted(member.subscribed_topic_names),
+        "subscribed_topic_regex": member.subscribed_topic_regex,
+        "rebalance_timeout_ms": _UNKNOWN,
+        "server_assignor": assignor or None,
+        "classic_member_metadata": None,
+    }
 
 
 def _topics(assignment: Message) -> list[Fields]:
