@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.errors import WrongRecords
@@ -68,15 +69,12 @@ def is_offsets_key(key: bytes | None) -> bool:
     return True
 
 
-def _is_connect_key(kind: TopicKind) -> Callable[[bytes | None], bool]:
-    def is_key(key: bytes | None) -> bool:
-        """Whether a worker may have written this key to such a topic."""
-        try:
-            return parse_connect_key(key, kind) is not None
-        except CorruptRecord:
-            return False
-
-    return is_key
+def _is_connect_key(kind: TopicKind, key: bytes | None) -> bool:
+    """Whether a worker may have written this key to such a topic."""
+    try:
+        return parse_connect_key(key, kind) is not None
+    except CorruptRecord:
+        return False
 
 
 #: Kinds of topics that can be mirrored, in the order in which an ingest tries them.
@@ -87,15 +85,19 @@ RECORD_KINDS = {
         is_offsets_key,
     ),
     TopicKind.CONNECT_OFFSETS: RecordKind(
-        "offsets of Kafka Connect", "name the worker's offset.storage.topic", _is_connect_key(TopicKind.CONNECT_OFFSETS)
+        "offsets of Kafka Connect",
+        "name the worker's offset.storage.topic",
+        partial(_is_connect_key, TopicKind.CONNECT_OFFSETS),
     ),
     TopicKind.CONNECT_STATUS: RecordKind(
-        "states of Kafka Connect", "name the worker's status.storage.topic", _is_connect_key(TopicKind.CONNECT_STATUS)
+        "states of Kafka Connect",
+        "name the worker's status.storage.topic",
+        partial(_is_connect_key, TopicKind.CONNECT_STATUS),
     ),
     TopicKind.CONNECT_CONFIGS: RecordKind(
         "configurations of Kafka Connect",
         "name the worker's config.storage.topic",
-        _is_connect_key(TopicKind.CONNECT_CONFIGS),
+        partial(_is_connect_key, TopicKind.CONNECT_CONFIGS),
     ),
     TopicKind.SHARE_STATE: RecordKind(
         "records of a share coordinator", "name __share_group_state, or a copy of its log", is_share_key

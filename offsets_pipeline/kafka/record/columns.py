@@ -118,6 +118,8 @@ def batch_columns(data: memoryview, positions: list[int]) -> Iterator[tuple[pa.R
     `positions` ascend; a whole batch starts at each. Leaves out batches that do not decode, and records that the
     columns cannot hold. The columns come in parts, which bounds the memory that compressed batches take.
     """
+    if not positions:
+        return
     position = np.array(positions, dtype=np.int64)
     headers = headers_at(data, position)
     for part in _parts(data, position, headers):

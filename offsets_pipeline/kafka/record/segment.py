@@ -61,15 +61,10 @@ class SegmentReader:
         self.end_offset = None if scanner.last_offset is None else scanner.last_offset + 1
 
     def _records(self, run: Run) -> Iterator[pa.RecordBatch]:
-        for columns, left_out in self._columns(run):
+        parts = [legacy_columns(run.messages)] if run.messages else batch_columns(self._data, run.positions)
+        for columns, left_out in parts:
             self.damage += [self._damage(run, each) for each in left_out]
             yield columns
-
-    def _columns(self, run: Run) -> Iterator[tuple[pa.RecordBatch, list[LeftOut]]]:
-        if run.messages:
-            yield legacy_columns(run.messages)
-        elif run.positions:
-            yield from batch_columns(self._data, run.positions)
 
     def _damage(self, run: Run, left_out: LeftOut) -> Damage:
         position = run.positions[left_out.index]
