@@ -24,7 +24,6 @@ from offsets_pipeline.questions.query.group_listing import matching
 from offsets_pipeline.questions.query.retention_forecast import next_expiries
 from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE
-from offsets_pipeline.store.delta.schemas import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -202,11 +201,8 @@ def _events(
 
 def _changed(reader: StateReader, since_ms: int) -> set[str]:
     """The groups with a tombstone or a record of the group in the log since a time."""
-    log, relations, since = reader.table(LOG.name), reader.relations, shown_time(since_ms)
-    files = [file for file in log.files() if file.highest.get("appended_at", since) >= since]
-    keys = relations.select(
-        f"SELECT DISTINCT key FROM ({relations.rows_of(log, files, 'changes')}) l "
-        f"WHERE log_incarnation = {reader.current_log.number} AND control_type IS NULL "
+    keys = reader.relations.select(
+        f"SELECT DISTINCT key FROM {reader.relations.log(since_ms)} WHERE control_type IS NULL "
         f"AND epoch_us(record_timestamp) >= {since_ms * 1000} AND (value IS NULL OR key >= unhex('0002'))"  # R5
     )
     found = set()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.kafka.record.decode import VERSION_BYTES
 from offsets_pipeline.questions.lag.commit_windows import COLUMNS, MANY_GROUPS, CommitWindows, WindowColumns
 from offsets_pipeline.questions.lag.lag_rows import lag_rows
@@ -20,7 +19,7 @@ from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.ordered_log import OrderedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
     from offsets_pipeline.questions.lag.commit_windows import Identity
     from offsets_pipeline.questions.lag.lag_rows import LagRow
@@ -85,7 +84,8 @@ class CommitsOfGroups:
             windows.add(self._rows_of_commits())
             return windows.windows()
         by_partition: dict[int, CommitWindows] = {}  # no identity is in two of them, and each needs little memory
-        for partition, rows in self._runs():
+        log, incarnation = self._reader.table(LOG.name), self._reader.current_log.number
+        for partition, rows in OrderedLog(log, incarnation, self._at_ms, self._homes, columns=COLUMNS).runs():
             if partition not in by_partition:
                 by_partition[partition] = CommitWindows(size, self._group_ids, self._offsets_partitions)
             by_partition[partition].add(rows)
@@ -102,7 +102,7 @@ class CommitsOfGroups:
         condition = f"epoch_us(appended_at) >= {since_ms * 1000}"
         if self._at_ms is not None:
             condition += f" AND epoch_us(record_timestamp) <= {self._at_ms * 1000}"
-        windows.add(self._rows(condition, shown_time(since_ms)))
+        windows.add(self._rows(condition, since_ms))
         return windows.windows()
 
     def _rows_of_commits(self) -> pa.Table:
@@ -117,31 +117,17 @@ class CommitsOfGroups:
         )
         return self._rows(f"(control_type IS NOT NULL OR {ranges})")
 
-    def _rows(self, condition: str, appended_at: str = "") -> pa.Table:
-        """The rows that meet a condition, in order. Skips files whose rows were all appended before ``appended_at``."""
-        only = {"log_incarnation": [self._reader.current_log.number]}
-        if self._homes is not None:
-            only["log_partition"] = self._homes
-        log, relations = self._reader.table(LOG.name), self._reader.relations
-        files = [
-            file
-            for file in log.files()
-            if file.may_hold(only) and file.highest.get("appended_at", appended_at) >= appended_at
-        ]
-        of_log = (f"{name} IN ({', '.join(map(str, values))})" for name, values in only.items())
-        found = relations.select(
-            f"SELECT {', '.join(COLUMNS)} FROM ({relations.rows_of(log, files, 'some_of_log')}) l "
-            f"WHERE {' AND '.join(of_log)} AND {condition} ORDER BY log_partition, record_offset"
+    def _rows(self, condition: str, since_ms: int = 0) -> pa.Table:
+        """The rows that meet a condition, in order; ``since_ms`` as of `Relations.log`."""
+        log = self._reader.relations.log(since_ms, {} if self._homes is None else {"log_partition": self._homes})
+        found = self._reader.relations.select(
+            f"SELECT {', '.join(COLUMNS)} FROM {log} WHERE {condition} ORDER BY log_partition, record_offset"
         )
         return found.cast(pa.schema([LOG.arrow_schema().field(name).with_nullable(nullable=True) for name in COLUMNS]))
 
     @cached_property
     def _offsets_partitions(self) -> int | None:
         return None if self._reader.coordinator_semantics.is_classic else self._reader.offsets_partitions
-
-    def _runs(self) -> Iterator[tuple[int, pa.Table]]:
-        log, current = self._reader.table("log"), self._reader.current_log
-        yield from OrderedLog(log, current.number, self._at_ms, self._homes, columns=COLUMNS).runs()
 
     @cached_property
     def _homes(self) -> list[int] | None:

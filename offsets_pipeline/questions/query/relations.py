@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 
+from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.store.delta.damage import damage_of, explained
+from offsets_pipeline.store.delta.data_file import ALL_ROWS
 from offsets_pipeline.store.delta.filesystems import is_local, open_path
 from offsets_pipeline.store.delta.reader import quoted
-from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG_PARTITIONS, TOPICS
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS, TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.questions.query.state_reader import StateReader
-    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.delta.data_file import DataFile, Only
     from offsets_pipeline.store.delta.schemas import Table
     from offsets_pipeline.store.delta.snapshot import Snapshot
 
@@ -92,11 +94,24 @@ class Relations:
             snapshot = self.reader.table(table.name)
             if table.name in _SMALL:
                 return self.registered(relation, snapshot.rows())
-            self.create(relation, self.rows_of(snapshot, snapshot.files(), relation))
+            self.create(relation, self._rows_of(snapshot, snapshot.files(), relation))
         return relation
 
-    def rows_of(self, snapshot: Snapshot, files: Sequence[DataFile], name: str) -> str:
-        """Return SQL for the rows of files of a table; ``name`` is for relations that it needs."""
+    def log(self, since_ms: int = 0, only: Only = ALL_ROWS) -> str:
+        """Return SQL for the rows of the log's current incarnation that have the values ``only``, for one query.
+
+        Skips files whose rows were all appended before ``since_ms``. Other rows may be earlier.
+        """
+        only, since = {"log_incarnation": [self.reader.current_log.number], **only}, shown_time(since_ms)
+        log = self.reader.table(LOG.name)
+        files = [
+            each for each in log.files() if each.may_hold(only) and each.highest.get("appended_at", since) >= since
+        ]
+        has_values = " AND ".join(f"{name} IN ({', '.join(map(str, values))})" for name, values in only.items())
+        return f"(SELECT * FROM ({self._rows_of(log, files, 'some_of_log')}) l WHERE {has_values})"
+
+    def _rows_of(self, snapshot: Snapshot, files: Sequence[DataFile], name: str) -> str:
+        """SQL for the rows of files of a table; ``name`` is for relations that it needs."""
         self._snapshots.append(snapshot)
         by_partition: dict[tuple[tuple[str, str], ...], list[str]] = {}
         for file in files:

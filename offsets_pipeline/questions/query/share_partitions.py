@@ -8,14 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.fold.state.merge_on_read import SHARES
 from offsets_pipeline.questions.query.describe import GroupAnswer, StartOffset
 from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.semantics.group_types import SHARE
 from offsets_pipeline.semantics.share_state import NO_START_OFFSET
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.store.delta.schemas import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -125,11 +123,8 @@ def share_groups_until(
     from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA  # noqa: PLC0415
     from offsets_pipeline.store.log.log_reader import as_input  # noqa: PLC0415
 
-    log, relations, since = reader.table(LOG.name), reader.relations, shown_time(since_ms)
-    files = [each for each in log.files() if each.highest.get("appended_at", since) >= since]
-    last = relations.select(
-        f"SELECT * FROM ({relations.rows_of(log, files, 'share_records')}) l "
-        f"WHERE log_incarnation = {reader.current_log.number} AND control_type IS NULL "
+    last = reader.relations.select(
+        f"FROM {reader.relations.log(since_ms)} WHERE control_type IS NULL "
         f"AND epoch_us(record_timestamp) <= {until_ms * 1000} AND epoch_us(appended_at) >= {since_ms * 1000} "
         "QUALIFY row_number() OVER (PARTITION BY log_partition, key ORDER BY record_offset DESC) = 1"
     )
