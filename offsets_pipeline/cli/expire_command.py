@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.query.state_reader import StateReader
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.retention import GroupForecast
 
 
@@ -130,7 +129,5 @@ def _forecasts_of_tables(
     reader: StateReader, store: str, settings: Settings, retention_ms: int
 ) -> Iterator[GroupForecast]:
     answer_time_of(reader, store, settings)
-    semantics: CoordinatorSemantics | None = None
     for held in retention_inputs(reader):
-        semantics = semantics or reader.current.semantics
-        yield forecast(held, retention_ms, semantics)
+        yield forecast(held, retention_ms, reader.current.semantics)

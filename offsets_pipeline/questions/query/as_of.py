@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.errors import InvalidTime
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS
 from offsets_pipeline.questions.history.log_history import LogHistory
-from offsets_pipeline.questions.query.describe import (
-    GROUP_COLUMNS,
-    OFFSET_COLUMNS,
-    GroupAnswer,
-    by_group,
-    group_answers,
-)
+from offsets_pipeline.questions.query.describe import GroupAnswer, GroupState, by_group, group_answers
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.group_facts import described
 from offsets_pipeline.semantics.log_row import of_groups
@@ -28,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from offsets_pipeline.questions.history.log_history import Completeness
-    from offsets_pipeline.questions.query.describe import Group
     from offsets_pipeline.semantics.effects import Effects
     from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
@@ -111,31 +105,15 @@ def offsets_as_of(
                 f"{offsets_partitions - 1}"
             )
     state = state_as_of(history, time_ms=time_ms, positions=positions, group_ids=group_ids)
-    groups = groups_of(state, offsets_partitions, group_ids)
+    groups = group_answers(state, state.topic_names, are_named=group_ids is not None)
     return AsOfAnswer(groups, list(state.partitions.values()), history.current_log.number)
 
 
-def groups_of(
-    state: StateAsOf, offsets_partitions: int, group_ids: Collection[str] | None = None
-) -> dict[str, GroupAnswer]:
-    """Return groups of a state by group id: all listed groups, or the existing groups among ``group_ids``."""
-    groups, offsets = state.groups.select(GROUP_COLUMNS), state.offsets.select(OFFSET_COLUMNS)
-    are_named = group_ids is not None
-    return group_answers(groups, offsets, state.pending, state.topic_names, offsets_partitions, are_named=are_named)
-
-
 @dataclass(frozen=True)
-class StateAsOf:
-    """The groups, offsets and records of groups as rows of the state tables, and the names of topic ids.
+class StateAsOf(GroupState):
+    """A state of the past, the names of topic ids, and how far each log partition was replayed."""
 
-    ``pending`` has the topic partitions with pending commits (R17) by log partition and group id.
-    """
-
-    groups: pa.Table
-    offsets: pa.Table
-    records: pa.Table
-    pending: dict[Group, set[tuple[str, int]]]
-    topic_names: dict[str, str]
+    topic_names: Mapping[str, str]
     partitions: dict[int, PartitionAsOf] = field(default_factory=dict)
 
 
@@ -198,10 +176,7 @@ def _state(effects: Effects, history: LogHistory) -> StateAsOf:
     facts = pa.concat_tables([effects.group_records, commits]).sort_by(
         [("log_partition", "ascending"), ("group_id", "ascending")]
     )
-    return StateAsOf(
-        groups=described(facts, history.current_log.offsets_partitions, history.semantics),
-        offsets=effects.offsets,
-        records=facts,
-        pending=by_group((row["log_partition"], row) for row in effects.pending.select(_PENDING).to_pylist()),
-        topic_names=names,
-    )
+    of_log = history.current_log.offsets_partitions, history.semantics
+    rows = {RECORDS.name: facts, DESCRIBED.name: described(facts, *of_log), OFFSETS.name: effects.offsets}
+    pending = by_group((row["log_partition"], row) for row in effects.pending.select(_PENDING).to_pylist())
+    return StateAsOf(lambda table, columns: rows[table.name].select(columns), pending, *of_log, names)

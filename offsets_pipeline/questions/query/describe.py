@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,17 @@ from offsets_pipeline.semantics.group_description import task_partitions
 from offsets_pipeline.semantics.group_types import STREAMS
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.data_file import ALL_ROWS
 from offsets_pipeline.store.delta.reader import names_in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
+    from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.questions.query.state_reader import StateReader
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.store.delta.data_file import Only
 
     Group = tuple[int, str]
@@ -31,11 +35,11 @@ if TYPE_CHECKING:
     Fields = Mapping[str, Any]
 
 #: Columns of `groups` without times, for which Arrow imports pandas.
-GROUP_COLUMNS = (
+_GROUP_COLUMNS = (
     *("log_partition", "group_id", "group_type", "state", "protocol_type", "protocol"),
     *("group_epoch", "assignment_epoch", "misplaced", "members"),
 )
-OFFSET_COLUMNS = (
+_OFFSET_COLUMNS = (
     *("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata"),
     *("commit_timestamp", "misplaced"),
 )
@@ -44,6 +48,27 @@ _MORE_OF_STREAMS = (
     *(RecordType.STREAMS_GROUP_CURRENT_MEMBER_ASSIGNMENT, RecordType.STREAMS_GROUP_TARGET_ASSIGNMENT_MEMBER),
 )
 _TASKS = ("active_tasks", "standby_tasks", "warmup_tasks")
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """The state that answers about groups are made from: of now (`state_of`), or of the past (as_of.py).
+
+    ``newest`` returns columns of the rows of a state table that count. ``pending`` has the topic partitions with
+    pending commits (R17) by log partition and group id. ``offsets_partitions`` is R1's n.
+    """
+
+    newest: Callable[[StateTable, Sequence[str]], pa.Table]
+    pending: Mapping[Group, Collection[tuple[str, int]]]
+    offsets_partitions: int
+    semantics: CoordinatorSemantics
+
+
+def state_of(reader: StateReader, only: Only = ALL_ROWS) -> GroupState:
+    """Return the state as of the end of the log; ``only`` restricts the rows to values of columns of the key."""
+    current = reader.current
+    newest = partial(current.newest, only=only)
+    return GroupState(newest, pending_by_group(reader), current.offsets_partitions, current.semantics)
 
 
 @dataclass(frozen=True)
@@ -146,54 +171,34 @@ def describe_groups(
     if group_ids is not None and not group_ids:
         return {}
     only: dict[str, list[int] | list[str]] = {}
-    offsets_partitions = reader.current.offsets_partitions
     if group_ids is not None:
         only["group_id"] = names_in_order(group_ids)
         if not reader.current.semantics.is_classic:  # R1: rows in other log partitions answer nothing
-            only["log_partition"] = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
+            n = reader.current.offsets_partitions
+            only["log_partition"] = sorted({partition_for(group_id, n) for group_id in group_ids})
     names = reader.topic_names()
-    answers = group_answers(
-        reader.current.newest(DESCRIBED, GROUP_COLUMNS, only),
-        reader.current.newest(OFFSETS, OFFSET_COLUMNS, only),
-        pending_by_group(reader),
-        names,
-        offsets_partitions,
-        are_named=group_ids is not None,
-    )
+    answers = group_answers(state_of(reader, only), names, are_named=group_ids is not None)
     if targets:
         _add_targets(reader, only, answers, names)
     return answers
 
 
-def group_answers(
-    groups: pa.Table,
-    offsets: pa.Table,
-    pending: Mapping[Group, Collection[tuple[str, int]]],
-    names: Mapping[str, str],
-    offsets_partitions: int,
-    *,
-    are_named: bool,
-) -> dict[str, GroupAnswer]:
+def group_answers(state: GroupState, names: Mapping[str, str], *, are_named: bool) -> dict[str, GroupAnswer]:
     """Return answers by group id: of all listed groups, or if they are named, of those that exist.
 
-    Args:
-        groups: rows of `groups`, with GROUP_COLUMNS.
-        offsets: the newest rows of offsets, with OFFSET_COLUMNS.
-        pending: topic partitions with pending commits.
-        names: names of topic ids.
-        offsets_partitions: R1's n.
-        are_named: whether the question names its groups.
+    ``names`` are those of topic ids.
     """
-    held = _answered_offsets(offsets)
+    held = _answered_offsets(state.newest(OFFSETS, _OFFSET_COLUMNS))
     answers: dict[str, GroupAnswer] = {}
-    for name, row in answering_rows(groups.to_pylist(), offsets_partitions).items():
+    groups = state.newest(DESCRIBED, _GROUP_COLUMNS).to_pylist()
+    for name, row in answering_rows(groups, state.offsets_partitions).items():
         if are_named and row["misplaced"]:
             continue
-        answers[name] = _group(row, names, offsets_partitions)
+        answers[name] = _group(row, names, state.offsets_partitions)
         if answers[name].answers_offsets:
             at = row["log_partition"], name
             answers[name].offsets = [
-                OffsetAnswer(*each[:-1], pending=each[:2] in pending.get(at, ()), committed_ms=each[-1])
+                OffsetAnswer(*each[:-1], pending=each[:2] in state.pending.get(at, ()), committed_ms=each[-1])
                 for each in held.get(at, ())
             ]
     return answers

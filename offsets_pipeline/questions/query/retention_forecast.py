@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS
-from offsets_pipeline.questions.query.describe import pending_by_group
+from offsets_pipeline.questions.query.describe import state_of
 from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
@@ -24,14 +24,12 @@ from offsets_pipeline.semantics.retention import forecast as forecast_of
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from offsets_pipeline.questions.history.log_history import LogHistory
-    from offsets_pipeline.questions.query.as_of import StateAsOf
+    from offsets_pipeline.questions.query.describe import GroupState
     from offsets_pipeline.questions.query.state_reader import StateReader
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.retention import Expiry, GroupForecast
 
 _OFFSETS = ("log_partition", "group_id", "topic", "partition", "commit_timestamp", "expire_timestamp")
@@ -120,41 +118,27 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
     Raises StoreMismatch for a store with a topic of Kafka Connect.
     """
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
-    offsets, records = reader.current.newest(OFFSETS, (*_OFFSETS, *_ANSWERED)), reader.current.newest(RECORDS, _RECORDS)
-    of_log = reader.current.offsets_partitions, reader.current.semantics
-    yield from _inputs(offsets, records, pending_by_group(reader), *of_log)
+    yield from inputs_of(state_of(reader))
 
 
-def retention_inputs_as_of(state: StateAsOf, history: LogHistory) -> Iterator[RetentionInputs]:
-    """Yield the retention inputs of a state of the past."""
-    offsets, records = state.offsets.select((*_OFFSETS, *_ANSWERED)), state.records.select(_RECORDS)
-    of_log = history.current_log.offsets_partitions, history.semantics
-    yield from _inputs(offsets, records, state.pending, *of_log)
-
-
-def _inputs(
-    offset_rows: pa.Table,
-    record_rows: pa.Table,
-    pending: Mapping[tuple[int, str], set[tuple[str, int]]],
-    offsets_partitions: int,
-    semantics: CoordinatorSemantics,
-) -> Iterator[RetentionInputs]:
-    """The inputs of the groups with these rows of offsets and of groups' records."""
-    is_visible = pc.and_not(offset_rows["committed_offset"].is_valid(), offset_rows["misplaced"])
-    offsets, records = _by_group(offset_rows.filter(is_visible).select(_OFFSETS)), _by_group(record_rows)
+def inputs_of(state: GroupState) -> Iterator[RetentionInputs]:
+    """Yield the retention inputs of the groups of a state, of now or of the past."""
+    rows = state.newest(OFFSETS, (*_OFFSETS, *_ANSWERED))
+    is_visible = pc.and_not(rows["committed_offset"].is_valid(), rows["misplaced"])
+    offsets, records = _by_group(rows.filter(is_visible).select(_OFFSETS)), _by_group(state.newest(RECORDS, _RECORDS))
     held_at, held = next(offsets, (_BEHIND_ALL, iter(())))
     for at, rows in records:
         while held_at < at:  # offsets that a group tombstone left behind (R14)
             held_at, held = next(offsets, (_BEHIND_ALL, iter(())))
         log_partition, group_id = at
         live = live_records(GroupRecordRow._make(row[2:]) for row in rows)
-        if live is None or is_misplaced(group_id, log_partition, offsets_partitions, semantics):  # R1
+        if live is None or is_misplaced(group_id, log_partition, state.offsets_partitions, state.semantics):  # R1
             continue
         yield RetentionInputs(
             group_id,
             Group(*live),
             {TopicPartition(*row[2:4]): Times(*row[4:]) for row in held} if held_at == at else {},
-            pending.get(at, set()),
+            state.pending.get(at, set()),
         )
 
 

@@ -11,10 +11,10 @@ from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
 from offsets_pipeline.questions.lag.lag_rows import group_lags
 from offsets_pipeline.questions.query.answer_time import answer_time, log_answer_time
-from offsets_pipeline.questions.query.as_of import groups_of, state_as_of
-from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.as_of import state_as_of
+from offsets_pipeline.questions.query.describe import describe_groups, group_answers
 from offsets_pipeline.questions.query.group_listing import matching
-from offsets_pipeline.questions.query.retention_forecast import retention_inputs, retention_inputs_as_of
+from offsets_pipeline.questions.query.retention_forecast import inputs_of, retention_inputs
 from offsets_pipeline.questions.report.commit_history import (
     charted_span,
     commit_rates,
@@ -100,9 +100,9 @@ def state_at(store: str | StoreSnapshot, time_ms: int, mirror_interval_ms: int) 
     """Return the state of a store as of a time. Raises as `LogHistory`."""
     history = LogHistory(store)
     state = state_as_of(history, time_ms=time_ms)
-    groups = groups_of(state, history.current_log.offsets_partitions)
+    groups = group_answers(state, state.topic_names, are_named=False)
     time = log_answer_time(history, mirror_interval_ms, time_ms)
-    return ReportedState(groups, retention_inputs_as_of(state, history), time, time_ms)
+    return ReportedState(groups, inputs_of(state), time, time_ms)
 
 
 def collect_report(
