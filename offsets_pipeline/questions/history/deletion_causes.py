@@ -206,16 +206,11 @@ class Causes:
     def _fits(self, deletion: GroupDeletion, retention_ms: int | None) -> bool:
         """Whether exactly the deleted offsets are due by a retention time; None: by any one."""
         expiries, now_ms = self._expiries(deletion), deletion.time_ms or 0
-        own = [
-            (where, now_ms - each.at_ms) for where, each in expiries.items() if _is_own(each) and each.at_ms is not None
-        ]
-        if any((age_ms < 0) if where in deletion.deleted else (age_ms > _SLACK_MS) for where, age_ms in own):
+        ages = {where: now_ms - each.at_ms for where, each in expiries.items() if each.at_ms is not None}
+        own = {where: age_ms for where, age_ms in ages.items() if _is_own(expiries[where])}
+        if any((age_ms < 0) if where in deletion.deleted else (age_ms > _SLACK_MS) for where, age_ms in own.items()):
             return False
-        ages = {
-            where: now_ms - each.at_ms
-            for where, each in expiries.items()
-            if each.at_ms is not None and each.rule.lets_expire and not _is_own(each)
-        }
+        ages = {at: age_ms for at, age_ms in ages.items() if at not in own and expiries[at].rule.lets_expire}
         least_deleted = min((age_ms for where, age_ms in ages.items() if where in deletion.deleted), default=None)
         highest_kept = max((age_ms for where, age_ms in ages.items() if where not in deletion.deleted), default=-1)
         if least_deleted is not None and highest_kept >= least_deleted:
@@ -273,7 +268,8 @@ class Causes:
                 return f"the group subscribes to {topic}"  # R26
         if deletion.others and not self._semantics.is_classic:  # a classic coordinator writes group by group
             return f"tombstones of {len(deletion.others) + 1} groups were written at once"
-        if group.group_type == CLASSIC and not group.is_empty and not self._has_consumer_protocol(group):
+        is_consumer = group.description.protocol_type == CONSUMER_PROTOCOL_TYPE
+        if group.group_type == CLASSIC and not group.is_empty and not is_consumer:
             return "the group had members"
         return None if self._removal_follows(deletion) else _of_removal(deletion)
 
@@ -323,9 +319,6 @@ class Causes:
 
     def _has_no_generation(self, group: Group) -> bool:
         return group.group_type == CLASSIC and not group.description.generation
-
-    def _has_consumer_protocol(self, group: Group) -> bool:
-        return group.description.protocol_type == CONSUMER_PROTOCOL_TYPE
 
 
 def _of_removal(deletion: GroupDeletion) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.questions.history.log_history import Completeness
     from offsets_pipeline.semantics.retention import Retention
-    from offsets_pipeline.store.store_snapshot import LogIncarnation, StoreSnapshot
+    from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
 _OUTCOMES = pa.array(["open", "aborted", "committed"])  # in the order of OPEN, ABORTED and COMMITTED
 _TRANSACTIONS = ("log_partition", "record_offset", "producer_id", "control_type")
@@ -81,7 +81,7 @@ def histories(
     for incarnation in history.incarnations:
         replayed: dict[int, PartitionHistory] = {}
         waiting_rows = 0
-        homes = partitions_of(history, incarnation, group_ids, partitions)
+        homes = history.homes(group_ids, incarnation, partitions)
         for partition, rows in history.read(incarnation, partitions=homes).runs():
             if partition not in replayed:
                 earlier = None if shows_all else shown[partition]
@@ -101,24 +101,11 @@ def histories(
             yield each.take()
 
 
-def partitions_of(
-    history: LogHistory,
-    incarnation: LogIncarnation,
-    group_ids: Collection[str] | None,
-    partitions: Collection[int] | None,
-) -> Collection[int] | None:
-    """The log partitions to read for groups (R1), of ``partitions``; None: all."""
-    homes = history.homes(group_ids, incarnation)
-    if homes is None or partitions is None:
-        return partitions if homes is None else homes
-    return set(homes) & set(partitions)
-
-
 def _records(
     history: LogHistory, group_ids: Collection[str] | None, partitions: Collection[int] | None
 ) -> Iterator[pa.Table]:
     for incarnation in history.incarnations:
-        homes = partitions_of(history, incarnation, group_ids, partitions)
+        homes = history.homes(group_ids, incarnation, partitions)
         markers: dict[int, list[pa.Table]] = defaultdict(list)
         for partition, rows in history.read(incarnation, partitions=homes, columns=_TRANSACTIONS).runs():
             markers[partition].append(rows.filter(rows["control_type"].is_valid()))

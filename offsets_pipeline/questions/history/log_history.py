@@ -62,11 +62,6 @@ class LogHistory(StoreSnapshot):
         self.semantics = self.coordinator_semantics
 
     @property
-    def is_owned(self) -> bool:
-        """Whether this program is the coordinator that wrote the log."""
-        return self.properties.kind == OWNED
-
-    @property
     def retention(self) -> Retention:
         """The brokers' settings of retention as `follow` read them; Kafka's defaults if it did not."""
         return self.properties.retention or Retention()
@@ -75,23 +70,25 @@ class LogHistory(StoreSnapshot):
         """Names of topic ids that the sources had (R35)."""
         return {row["topic_id"]: row["topic"] for row in self._select(TOPICS, "topic_id", "topic")}
 
-    def homes(self, group_ids: Collection[str] | None, incarnation: LogIncarnation) -> list[int] | None:
-        """The log partitions that may hold records of groups (R1); None for all.
+    def homes(
+        self, group_ids: Collection[str] | None, incarnation: LogIncarnation, among: Collection[int] | None = None
+    ) -> Collection[int] | None:
+        """The log partitions that may hold records of groups (R1), ``among`` these; None: all.
 
         `modern` answers only from the log partition of R1. Under `classic` a group may be anywhere. The state tells
         where if it is that of the whole incarnation.
         """
         if group_ids is None:
-            return None
+            return among
         homes = {partition_for(group_id, incarnation.offsets_partitions) for group_id in group_ids}
         if self.semantics.is_classic:
             if not self._is_folded(incarnation):
-                return None
+                return among
             only = {"group_id": names_in_order(group_ids)}
             for table in (GROUP_FACTS, CONSUMER_GROUPS):
                 known = self._select(table, "log_partition", only=only)
                 homes |= {row["log_partition"] for row in known}
-        return sorted(homes)
+        return sorted(homes if among is None else homes.intersection(among))
 
     def read(
         self,
@@ -108,7 +105,7 @@ class LogHistory(StoreSnapshot):
     def completeness(self, incarnation: LogIncarnation, partition: int) -> Completeness:
         """Follows the rows of one log partition, to tell from where on its history is complete."""
         cleaned_to, end = incarnation.cleaned_to.get(partition), incarnation.ends.get(partition, 0)
-        return Completeness(cleaned_to, end, is_owned=self.is_owned)
+        return Completeness(cleaned_to, end, is_owned=self.properties.kind == OWNED)
 
     def _is_folded(self, incarnation: LogIncarnation) -> bool:
         """Whether the state has all records of the incarnation."""

@@ -81,9 +81,7 @@ class ObservedPartition(PartitionState):
         self._last_rows: dict[str, _GroupRow] = {}
         self._changed_ms: dict[str, int | None] = {}
         self._open: dict[str, GroupDeletion] = {}  # of the current write, by group
-        self._removed: dict[
-            str, GroupDeletion
-        ] = {}  # removed groups: the next record tells whether they were converted
+        self._removed: dict[str, GroupDeletion] = {}  # the next record tells whether the groups were converted
         self._rows: Iterator[tuple[int | None, int, str]] = iter(())
         self._now_ms: int | None = None
         self._write = -1

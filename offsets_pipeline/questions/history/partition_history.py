@@ -10,8 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.kafka.record.commit_columns import parse_commits
-from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.kafka.record.wire import encode_utf8
 from offsets_pipeline.questions.history.deletion_causes import Causes
 from offsets_pipeline.questions.history.deletion_evidence import GroupWrites, LostCommits, TopicHolders
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from offsets_pipeline.questions.history.deletion_causes import Cause
+    from offsets_pipeline.questions.history.deletion_evidence import GroupDeletion, LostTombstone
     from offsets_pipeline.questions.history.log_history import LogHistory
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.partition_state import CommittedOffset
@@ -121,25 +120,19 @@ class PartitionHistory:
     def take(self) -> dict[str, pa.Table]:
         """The rows of the views since the last call, by the view's name."""
         state = self._state
-        decided = [
-            deletion for deletion in state.deletions if deletion.undecided is not None and not deletion.undecided
-        ]
+        decided = [each for each in state.deletions if each.undecided == set()]
         deleted = [
-            _deletion_row(
-                each.group_id, where, each.time_ms, each.deleted.get(where, each.removed_at), cause, each.offsets[where]
-            )
+            _deletion_row(each, where, each.deleted.get(where, each.removed_at), cause, each.offsets[where])
             for each in decided
             for where, cause in self._causes.of(each).items()
         ]
         deleted += [
-            _deletion_row(each.group_id, each.where, each.time_ms, each.record_offset, self._causes.of_lost(each))
-            for each in state.lost
+            _deletion_row(each, each.where, each.record_offset, self._causes.of_lost(each)) for each in state.lost
         ]
         rows = (OFFSET_HISTORY, state.commits), (GROUP_HISTORY, state.changes), (DELETED_OFFSETS, deleted)
         found = {view.name: self._table(view, of_view) for view, of_view in rows}
         state.commits, state.changes, state.lost = [], [], []
-        done = set(map(id, decided))
-        state.deletions = [deletion for deletion in state.deletions if id(deletion) not in done]
+        state.deletions = [each for each in state.deletions if each.undecided != set()]
         return found
 
     # --- evidence of other groups, where only some groups are replayed
@@ -194,18 +187,17 @@ class PartitionHistory:
 
 
 def _deletion_row(
-    group_id: str,
+    deletion: GroupDeletion | LostTombstone,
     where: TopicPartition,
-    time_ms: int | None,
     record_offset: int | None,
     cause: Cause,
     offset: CommittedOffset | None = None,
 ) -> dict[str, Any]:
     return {
-        "group_id": group_id,
+        "group_id": deletion.group_id,
         "topic": where.topic,
         "partition": where.partition,
-        "deleted_timestamp": time_ms,
+        "deleted_timestamp": deletion.time_ms,
         "cause": cause.name,
         "reason": cause.reason,
         "candidates": cause.candidates,
@@ -237,25 +229,16 @@ def _commits_of(
     is_data = rows["control_type"].is_null().to_numpy()
     rows = rows.filter(pa.array(mask & contains & plain & is_data))
     commits = parse_commits(rows["key"].combine_chunks(), rows["value"].combine_chunks())
-    rows = rows.filter(pa.array(commits.valid))
-    encoded = rows["key"].combine_chunks().dictionary_encode()
-    identities = [_identity(key) for key in encoded.dictionary.to_pylist()]
-    for offset, at_us, write, code, tombstone in zip(
+    rows, commits = rows.filter(pa.array(commits.valid)), commits.take(np.flatnonzero(commits.valid))
+    for offset, at_us, write, group_id, topic, partition, is_tombstone in zip(
         rows["record_offset"].to_pylist(),
         rows["record_timestamp"].cast(pa.int64()).to_pylist(),
         rows["write"].to_pylist(),
-        encoded.indices.to_pylist(),
-        rows["value"].is_null().to_pylist(),
+        commits.group_ids().to_pylist(),
+        commits.topics().to_pylist(),
+        commits.partition.tolist(),
+        commits.tombstone.tolist(),
         strict=True,
     ):
-        identity = identities[code]
-        if identity is not None and identity[1].topic in topics:
-            yield offset, at_us, write, identity, tombstone
-
-
-def _identity(key: bytes) -> tuple[str, TopicPartition] | None:
-    try:
-        decoded = decode_key(key)
-    except (CorruptRecord, UnknownRecordType):
-        return None
-    return decoded.group_id, TopicPartition(decoded.fields["topic"], decoded.fields["partition"])
+        if topic in topics:
+            yield offset, at_us, write, (group_id, TopicPartition(topic, partition)), is_tombstone

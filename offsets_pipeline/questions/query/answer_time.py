@@ -21,14 +21,14 @@ from offsets_pipeline.ingest.topic_positions.sample_table import newest_sample_m
 from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.store.delta.data_file import COMPLETE
 from offsets_pipeline.store.delta.properties import OWNED, SNAPSHOT
-from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS
+from offsets_pipeline.store.delta.schemas import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from offsets_pipeline.questions.history.log_history import LogHistory
     from offsets_pipeline.questions.query.state_reader import StateReader
-    from offsets_pipeline.store.delta.snapshot import Snapshot
+    from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
     Notes = Mapping[int, Mapping[str, Any]]
 
@@ -77,16 +77,15 @@ def answer_time(reader: StateReader, mirror_interval_ms: int) -> AnswerTime:
     ``mirror_interval_ms``: the mirror of a followed topic is behind if its data time is longer ago.
     """
     current = reader.current
-    log = reader.table(LOG.name)
-    notes = notes_of(reader.table(LOG_PARTITIONS.name).rows(), current.log_incarnation)
-    data_ms = _data_ms(notes, log, current.log_incarnation, reader)
+    notes = notes_of(reader, current.log_incarnation)
+    data_ms = _data_ms(notes, reader, current.log_incarnation)
     ends = {at: each.folded_to for at, each in current.progress.items()}
     stale = list(_missing(notes, ends, data_ms, reader.opened_ms - mirror_interval_ms))
     folded = {at: current.stored[at] for at in current.unfolded if at in current.stored}
     of_records: dict[int, int] = {}
     for incarnation in {each.log_incarnation for each in folded.values()}:
         folded_to = {at: each.folded_to for at, each in folded.items() if each.log_incarnation == incarnation}
-        of_records |= _newest_records(log, incarnation, ends=folded_to)
+        of_records |= _newest_records(reader, incarnation, ends=folded_to)
     for at, each in folded.items():
         data_ms[at] = of_records.get(at, each.folded_at_us // 1000)
     for at, records in current.unfolded.items():
@@ -106,8 +105,8 @@ def log_answer_time(history: LogHistory, mirror_interval_ms: int, until_ms: int 
 
     Nothing is stale at a time up to which the log has all records. ``mirror_interval_ms`` as of `answer_time`.
     """
-    notes = notes_of(history.notes, history.current_log.number)
-    data_ms = _data_ms(notes, history.log, history.current_log.number, history)
+    notes = notes_of(history, history.current_log.number)
+    data_ms = _data_ms(notes, history, history.current_log.number)
     stale = list(_missing(notes, {}, data_ms, history.opened_ms - mirror_interval_ms, until_ms))
     if until_ms is not None:
         data_ms = {at: min(each, until_ms) for at, each in data_ms.items()}
@@ -116,7 +115,7 @@ def log_answer_time(history: LogHistory, mirror_interval_ms: int, until_ms: int 
 
 def log_answer_at(history: LogHistory, positions: Mapping[int, int]) -> AnswerTime:
     """Return the stale log partitions of answers at positions: those that end before their position."""
-    notes = notes_of(history.notes, history.current_log.number)
+    notes = notes_of(history, history.current_log.number)
     beyond = {at: note for at, note in notes.items() if positions.get(at, 0) > (note["end_offset"] or 0)}
     found = _missing(beyond, {}, {at: note["read_at"] or 0 for at, note in beyond.items()}, 0)
     return AnswerTime(None, _in_order(found))
@@ -132,12 +131,12 @@ def _answered(data_ms: dict[int, int], stale: list[Stale], at_most_ms: int, kind
     return AnswerTime(shown_time(min(known)) if known else None, _in_order(stale), data_ms)
 
 
-def _data_ms(notes: Notes, log: Snapshot, log_incarnation: int, of: StateReader | LogHistory) -> dict[int, int]:
+def _data_ms(notes: Notes, of: StoreSnapshot, log_incarnation: int) -> dict[int, int]:
     """The data time of each log partition (R36); none of an owned log, which is as of the time of the question."""
     if of.properties.kind == OWNED:
         return {}
     if of.properties.kind == SNAPSHOT:  # each one looks at all groups, and samples all topics
-        newest = _newest_records(log, log_incarnation)
+        newest = _newest_records(of, log_incarnation)
         at_ms = max(newest.values(), default=0)
         return dict.fromkeys(newest, min(max(at_ms, newest_sample_ms(table_of(of.location)) or 0), of.opened_ms))
     read_at = {at: each["read_at"] for at, each in notes.items() if each["read_at"] is not None}
@@ -145,14 +144,14 @@ def _data_ms(notes: Notes, log: Snapshot, log_incarnation: int, of: StateReader 
         files_ms = max(each["updated_at"] or 0 for each in notes.values())
         return dict.fromkeys(notes, files_ms)
     # an older record is not above any of these times
-    newest = _newest_records(log, log_incarnation, min(read_at.values(), default=None))
-    appended_ms = log.transaction(COMPLETE) if read_at else 0
+    newest = _newest_records(of, log_incarnation, min(read_at.values(), default=None))
+    appended_ms = of.table(LOG.name).transaction(COMPLETE) if read_at else 0
     times = {at: max(newest.get(at, 0), read_at.get(at, 0), appended_ms) for at in {*newest, *read_at}}
     return {at: min(each, of.opened_ms) for at, each in times.items()}
 
 
 def _newest_records(
-    log: Snapshot, log_incarnation: int, appended_ms: int | None = None, ends: Mapping[int, int] | None = None
+    of: StoreSnapshot, log_incarnation: int, appended_ms: int | None = None, ends: Mapping[int, int] | None = None
 ) -> dict[int, int]:
     """The newest timestamp in ms of the records of an incarnation, by log partition.
 
@@ -161,6 +160,7 @@ def _newest_records(
     only: dict[str, list[int]] = {"log_incarnation": [log_incarnation]}
     if ends is not None:
         only["log_partition"] = sorted(ends)
+    log = of.table(LOG.name)
     files = log.files()
     if appended_ms is not None:
         first = shown_time(appended_ms)  # as statistics have it, in whole milliseconds
@@ -203,7 +203,7 @@ def _missing(
             yield Stale(at, MIRROR_BEHIND, missing or None, shown_time(complete_ms))
 
 
-def notes_of(rows: pa.Table | None, log_incarnation: int) -> dict[int, Mapping[str, Any]]:
+def notes_of(store: StoreSnapshot, log_incarnation: int) -> dict[int, Mapping[str, Any]]:
     """Return the rows of `log_partitions` of one log incarnation, by log partition; times in milliseconds."""
-    notes = [] if rows is None else in_milliseconds(rows).to_pylist()
+    notes = in_milliseconds(store.notes).to_pylist()
     return {each["log_partition"]: each for each in notes if each["log_incarnation"] == log_incarnation}

@@ -135,10 +135,7 @@ def state_as_of(
     Raises DamagedTable, UnsupportedTable.
     """
     incarnation = history.current_log
-    homes = history.homes(group_ids, incarnation)
-    wanted = None if homes is None else set(homes)
-    if positions is not None:
-        wanted = set(positions) if wanted is None else wanted & set(positions)
+    wanted = history.homes(group_ids, incarnation, positions)
     log = history.read(incarnation, as_of_ms=time_ms, partitions=wanted, ends=positions or {})
     replay = Replay(incarnation.offsets_partitions, semantics=history.semantics)
     found: dict[int, Completeness] = {}

@@ -18,7 +18,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.questions.history.decoded_log import COPIED, decoded_log
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS, LOG_RECORDS
-from offsets_pipeline.questions.history.history_tables import partitions_of
 from offsets_pipeline.questions.history.log_history import COLUMNS, LogHistory
 from offsets_pipeline.questions.history.partition_history import HistoryOptions, PartitionHistory, Shown
 from offsets_pipeline.questions.query.parse_tree import Filters
@@ -106,7 +105,7 @@ def _condition(history: LogHistory, filters: Filters) -> str:
     """SQL that holds for the log partitions which a view needs: Delta skips files by it."""
     found = []
     for each in history.incarnations:
-        partitions = partitions_of(history, each, filters.group_ids, filters.log_partitions)
+        partitions = history.homes(filters.group_ids, each, filters.log_partitions)
         if partitions is None:
             return "TRUE"
         listed = ", ".join(map(str, sorted(partitions))) or "NULL"

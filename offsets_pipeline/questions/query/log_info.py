@@ -59,7 +59,7 @@ class LogPartitionInfo:
 def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     """Return all log partitions of the store in order, also the empty ones."""
     log_incarnation = reader.current_log.number
-    bounds = notes_of(reader.notes, log_incarnation)
+    bounds = notes_of(reader, log_incarnation)
 
     def by_partition(table: str, figures: str) -> dict[int, dict[str, Any]]:
         source = f"FROM {reader.relations.stored(TABLE_BY_NAME[table])} WHERE log_incarnation = {log_incarnation}"

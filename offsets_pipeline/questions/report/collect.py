@@ -127,7 +127,7 @@ def collect_report(
     chosen = set(matching(groups, options.groups))
     rows.sort(key=lambda row: row.group not in chosen)
     shown = [row.group for row in rows[: options.rows]]
-    history = read_commits(reader.location, shown, state.until_ms)
+    history = read_commits(reader, shown, state.until_ms)
     span_ms = charted_span(history.windows, now_ms, options.hours * MS_OF_HOUR)
     with_offsets = (name for name in shown if groups[name].offsets)
     lags = lag_over_time(history.windows, positions, with_offsets, span_ms)

@@ -23,6 +23,7 @@ from offsets_pipeline.questions.report.model import (
     TimeSeries,
 )
 from offsets_pipeline.semantics.effects import in_milliseconds
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.questions.lag.commit_windows import Identity
     from offsets_pipeline.questions.lag.position_sources import Place, SampledPositions
+    from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
     Windows = Mapping[Identity, Sequence[WindowCommit]]
 
@@ -39,7 +41,6 @@ _IDENTITY = ("group_id", "topic", "partition")
 MAX_COMMITS = 5_000
 _POINTS = 96
 _COLUMNS = 48
-_MS_PER_MINUTE = 60_000
 
 
 class CommitHistory(NamedTuple):
@@ -50,9 +51,9 @@ class CommitHistory(NamedTuple):
     deletions: list[Deletion]
 
 
-def read_commits(location: str, groups: Collection[str], until_ms: int | None = None) -> CommitHistory:
+def read_commits(store: str | StoreSnapshot, groups: Collection[str], until_ms: int | None = None) -> CommitHistory:
     """Return the history of these groups, up to a time (``until_ms``). Raises as `LogHistory`."""
-    found = read_views(location, [OFFSET_HISTORY.name, DELETED_OFFSETS.name], group_ids=groups)
+    found = read_views(store, [OFFSET_HISTORY.name, DELETED_OFFSETS.name], group_ids=groups)
     visible = pc.invert(pc.or_(found[OFFSET_HISTORY.name]["superseded"], found[OFFSET_HISTORY.name]["misplaced"]))
     rows = in_milliseconds(found[OFFSET_HISTORY.name].filter(visible))
     if until_ms is not None:
@@ -93,13 +94,13 @@ def charted_span(windows: Windows, until_ms: int, longest_ms: int) -> tuple[int,
     last_ms = max(times, default=until_ms)
     end_ms = until_ms if last_ms > until_ms - longest_ms else last_ms
     first_ms = min((at_ms for at_ms in times if at_ms > end_ms - longest_ms), default=end_ms - longest_ms)
-    return max(end_ms - longest_ms, (first_ms - 1) // _MS_PER_MINUTE * _MS_PER_MINUTE), end_ms
+    return max(end_ms - longest_ms, (first_ms - 1) // MS_PER_MINUTE * MS_PER_MINUTE), end_ms
 
 
 def commit_rates(windows: Windows, span_ms: tuple[int, int]) -> GroupLines:
     """Return committed offsets a minute over a span; the groups that commit most in it come first."""
     from_ms, until_ms = span_ms
-    width_ms = max(_MS_PER_MINUTE, -(-(until_ms - from_ms) // _COLUMNS))
+    width_ms = max(MS_PER_MINUTE, -(-(until_ms - from_ms) // _COLUMNS))
     columns = max(1, -(-(until_ms - from_ms) // width_ms))
     counts: dict[str, Counter[int]] = {}
     for (group, _, _), commits in windows.items():
@@ -112,7 +113,7 @@ def commit_rates(windows: Windows, span_ms: tuple[int, int]) -> GroupLines:
         TimeSeries(
             group,
             [
-                Point(from_ms + column * width_ms + width_ms // 2, counts[group][column] * _MS_PER_MINUTE / width_ms)
+                Point(from_ms + column * width_ms + width_ms // 2, counts[group][column] * MS_PER_MINUTE / width_ms)
                 for column in range(columns)
             ],
         )
