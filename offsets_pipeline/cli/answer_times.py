@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.output import show_status, with_cluster, write_json, write_rows
+from offsets_pipeline.common.input_text import first_ones
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.questions.query.answer_time import (
     HELD_BACK,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.history.log_history import LogHistory
     from offsets_pipeline.questions.query.state_reader import StateReader
 
+#: Name of the field that says what a row of JSON lacks.
+STALE = "stale"
 _SHOWN = 5  # log partitions of a warning
 #: The command that reads a cluster into a store of this kind.
 _READER = {MIRRORED: "follow", SNAPSHOT: "snapshot"}
@@ -94,17 +97,6 @@ def write_listing(
     write_rows(shown, cells, format_, absolute=absolute, first=first)
 
 
-#: Name of the field that says what a row of JSON lacks.
-STALE = "stale"
-#: Names of the fields that `time_of_row` returns.
-TIME_COLUMNS = ("as_of", STALE)
-
-
-def time_of_row(time: AnswerTime, log_partition: int) -> tuple[str | None, tuple[Stale, ...]]:
-    """Return two fields of a row of JSON: the time that it is as of, and what its log partition lacks."""
-    return time.as_of_partition(log_partition), time.of_partition(log_partition)
-
-
 def mirror_interval_ms(settings: Settings) -> int:
     """Return the age of its data time from which on a mirror is behind."""
     return 2 * settings.topic.note_interval_ms
@@ -160,6 +152,5 @@ def _first(stale: Sequence[Stale]) -> str:
 
 
 def _partitions(stale: Sequence[Stale]) -> str:
-    shown = ", ".join(str(each.log_partition) for each in stale[:_SHOWN])
-    more = f" and {len(stale) - _SHOWN} more" if len(stale) > _SHOWN else ""
-    return f"log partition{'s' if len(stale) > 1 else ''} {shown}{more}"
+    numbers = [str(each.log_partition) for each in stale]
+    return f"log partition{'s' if len(stale) > 1 else ''} {first_ones(numbers, _SHOWN)}"

@@ -12,13 +12,8 @@ from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_documents, write_lines, write_rows
 from offsets_pipeline.errors import NoSuchGroup
-from offsets_pipeline.questions.query.group_listing import (
-    consumed_partitions,
-    describe_matching,
-    list_groups,
-    matching,
-    without_match,
-)
+from offsets_pipeline.questions.query.describe import place_of
+from offsets_pipeline.questions.query.group_listing import describe_matching, list_groups, without_match
 from offsets_pipeline.semantics.group_types import SHARE
 
 if TYPE_CHECKING:
@@ -118,9 +113,7 @@ def _list(readers: Mapping[str, StateReader], settings: Settings, options: Descr
     times = []
     for store, reader in readers.items():
         times.append((reader.cluster, answer_time_of(reader, store, settings)))
-        found = list_groups(reader)
-        chosen = set(matching((each.group for each in found), options.groups) if options.groups else ())
-        listed += [each for each in found if each.group in chosen or not options.groups]
+        listed += list_groups(reader, patterns=options.groups)
     if options.format_ == "table" and not (options.state or options.verbose):
         write_lines(each.group for each in listed)
         return
@@ -152,13 +145,10 @@ def show_groups(
         hidden |= of_verbose
     if format_ == "table" and members:
         # Kafka's tool leaves an instance id out, with --verbose, too
-        hidden |= {name for name in ("group_instance_id", *_MEMBERS_OF_STREAMS) if _is_none(columns.index(name), rows)}
+        empty = {name for name, *values in zip(columns, *rows, strict=True) if all(each is None for each in values)}
+        hidden |= empty & {"group_instance_id", *_MEMBERS_OF_STREAMS}
     shown = itemgetter(*(number for number, name in enumerate(columns) if name not in hidden))
     write_rows(shown(columns), map(shown, rows), format_, all_columns=verbose)
-
-
-def _is_none(column: int, rows: Sequence[Row]) -> bool:
-    return all(row[column] is None for row in rows)
 
 
 def _offsets(answers: Sequence[StoreAnswer]) -> Iterator[Row]:
@@ -166,18 +156,19 @@ def _offsets(answers: Sequence[StoreAnswer]) -> Iterator[Row]:
     for answer in answers:
         for name, group in answer.groups.items():
             of_group = group.type, group.state, len(group.members), answer.cluster
-            found = consumed_partitions(group)
-            for topic, partition, offset, member in found:
-                lag = answer.lags.get((name, topic, partition))
+            offsets, members = {(each.topic, each.partition): each for each in group.offsets}, group.assigned
+            places = sorted({*offsets, *members})
+            for place in places:
+                offset, member, lag = offsets.get(place), members.get(place), answer.lags.get((name, *place))
                 yield (
-                    *(name, topic, partition),
+                    *(name, *place),
                     *((None, None) if offset is None else (offset.leader_epoch, offset.offset)),
                     *((None, None) if lag is None else (lag.log_end_offset, lag.lag)),
                     *((None,) * 3 if member is None else (member.member_id, member.host, member.client_id)),
                     *((None, None) if offset is None else (offset.metadata, "yes" if offset.pending else None)),
                     *of_group,
                 )
-            if not found:
+            if not places:
                 yield (name, *(None,) * 11, *of_group)
 
 
@@ -216,9 +207,8 @@ def _assignment(places: Sequence[str] | None) -> str | None:
     if places is None:
         return None
     partitions: dict[str, list[int]] = defaultdict(list)
-    for place in places:
-        topic, _, partition = place.rpartition("-")
-        partitions[topic].append(int(partition))
+    for topic, partition in map(place_of, places):
+        partitions[topic].append(partition)
     return ";".join(f"{topic}:{','.join(map(str, sorted(each)))}" for topic, each in sorted(partitions.items()))
 
 

@@ -54,19 +54,18 @@ def expire_offsets(options: ExpireOffsets, settings: Settings) -> int:
             f"cannot expire offsets of {reader.location}: in a mirrored store only the broker expires offsets (R4); "
             "--dry-run shows what it will expire"
         )
-    last: ExpiryRun | None = None
+    failed: list[int] = []
 
     def runs() -> Iterator[ExpiryRun]:
-        nonlocal last
         for run in _runs(options, reader.location, settings, clock):
-            last = run
+            failed[:] = run.failed
             yield run
 
     if options.format_ == "table":
         for run in runs():
-            failed = f"; log partitions {', '.join(map(str, run.failed))} failed" if run.failed else ""
+            failures = f"; log partitions {', '.join(map(str, run.failed))} failed" if run.failed else ""
             at = "" if options.every_ms is None else f"{run.at}: "
-            sys.stdout.write(f"{at}{run.offsets} offsets and {run.groups} groups expired in {run.store}{failed}\n")
+            sys.stdout.write(f"{at}{run.offsets} offsets and {run.groups} groups expired in {run.store}{failures}\n")
     else:
         names = [each.name for each in fields(ExpiryRun)]
         rows = (astuple(run) for run in runs())
@@ -75,7 +74,7 @@ def expire_offsets(options: ExpireOffsets, settings: Settings) -> int:
         else:
             for row in rows:
                 write_rows(names, [row], "json")
-    return 1 if last is not None and last.failed and options.every_ms is None else 0
+    return 1 if failed and options.every_ms is None else 0
 
 
 def _runs(options: ExpireOffsets, folder: str, settings: Settings, clock: Clock) -> Iterator[ExpiryRun]:
@@ -98,11 +97,11 @@ def _write_forecast(
     now_ms = clock.now_ms() if options.at_ms is None else options.at_ms
     until_ms = now_ms + (options.within_hours or 0) * MS_OF_HOUR
     failed: list[int] = []
-    forecasts = (
-        _forecasts_of_log(reader.location, settings, clock, retention_ms, failed)
-        if is_owned
-        else _forecasts_of_tables(reader, options.store, settings, retention_ms)
-    )
+    if is_owned:
+        forecasts = _forecasts_of_log(reader.location, settings, clock, retention_ms, failed)
+    else:
+        answer_time_of(reader, options.store, settings)
+        forecasts = (forecast(held, retention_ms, reader.current.semantics) for held in retention_inputs(reader))
     rows = forecast_rows(forecasts, now_ms, until_ms)
     absolute = options.absolute or options.at_ms is not None  # ages count from now, not from that time
     write_rows(ForecastRow._fields, rows, options.format_, absolute=absolute)
@@ -123,11 +122,3 @@ def _forecasts_of_log(
             else:
                 failed.append(log_partition)
                 warn_of_partition(coordinator, log_partition, error, "the forecast is without it")
-
-
-def _forecasts_of_tables(
-    reader: StateReader, store: str, settings: Settings, retention_ms: int
-) -> Iterator[GroupForecast]:
-    answer_time_of(reader, store, settings)
-    for held in retention_inputs(reader):
-        yield forecast(held, retention_ms, reader.current.semantics)

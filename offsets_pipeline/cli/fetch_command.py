@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import TIME_COLUMNS, answer_time_of, time_of_row
+from offsets_pipeline.cli.answer_times import STALE, answer_time_of
 from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import with_cluster, write_rows
@@ -49,7 +49,7 @@ def fetch(options: Fetch, settings: Settings) -> None:
         home = partition_for(options.group, reader.offsets_partitions) if group is None else group.log_partition
         more = (
             *([reader.cluster] if len(readers) > 1 else []),
-            *(time_of_row(time, home) if options.format_ == "json" else ()),
+            *((time.as_of_partition(home), time.of_partition(home)) if options.format_ == "json" else ()),
         )
         for place in places:
             position = positions.by_partition.get(TopicPartition(*place))
@@ -61,7 +61,7 @@ def fetch(options: Fetch, settings: Settings) -> None:
         )
     columns = with_cluster((each.name for each in fields(StartingOffset)), readers)
     if options.format_ == "json":
-        columns += TIME_COLUMNS
+        columns += ["as_of", STALE]
     write_rows(columns, rows, options.format_)
 
 

@@ -7,7 +7,6 @@ import sys
 import threading
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.answer_times import answer_time_of, time_fields, write_listing
@@ -20,7 +19,7 @@ from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.ingest.topic_positions.sample_table import table_of
 from offsets_pipeline.questions.lag.lag_rows import group_lags
 from offsets_pipeline.questions.query.describe import describe_groups
-from offsets_pipeline.questions.query.group_listing import GroupFigures, list_groups, matching
+from offsets_pipeline.questions.query.group_listing import GroupFigures, list_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,7 +53,6 @@ def top(options: Top, settings: Settings) -> int:
     """List the first groups again and again; returns the exit status."""
     stopped = threading.Event()
     stopping = Stopping(stopped.set)
-    numbers = count(1)
     with LiveCluster(options.live, settings) as live:
         listings = Periodic(
             partial(_listed, options, settings, live),
@@ -63,7 +61,7 @@ def top(options: Top, settings: Settings) -> int:
             may_pass=lambda _: False,
             stopped=stopped,
         )
-        for listed, times in listings.results():
+        for number, (listed, times) in enumerate(listings.results(), 1):
             size = shutil.get_terminal_size()
             is_terminal = sys.stdout.isatty()
             shown = listed[: options.limit or (max(1, size.lines - _HEAD_LINES) if is_terminal else None)]
@@ -72,7 +70,7 @@ def top(options: Top, settings: Settings) -> int:
             sys.stdout.write(f"{_CLEAR if is_terminal else ''}{len(listed)} groups, as of {age}\n")
             write_listing("groups", _COLUMNS, list(map(vars, shown)), times, "table", absolute=options.absolute)
             sys.stdout.flush()
-            if next(numbers) == options.rounds:
+            if number == options.rounds:
                 return 0
     return stopping.status(has_an_end=options.rounds is not None)
 
@@ -86,24 +84,15 @@ def _listed(
     for store, reader in open_readers(options.stores, settings).items():
         time = answer_time_of(reader, store, settings)
         times.append((reader.cluster, time))
-        listed = _with_lag(reader, list_groups(reader, options.topics or None), time, live)
-        if options.patterns:
-            named = set(matching((each.group for each in listed), options.patterns))
-            listed = [each for each in listed if each.group in named]
         idle_since = None if options.idle_ms is None else shown_time(reader.opened_ms - options.idle_ms)
-        found += [each for each in listed if _is_chosen(each, options, idle_since)]
+        found += [
+            each
+            for each in _with_lag(reader, list_groups(reader, options.topics, options.patterns), time, live)
+            if (not options.states or each.state in options.states)
+            and (not options.types or each.type in options.types)
+            and (idle_since is None or each.last_commit is None or each.last_commit < idle_since)
+        ]
     return sorted(found, key=_SORT_KEYS[options.sort]), times
-
-
-def _is_chosen(group: GroupFigures, options: ListedGroups, idle_since: str | None) -> bool:
-    """Whether to list a group; ``idle_since``: only without a commit since this time."""
-    states = {each.lower() for each in options.states}
-    types = {each.lower() for each in options.types}
-    return (
-        (not states or group.state.lower() in states)
-        and (not types or group.type.lower() in types)
-        and (idle_since is None or group.last_commit is None or group.last_commit < idle_since)
-    )
 
 
 def _with_lag(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
-from offsets_pipeline.common.clock import SystemClock, parse_time_ms, shown_duration
+from offsets_pipeline.common.clock import MS_OF_SECOND, SystemClock, parse_time_ms, shown_duration
 from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.common.warnings import line_time
 
@@ -40,7 +40,6 @@ _GAP = "  "  # between columns
 _NARROWEST = 12  # characters of a column of text, in a table that has to fit a terminal
 _LONG = 16  # characters: a wide table has a note for a longer text that repeats
 _NOTES = 9  # of a column
-_MS_OF_SECOND = 1_000
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")  # as `shown_time` writes it
 #: A spreadsheet takes a cell with this start for a formula; the last four are full-width characters.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
@@ -76,7 +75,7 @@ def write_rows(
 def shown_age(time: str) -> str:
     """Format a time as `shown_time` writes it by its distance from now: 12 s ago, in 3 d 4 h."""
     age_ms = SystemClock().now_ms() - parse_time_ms(time)
-    distance = shown_duration(abs(age_ms) // _MS_OF_SECOND * _MS_OF_SECOND)
+    distance = shown_duration(abs(age_ms) // MS_OF_SECOND * MS_OF_SECOND)
     return f"in {distance}" if age_ms < 0 else f"{distance} ago"
 
 
@@ -87,7 +86,7 @@ def with_cluster(columns: Iterable[str], stores: Sized) -> list[str]:
 
 def write_json(value: object) -> None:
     """Write one JSON document to stdout, on a terminal indented."""
-    print(_ESCAPED_IN_JSON.sub(_escaped, _encoder(_plain).encode(value)))
+    print(_ESCAPED_IN_JSON.sub(_escaped, _encoder().encode(value)))
 
 
 def write_documents(documents: Sequence[object]) -> None:
@@ -102,7 +101,7 @@ def write_lines(lines: Iterable[str]) -> None:
 
 def _json_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
     """Yield lines of JSON; many rows together, because by column they take half as long as row by row."""
-    encode = _encoder(_plain).encode
+    encode = _encoder().encode
     if is_terminal():
         yield from (f"{encode(dict(zip(columns, row, strict=True)))}\n" for row in rows)
         return
@@ -126,8 +125,8 @@ def _json_cells(column: Sequence[Any], encode: Callable[[Any], str]) -> list[str
     return [encode(value) for value in column]
 
 
-def _encoder(default: Callable[[Any], Any]) -> json.JSONEncoder:
-    return json.JSONEncoder(ensure_ascii=False, default=default, indent=2 if is_terminal() else None)
+def _encoder() -> json.JSONEncoder:
+    return json.JSONEncoder(ensure_ascii=False, default=_plain, indent=2 if is_terminal() else None)
 
 
 def _escaped(found: re.Match[str]) -> str:
@@ -295,7 +294,7 @@ def _is_time(value: object) -> bool:
 def _have_one_age(times: Sequence[str]) -> bool:
     """Whether the ages of different times of long ago are the same, so that they tell nothing."""
     first, last = min(times), max(times)
-    return parse_time_ms(last) - parse_time_ms(first) >= _MS_OF_SECOND and shown_age(first) == shown_age(last)
+    return parse_time_ms(last) - parse_time_ms(first) >= MS_OF_SECOND and shown_age(first) == shown_age(last)
 
 
 def _shown(value: object) -> str:

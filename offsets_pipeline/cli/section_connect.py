@@ -24,21 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from starlette.types import ASGIApp
-
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.connect.offset_management import OffsetManagement
     from offsets_pipeline.connect.sink_offsets import SinkOffsets
 
 connectors = HelpSection("Connect")
 
-_CONNECTOR = option("--connector", required=True, metavar="C", help="The connector.")
-
 
 class OfConnector(OneStore):
     """The options of the commands about one connector."""
 
-    connector: str = _CONNECTOR
+    connector: str = option("--connector", required=True, metavar="C", help="The connector.")
 
     @contextmanager
     def opened(self, settings: Settings) -> Iterator[OffsetManagement]:
@@ -192,10 +188,9 @@ class Resume(_SetState):
     state = "RUNNING"
 
 
-class _ChangesOffsets(OneStore):
+class _ChangesOffsets(OfConnector):
     """A command that changes offsets of a connector of an owned store, or of a sink connector's group."""
 
-    connector: str = _CONNECTOR
     configs: str | None = option(
         "--configs",
         metavar="STORE",
@@ -337,12 +332,8 @@ class Serve(OneStore):
         if self.cluster_id is not None:
             create_owned(self.store, settings, PARTITIONS, TopicKind.CONNECT, self.cluster_id)
         with ConnectLog.open(open_folder(self.store, settings)) as log:
-
-            def app_at(address: str) -> ASGIApp:
-                return ConnectService(log, address, self.max_request_bytes).app
-
-            what = f"connectors of {self.store} are served"
-            serve_until_stopped(what, self.listen, self.access, app_at, self.max_request_bytes)
+            what, limit = f"connectors of {self.store} are served", self.max_request_bytes
+            serve_until_stopped(what, self.listen, self.access, lambda at: ConnectService(log, at, limit).app, limit)
 
 
 def _read(file: Path) -> tuple[str, str]:

@@ -30,8 +30,6 @@ from offsets_pipeline.cli.options import (
 from offsets_pipeline.cli.values import FILE, HOURS, INTERVAL, PARTITION, PATH, POSITIONS, RESET, SCHEMA
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.lag.starting_offset import ResetPolicy
     from offsets_pipeline.questions.report.model import Report
@@ -577,9 +575,5 @@ class ServeReport(OneStore):
 
         live = LiveReport(collect, self.every_ms)
         collect()  # a wrong store is an error now, not on the first request
-
-        def app_at(_: str) -> ASGIApp:
-            return live.app
-
         what = f"report of {self.store} is served"
-        serve_until_stopped(what, self.listen, self.access, app_at, _MAX_REQUEST_BYTES)
+        serve_until_stopped(what, self.listen, self.access, lambda _: live.app, _MAX_REQUEST_BYTES)

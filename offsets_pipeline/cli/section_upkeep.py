@@ -76,11 +76,8 @@ class CleanLog(OneStore):
         from offsets_pipeline.common.clock import MS_OF_HOUR, SystemClock
         from offsets_pipeline.store.log.clean import clean_log
 
-        store, clock, older_than_ms = (
-            open_store(self.store, settings),
-            SystemClock(),
-            self.older_than_hours * MS_OF_HOUR,
-        )
+        store, clock = open_store(self.store, settings), SystemClock()
+        older_than_ms = self.older_than_hours * MS_OF_HOUR
 
         def cleaned() -> Cleaned:
             with progress_bar("cleaning", tasks):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from offsets_pipeline.cli.answer_times import answer_time_of, write_listing
 from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_reader
+from offsets_pipeline.common.input_text import first_ones
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
 from offsets_pipeline.questions.query.share_partitions import SharePartitionInfo, share_partitions
 
@@ -53,6 +54,6 @@ def _shown(batches: list[dict[str, Any]]) -> str:
     """The first batches as text, such as `3-4 AVAILABLE x1`."""
     shown = [
         f"{each['first_offset']}-{each['last_offset']} {each['delivery_state']} x{each['delivery_count']}"
-        for each in batches[:_SHOWN_BATCHES]
+        for each in batches
     ]
-    return ", ".join(shown) + (f" and {len(batches) - _SHOWN_BATCHES} more" if len(batches) > _SHOWN_BATCHES else "")
+    return first_ones(shown, _SHOWN_BATCHES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.answer_times import mirror_interval_ms, warnings_of, write_listing
@@ -73,8 +72,12 @@ def _found(options: Problems, settings: Settings) -> tuple[list[tuple[Problem, s
         time = answer_time(reader, mirror_interval_ms(settings))
         if time.as_of is not None:
             show_status(f"{store} as of {time.as_of}")
-        groups = _groups(reader, options, settings)
-        of_groups = [*_of_groups(reader, groups, time, options, settings)]
+        with LiveCluster(options.live, settings) as live:
+            try:
+                groups = live.groups(reader, options.groups or None)
+            except BrokerUnreachable:  # a problem of `_of_groups`; topics of share groups have no names
+                groups = groups_with_lag(reader, options.groups or None)
+            of_groups = [*_of_groups(reader, groups, time, options, settings, live)]
         found += [(each, reader.cluster) for each in (*_of_data(time, store, settings, of_groups), *of_groups)]
         times.append((reader.cluster, time))
         known |= groups.keys()
@@ -84,15 +87,13 @@ def _found(options: Problems, settings: Settings) -> tuple[list[tuple[Problem, s
     return sorted(found, key=lambda each: worst_first(each[0])), times
 
 
-def _groups(reader: StateReader, options: Problems, settings: Settings) -> dict[str, GroupAnswer]:
-    """The groups; without names of topics of the cluster if no broker answers, which is a problem (`_of_groups`)."""
-    with LiveCluster(options.live, settings) as live, suppress(BrokerUnreachable):
-        return live.groups(reader, options.groups or None)
-    return groups_with_lag(reader, options.groups or None)
-
-
 def _of_groups(
-    reader: StateReader, groups: Mapping[str, GroupAnswer], time: AnswerTime, options: Problems, settings: Settings
+    reader: StateReader,
+    groups: Mapping[str, GroupAnswer],
+    time: AnswerTime,
+    options: Problems,
+    settings: Settings,
+    live: LiveCluster,
 ) -> Iterator[Problem]:
     """The problems of groups; by the samples of the store if no broker answers, which is a problem, too."""
     limits = StatusLimits(
@@ -104,15 +105,14 @@ def _of_groups(
         settings.lag.window_commits,
     )
     now_ms, warnings = SystemClock().now_ms(), list[str]()
-    with LiveCluster(options.live, settings) as live:
-        try:
-            positions = live.positions(reader, groups, time, now_ms, warn=warnings.append)
-        except BrokerUnreachable as error:
-            yield Problem(GroupStatus.ERR, "broker away", detail=first_line(error))
-            sampled = LiveCluster(LiveBrokers(bootstrap_server=None), settings)
-            positions = sampled.positions(reader, groups, time, now_ms, warn=warnings.append)
-        yield from (Problem(GroupStatus.WARN, "old positions", detail=text) for text in warnings)
-        yield from problems_of(reader, groups, time, positions, limits, options.groups)
+    try:
+        positions = live.positions(reader, groups, time, now_ms, warn=warnings.append)
+    except BrokerUnreachable as error:
+        yield Problem(GroupStatus.ERR, "broker away", detail=first_line(error))
+        sampled = LiveCluster(LiveBrokers(bootstrap_server=None), settings)
+        positions = sampled.positions(reader, groups, time, now_ms, warn=warnings.append)
+    yield from (Problem(GroupStatus.WARN, "old positions", detail=text) for text in warnings)
+    yield from problems_of(reader, groups, time, positions, limits, options.groups)
 
 
 def _of_data(time: AnswerTime, store: str, settings: Settings, of_groups: Collection[Problem]) -> Iterator[Problem]:

@@ -11,8 +11,8 @@ from typing import Protocol, overload
 from offsets_pipeline.common.input_text import shown, whole_number
 from offsets_pipeline.errors import InvalidTime
 
-MS_OF_HOUR = 3_600_000
-_SECOND_MS, _MINUTE_MS, _DAY_MS = 1_000, 60_000, 24 * MS_OF_HOUR
+MS_OF_SECOND, MS_OF_HOUR = 1_000, 3_600_000
+_MINUTE_MS, _DAY_MS = 60_000, 24 * MS_OF_HOUR
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_OF_MS = 1_000_000
 _MILLISECONDS = re.compile(r"-?[0-9]+")
@@ -127,11 +127,11 @@ def shown_time(time_ms: int | None) -> str | None:
 def shown_duration(duration_ms: float) -> str:
     """Format a duration by its two largest units: 3 d 4 h, 5 min 3 s, 0.2 s."""
     if duration_ms < _MINUTE_MS:
-        return f"{duration_ms / _SECOND_MS:.3g} s"
+        return f"{duration_ms / MS_OF_SECOND:.3g} s"
     for unit_ms, unit, part_ms, part in (
         (_DAY_MS, "d", MS_OF_HOUR, "h"),
         (MS_OF_HOUR, "h", _MINUTE_MS, "min"),
-        (_MINUTE_MS, "min", _SECOND_MS, "s"),
+        (_MINUTE_MS, "min", MS_OF_SECOND, "s"),
     ):
         if duration_ms >= unit_ms:
             whole, rest = divmod(int(duration_ms), unit_ms)

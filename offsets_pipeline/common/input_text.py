@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from offsets_pipeline.errors import InvalidTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: Names of topics by Kafka's rule, as a regular expression. Such a name is safe as part of the name of a folder, too.
 TOPIC_NAME = r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}"
@@ -52,6 +55,12 @@ def printable(text: str) -> str:
 def with_short_words(text: str) -> str:
     """Return a message with words of more than 300 characters cut: names of users in it may have 32,767."""
     return _LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN_CHARACTERS]}...{word[0][-1:]}", text)
+
+
+def first_ones(texts: Sequence[str], most: int) -> str:
+    """Return the first texts, separated by commas, and the number of others."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
 def whole_number(text: str, highest: int = INT64_MAX) -> int:

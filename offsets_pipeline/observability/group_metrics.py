@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.common.clock import MS_OF_SECOND
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples
 from offsets_pipeline.questions.lag.commit_windows import MANY_GROUPS
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config.sections import LagSettings
-    from offsets_pipeline.questions.lag.lag_rows import LagRow
+    from offsets_pipeline.questions.lag.lag_rows import GroupLag, LagRow
     from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
     #: Committed offset by group, topic and partition; None for a partition that is assigned without a commit.
     Committed = Mapping[tuple[str, str, int], int | None]
-
-_MS_OF_SECOND = 1_000
 
 
 class GroupMetrics:
@@ -72,25 +71,26 @@ class GroupMetrics:
         source = SampledPositions(read_samples(self._samples, topics_of(groups)), self._clock.now_ms())
         time = answer_time(reader, 0)
         rows = lag_of_groups(reader, groups, time, source)
+        lags = group_lags(groups, rows)
         committed = {
             (name, *place): None if commit is None or commit.offset == NO_START_OFFSET else commit.offset
             for name in groups
             for place, commit in offsets_of(groups[name]).items()
         }
         found: Values = {
-            "offsets_data_timestamp_seconds": min(time.data_ms.values(), default=self._clock.now_ms()) / _MS_OF_SECOND,
-            "offsets_positions_timestamp_seconds": source.until_ms and source.until_ms / _MS_OF_SECOND,
+            "offsets_data_timestamp_seconds": min(time.data_ms.values(), default=self._clock.now_ms()) / MS_OF_SECOND,
+            "offsets_positions_timestamp_seconds": source.until_ms and source.until_ms / MS_OF_SECOND,
             "offsets_groups_without_metrics": self._left_out,
-            **_of_lag(cluster, rows),
+            **_of_lag(cluster, lags, rows),
             **(_of_partitions(cluster, rows, committed) if self._settings.metrics_partitions else {}),
         }
         if not reader.properties.topic_kind.has_groups:
             return found
         return {
             **found,
-            "offsets_group_partitions": self._bad_partitions(reader, groups, rows, time, source),
+            "offsets_group_partitions": self._bad_partitions(reader, groups, lags, time, source),
             "offsets_group_next_expiry_timestamp_seconds": {
-                (cluster, name): each.at_ms / _MS_OF_SECOND
+                (cluster, name): each.at_ms / MS_OF_SECOND
                 for name, each in next_expiries(reader, self._retention_ms(reader)).items()
                 if name in groups and each.at_ms is not None
             },
@@ -126,12 +126,12 @@ class GroupMetrics:
         self,
         reader: StateReader,
         groups: Mapping[str, GroupAnswer],
-        rows: Collection[LagRow],
+        lags: Collection[GroupLag],
         time: AnswerTime,
         source: SampledPositions,
     ) -> dict[tuple[str, ...], int]:
         """Partitions by status, of the groups that are behind for longest: a status needs commits of the log."""
-        seconds = {each.group: each.max_lag_seconds for each in group_lags(groups, rows) if each.lag}
+        seconds = {each.group: each.max_lag_seconds for each in lags if each.lag}
         late = [name for name, each in seconds.items() if each is None or each > LATE_SECONDS]
         late.sort(key=lambda name: -(seconds[name] or 0))
         of_late = {name: groups[name] for name in late[:MANY_GROUPS]}
@@ -173,20 +173,18 @@ def _of_commits(cluster: str, groups: Mapping[str, GroupAnswer], committed: Comm
         for each in group.offsets:
             if each.committed_ms is not None:
                 at = cluster, name, each.topic
-                last[at] = max(last[at], each.committed_ms / _MS_OF_SECOND)
+                last[at] = max(last[at], each.committed_ms / MS_OF_SECOND)
     return {
         "kminion_kafka_consumer_group_topic_offset_sum": sums,
         "offsets_group_last_commit_timestamp_seconds": last,
     }
 
 
-def _of_lag(cluster: str, rows: Collection[LagRow]) -> Values:
-    by_group: dict[tuple[str, ...], list[LagRow]] = defaultdict(list)
+def _of_lag(cluster: str, lags: Collection[GroupLag], rows: Collection[LagRow]) -> Values:
+    groups = {(cluster, each.group): each for each in lags}
     by_topic: dict[tuple[str, ...], list[LagRow]] = defaultdict(list)
     for row in rows:
-        by_group[cluster, row.group].append(row)
         by_topic[cluster, row.group, row.topic].append(row)
-    groups = {at: total_lag(of_group) for at, of_group in by_group.items()}
     topics = {at: total_lag(of_topic) for at, of_topic in by_topic.items()}
     return {
         "kafka_consumergroup_group_sum_lag": {at: each.lag for at, each in groups.items()},

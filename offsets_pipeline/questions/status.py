@@ -13,7 +13,8 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.common.clock import ms_of, parse_time_ms, shown_time
+from offsets_pipeline.common.clock import MS_OF_SECOND, ms_of, parse_time_ms, shown_time
+from offsets_pipeline.common.input_text import first_ones
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY
@@ -47,7 +48,6 @@ OPEN_TRANSACTION = "open transaction"
 _SHRINKING = "shrinking"
 _STEADY = 1 / 60  # records a second: slower changes are neither growing nor shrinking
 _LOOP_MS, _LOOP_REBALANCES = 600_000, 10
-_MS_OF_SECOND = 1_000
 _SHOWN = 3  # names in a detail
 
 
@@ -134,8 +134,8 @@ def _behind(
             seconds, as_of_ms = found.max_lag_seconds, parse_time_ms(found.as_of)
             statuses = {row.status for row in late}
             worst = next((status for status in _OF_STATUS if status in statuses), None)
-            limit_ms = behind_ms if worst is None else min(behind_ms, LATE_SECONDS * _MS_OF_SECOND)
-            if (seconds is not None or worst is None) and (seconds or 0) * _MS_OF_SECOND <= limit_ms:
+            limit_ms = behind_ms if worst is None else min(behind_ms, LATE_SECONDS * MS_OF_SECOND)
+            if (seconds is not None or worst is None) and (seconds or 0) * MS_OF_SECOND <= limit_ms:
                 continue
             places = [f"{row.topic}-{row.partition}" for row in late if worst in (None, row.status)]
             known = [rates[row[:3]] for row in late if row[:3] in rates]
@@ -143,9 +143,9 @@ def _behind(
             trend = None if rate is None else _trend(rate)
             since_ms, until_ms = groups[name].last_commit_ms, None
             if seconds is not None:
-                since_ms = as_of_ms - round(seconds * _MS_OF_SECOND)
+                since_ms = as_of_ms - round(seconds * MS_OF_SECOND)
             if rate is not None and trend == _SHRINKING:
-                until_ms = as_of_ms + int((found.lag or 0) / -rate * _MS_OF_SECOND)
+                until_ms = as_of_ms + int((found.lag or 0) / -rate * MS_OF_SECOND)
             members = "" if found.members is None else f"; {found.members or 'no'} members"
             yield Problem(
                 GroupStatus.ERR if found.status == GroupStatus.ERR else GroupStatus.WARN,
@@ -156,7 +156,7 @@ def _behind(
                 found.lag,
                 seconds,
                 trend,
-                f"{_listed(places)}{members}",
+                f"{first_ones(places, _SHOWN)}{members}",
             )
 
 
@@ -186,7 +186,7 @@ def _events(
             deletions[row["group_id"], row["cause"]].append(row)
     for (name, cause), rows in deletions.items():
         places = [f"{row['topic']}-{row['partition']}" for row in rows]
-        detail = f"{_listed(places)}: {cause}: {rows[-1]['reason']}"
+        detail = f"{first_ones(places, _SHOWN)}: {cause}: {rows[-1]['reason']}"
         since = shown_time(rows[-1]["deleted_timestamp"])
         yield Problem(GroupStatus.WARN, "deleted", name, since, detail=detail)
     of_groups = defaultdict(list)
@@ -216,7 +216,7 @@ def _left(name: str, changes: Sequence[Mapping[str, Any]], members: Collection[s
     """Members that left, if the group has fewer members than before these changes."""
     left = [(row["record_timestamp"], member) for row in changes for member in row["left"] if member not in members]
     if left and len(members) < changes[0]["member_count"] + len(changes[0]["left"]) - len(changes[0]["joined"]):
-        detail = f"{_listed(member for _, member in left)} left; {len(members) or 'no'} members"
+        detail = f"{first_ones([member for _, member in left], _SHOWN)} left; {len(members) or 'no'} members"
         yield Problem(GroupStatus.WARN, "left", name, shown_time(max(left)[0]), detail=detail)
 
 
@@ -250,11 +250,6 @@ def _open_transactions(reader: StateReader, groups: Mapping[str, GroupAnswer], s
                 pending[each["group_id"]].append((at_ms, f"{each['topic']}-{each['partition']}", each["producer_id"]))
     for name, commits in pending.items():
         at_ms, _, producer_id = min(commits)
-        detail = f"commits of producer {producer_id} have no marker: {_listed(place for _, place, _ in commits)}"
+        places = first_ones([place for _, place, _ in commits], _SHOWN)
+        detail = f"commits of producer {producer_id} have no marker: {places}"
         yield Problem(GroupStatus.WARN, OPEN_TRANSACTION, name, shown_time(at_ms), detail=detail)
-
-
-def _listed(names: Iterable[str]) -> str:
-    """The first names, and the number of others."""
-    each = [*names]
-    return ", ".join(each[:_SHOWN]) + (f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else "")

@@ -12,7 +12,7 @@ from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, sample_rows
 from offsets_pipeline.kafka.broker.first_records import first_records
 from offsets_pipeline.kafka.broker.log_offsets import LogBounds, bounds_of_topics, list_offsets, rounds_of
-from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, BoundsAtTimes, Places, SampledPositions
+from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, BoundsAtTimes, SampledPositions
 from offsets_pipeline.questions.lag.time_lag import Method, TimeLag, exact_lag
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.ingest.topic_positions.position_samples import Float64s, Int64s
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.first_records import FoundRecord
-    from offsets_pipeline.questions.lag.position_sources import Place
+    from offsets_pipeline.questions.lag.position_sources import Place, Places
 
     #: A partition, and an offset or a time in ms.
     Point = tuple[Place, int]
@@ -58,7 +58,7 @@ class BrokerPositions(SampledPositions):
         sampled = self.starts(found)
         start, end, highest = (np.full(len(places.at), UNKNOWN_END) for _ in range(3))
         reasons: dict[int, str] = {}
-        rows = list(zip(map(places.names.__getitem__, places.at.tolist()), places.times_ms.tolist(), strict=True))
+        rows = list(zip(places.named(), places.times_ms.tolist(), strict=True))
         ends = self._ends_of(point for point in rows if point[1] < self._now_ms)
         for row, (place, at_ms) in enumerate(rows):
             known = self._bounds.get(place)
@@ -79,15 +79,13 @@ class BrokerPositions(SampledPositions):
 
     def time_lags(self, places: Places, offsets: Int64s) -> list[TimeLag]:
         """Lag in seconds by the record's own timestamp; by samples if the log no longer has the record."""
-        names = map(places.names.__getitem__, places.at.tolist())
-        points: list[Point] = list(zip(names, offsets.tolist(), strict=True))
+        points: list[Point] = list(zip(places.named(), offsets.tolist(), strict=True))
         records: dict[Point, FoundRecord] = {}
         for some in rounds_of(point for point in points if not self._is_gone(point)):
             for place, record in first_records(self._cluster, dict(some)).items():
                 records[place, some[place]] = record
         gone = np.array([row for row, point in enumerate(points) if self._is_gone(point)], dtype=np.int64)
-        of_gone = Places(places.names, places.at[gone], places.times_ms[gone])
-        by_samples = dict(zip(gone.tolist(), super().time_lags(of_gone, offsets[gone]), strict=True))
+        by_samples = dict(zip(gone.tolist(), super().time_lags(places.take(gone), offsets[gone]), strict=True))
         # a record after the time of its row is not older than that, so the lag is 0
         return [
             by_samples[row] if row in by_samples else exact_lag(records[point], at_ms)
@@ -104,8 +102,7 @@ class BrokerPositions(SampledPositions):
         """Log end by samples; where no sample is old enough, by the records' timestamps."""
         found = super().ends_at(places)
         unknown = np.flatnonzero(np.isnan(found))
-        named = map(places.names.__getitem__, places.at[unknown].tolist())
-        points = list(zip(named, places.times_ms[unknown].tolist(), strict=True))
+        points = list(zip(places.take(unknown).named(), places.times_ms[unknown].tolist(), strict=True))
         asked = self._ends_of(points)
         found[unknown] = [asked.get(point, np.nan) for point in points]
         return found

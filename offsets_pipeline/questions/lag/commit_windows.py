@@ -119,10 +119,8 @@ class CommitWindows:
             table, visible_at = table.filter(pa.array(visible)).combine_chunks(), visible_at[visible]
         keys = table["key"].combine_chunks()
         commits = parse_commits(keys, table["value"].combine_chunks())
-        key_code, partition, record_offset = (
-            codes_of(keys),
-            *map(_int64s, (table["log_partition"], table["record_offset"])),
-        )
+        key_code = codes_of(keys)
+        partition, record_offset = _int64s(table["log_partition"]), _int64s(table["record_offset"])
         if not commits.valid.all():
             valid = np.flatnonzero(commits.valid)
             key_code, partition, record_offset = key_code[valid], partition[valid], record_offset[valid]

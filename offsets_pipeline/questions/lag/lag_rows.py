@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.clock import MS_OF_SECOND, shown_time
 from offsets_pipeline.questions.lag.commit_windows import WindowColumns
 from offsets_pipeline.questions.lag.consumer_status import (
     UNKNOWN_LAG,
@@ -30,14 +30,12 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.kafka.record.records import Int64s
     from offsets_pipeline.questions.lag.commit_windows import Identity
-    from offsets_pipeline.questions.lag.position_sources import SampledPositions
+    from offsets_pipeline.questions.lag.position_sources import Place, SampledPositions
     from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
 
-    Place = tuple[str, int]
     #: Reads the last commits of groups up to a time in ms, or up to the end of the log (None).
     LastCommits = Callable[[Collection[str], int | None], WindowColumns]
 
-_MS_OF_SECOND = 1_000
 _NO_OFFSET = -1
 _NO_COMMIT = "the group has no committed offset"
 _NO_START = "no start offset of the share partition is known"
@@ -140,7 +138,9 @@ def lag_rows(
     at_end, no_time = TimeLag(0.0, positions.method_at_end), TimeLag(None, Method.NONE)
     time_lags = [no_time if each == UNKNOWN_LAG else at_end for each in lag.tolist()]
     for row, time_lag in zip(
-        behind.tolist(), positions.time_lags(entries.rows(behind), offset[behind]) if len(behind) else (), strict=True
+        behind.tolist(),
+        positions.time_lags(entries.places.take(behind), offset[behind]) if len(behind) else (),
+        strict=True,
     ):
         time_lags[row] = time_lag
     statuses: list[str | None] = [None] * len(lag)
@@ -170,7 +170,7 @@ def lag_rows(
         map(
             LagRow,
             entries.groups,
-            *zip(*entries.named(), strict=True) if entries.groups else ((), ()),
+            *zip(*entries.places.named(), strict=True) if entries.groups else ((), ()),
             _with_none(offset, _NO_OFFSET),
             _with_none(start, UNKNOWN_END),
             _with_none(end, UNKNOWN_END),
@@ -265,14 +265,6 @@ class _Entries:
         """Group, topic and partition of a row."""
         return (self.groups[row], *self.places.names[self.places.at[row]])
 
-    def named(self) -> list[Place]:
-        """The partition of each row."""
-        return [self.places.names[each] for each in self.places.at.tolist()]
-
-    def rows(self, rows: Int64s) -> Places:
-        """The partitions of some rows."""
-        return Places(self.places.names, self.places.at[rows], self.places.times_ms[rows])
-
     def shown(self, row: int) -> str:
         """The time of a row in ISO 8601."""
         return self._shown(int(self.places.times_ms[row]))
@@ -284,10 +276,8 @@ def offsets_of(group: GroupAnswer) -> dict[Place, OffsetAnswer | None]:
     A group that answers no committed offsets has no assigned partitions here.
     """
     held: dict[Place, OffsetAnswer | None] = {(each.topic, each.partition): each for each in group.offsets}
-    for member in group.members if group.answers_offsets else ():
-        for text in member.assignment:
-            topic, _, partition = text.rpartition("-")
-            held.setdefault((topic, int(partition)), None)
+    for place in group.assigned if group.answers_offsets else ():
+        held.setdefault(place, None)
     return held
 
 
@@ -325,7 +315,7 @@ def _statuses(
         statuses[row] = status
     if rates is not None:
         for row, start, size in zip(rows, first.tolist(), sizes.tolist(), strict=False):
-            seconds = (entries.status_ms[row] - committed_ms[start]) / _MS_OF_SECOND if size else 0
+            seconds = (entries.status_ms[row] - committed_ms[start]) / MS_OF_SECOND if size else 0
             if seconds > 0 and not np.isnan(lags[start]):
                 rates[entries.identity(row)] = float((lag[row] - lags[start]) / seconds)
     return statuses

@@ -29,6 +29,14 @@ class Places(NamedTuple):
     at: Int64s
     times_ms: Int64s
 
+    def named(self) -> list[Place]:
+        """The partition of each row."""
+        return [self.names[each] for each in self.at.tolist()]
+
+    def take(self, rows: Int64s) -> Places:
+        """Some rows."""
+        return Places(self.names, self.at[rows], self.times_ms[rows])
+
 
 class BoundsAtTimes(NamedTuple):
     """Log starts and log ends of partitions at times; UNKNOWN_END with a reason where they are not known.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.clock import MS_OF_SECOND, shown_time
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.ingest.topic_positions.position_samples import first_above
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.ingest.topic_positions.position_samples import Float64s, Int64s, Series
     from offsets_pipeline.kafka.broker.first_records import FoundRecord
 
-_MS_OF_SECOND = 1000
 _HALF_A_RECORD = 0.5
 
 
@@ -55,7 +54,7 @@ def exact_lag(found: FoundRecord, at_ms: int) -> TimeLag:
         return TimeLag(None, Method.NONE, first_line(found))
     if found.timestamp_ms is None:
         return TimeLag(None, Method.NONE, f"the record at offset {found.offset} has no timestamp")
-    return TimeLag(_seconds(at_ms, found.timestamp_ms), Method.EXACT)
+    return TimeLag(round(max(0.0, at_ms - found.timestamp_ms) / MS_OF_SECOND, 3), Method.EXACT)
 
 
 def interpolated_lags(samples: Series, first: Int64s, end: Int64s, offsets: Int64s, times_ms: Int64s) -> list[TimeLag]:
@@ -77,7 +76,7 @@ def interpolated_lags(samples: Series, first: Int64s, end: Int64s, offsets: Int6
     grown = np.where(is_between, ends[after] - ends[before], 1)
     share = (position - ends[before] + _HALF_A_RECORD) / grown  # records are spread evenly between two samples
     appended_ms = times[before] + share * (times[after] - times[before])
-    seconds = np.round(np.maximum(0.0, times_ms - appended_ms) / _MS_OF_SECOND, 3)
+    seconds = np.round(np.maximum(0.0, times_ms - appended_ms) / MS_OF_SECOND, 3)
     found = [TimeLag(each, Method.INTERPOLATED) for each in np.where(is_at_end, 0.0, seconds).tolist()]
     for row in np.flatnonzero(~is_at_end & ~is_between).tolist():
         since = shown_time(int(times[first[row]])) if is_sampled[row] else ""
@@ -134,7 +133,3 @@ def incarnations_at(samples: Series, first: Int64s, end: Int64s, times_ms: Int64
     number = np.searchsorted(falls, np.maximum(until - 1, first), side="right")
     created, next_created = np.append(0, falls)[number], np.append(falls, len(samples.log_end_offset))[number]
     return np.where(until > first, np.maximum(first, created), first), until, np.minimum(end, next_created)
-
-
-def _seconds(at_ms: int, appended_ms: float) -> float:
-    return round(max(0.0, at_ms - appended_ms) / _MS_OF_SECOND, 3)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.store.delta.data_file import Only
 
     Group = tuple[int, str]
+    Place = tuple[str, int]
     Offset = tuple[str, int, int, int | None, str, int | None]  # the first fields of OffsetAnswer, and `committed_ms`
     Fields = Mapping[str, Any]
 
@@ -155,9 +156,20 @@ class GroupAnswer:
         return answers_offsets(self.type, misplaced=self.misplaced)
 
     @property
+    def assigned(self) -> dict[Place, MemberAnswer]:
+        """The partitions that are assigned to members."""
+        return {place_of(text): member for member in self.members for text in member.assignment}
+
+    @property
     def last_commit_ms(self) -> int | None:
         """The time of the newest of the committed offsets, in ms since 1970; None without one."""
         return max((each.committed_ms for each in self.offsets if each.committed_ms is not None), default=None)
+
+
+def place_of(text: str) -> Place:
+    """Return topic and partition of "topic-partition", as assignments list them."""
+    topic, _, partition = text.rpartition("-")
+    return topic, int(partition)
 
 
 def describe_groups(

@@ -1,4 +1,4 @@
-"""Groups by name pattern, offsets with the members that consume them, and a line of figures for each group."""
+"""Groups by name pattern, and a line of figures for each group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fnmatch import translate
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS
@@ -19,7 +19,7 @@ from offsets_pipeline.store.delta.reader import quoted
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from offsets_pipeline.questions.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
+    from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
 
 #: Columns of a query in the order of GroupFigures.
@@ -45,15 +45,6 @@ class GroupFigures:
     cluster: str
     lag: int | None = None
     lag_as_of: str | None = None
-
-
-class ConsumedPartition(NamedTuple):
-    """A partition with a committed offset of a group, or assigned to a member; without one, its fields are None."""
-
-    topic: str
-    partition: int
-    offset: OffsetAnswer | None
-    member: MemberAnswer | None
 
 
 def is_pattern(name: str) -> bool:
@@ -98,21 +89,10 @@ def groups_with_lag(
     return found if patterns is None else {name: found[name] for name in matching(found, patterns)}
 
 
-def consumed_partitions(group: GroupAnswer) -> list[ConsumedPartition]:
-    """Return the partitions with a committed offset or a member of the group, by topic and partition."""
-    members = {name: member for member in group.members for name in member.assignment}
-    offsets = {f"{each.topic}-{each.partition}": each for each in group.offsets}
-    found = []
-    for name in offsets.keys() | members.keys():
-        topic, _, partition = name.rpartition("-")
-        found.append(ConsumedPartition(topic, int(partition), offsets.get(name), members.get(name)))
-    return sorted(found, key=lambda each: each[:2])
-
-
-def list_groups(reader: StateReader, topics: Sequence[str] | None = None) -> list[GroupFigures]:
+def list_groups(reader: StateReader, topics: Sequence[str] = (), patterns: Sequence[str] = ()) -> list[GroupFigures]:
     """Return a line for each listed group, by name. A misplaced group has no members and offsets (R1).
 
-    ``topics``: only groups with a committed offset in one of these topics.
+    ``topics``: only groups with a committed offset in one of these topics. ``patterns``: only those with these names.
     """
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
     tables = reader.relations
@@ -130,8 +110,9 @@ def list_groups(reader: StateReader, topics: Sequence[str] | None = None) -> lis
         f"ON f.log_partition = g.log_partition AND f.group_id = g.group_id AND {ANSWERS} AND NOT {HIDES_OFFSETS} "
         f"WHERE {IS_LISTED}"
     ).to_pylist()
+    found = answering_rows(rows, reader.current.offsets_partitions)
     return [
         GroupFigures(*(*(row[name] for name in _OF_QUERY), shown_time(row["last_ms"]), reader.cluster))
-        for row in answering_rows(rows, reader.current.offsets_partitions).values()
-        if topics is None or row["of_topics"]
+        for row in map(found.__getitem__, matching(found, patterns) if patterns else found)
+        if not topics or row["of_topics"]
     ]

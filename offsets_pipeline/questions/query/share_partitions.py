@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.query.describe import OffsetAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
 
+#: Fields of SharePartitionInfo that are columns of the state.
+_AS_STORED = (
+    *("topic_id", "partition", "delivery_complete_count", "state_epoch", "leader_epoch", "state_batches"),
+    "log_partition",
+)
+
 
 class SharePartitionInfo(NamedTuple):
     """A share partition. ``topic``, ``log_end_offset`` and ``lag`` are None where they are not known.
@@ -60,9 +66,8 @@ def share_partitions(
     Raises StoreMismatch for a store of another kind of topic.
     """
     reader.properties.require_topic_kind(reader.location, TopicKind.SHARE_STATE)
-    columns = [name for name in SHARES.columns if not name.endswith("_timestamp")]  # Arrow imports pandas for times
     found = []
-    for row in reader.current.newest(SHARES, columns).to_pylist():
+    for row in reader.current.newest(SHARES, ("group_id", "start_offset", *_AS_STORED)).to_pylist():
         if row["state_epoch"] is None:
             continue  # deleted
         topic = topic_names.get(row["topic_id"])
@@ -74,16 +79,10 @@ def share_partitions(
             SharePartitionInfo(
                 group=row["group_id"],
                 topic=topic,
-                topic_id=row["topic_id"],
-                partition=row["partition"],
                 start_offset=start,
                 log_end_offset=end,
                 lag=lag,
-                delivery_complete_count=complete,
-                state_epoch=row["state_epoch"],
-                leader_epoch=row["leader_epoch"],
-                state_batches=row["state_batches"],
-                log_partition=row["log_partition"],
+                **{name: row[name] for name in _AS_STORED},
             )
         )
     return sorted(found, key=lambda each: (each.group, each.topic or each.topic_id, each.partition))

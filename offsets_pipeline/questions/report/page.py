@@ -8,7 +8,7 @@ from html import escape
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.common.clock import shown_duration, shown_time
+from offsets_pipeline.common.clock import MS_OF_SECOND, shown_duration, shown_time
 from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.questions.report.charts import (
     MAX_SERIES,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     #: The columns of a table: by heading, with the class of its cells before a colon, a row's cell in HTML.
     Columns = Mapping[str, Callable[[Any], str]]
 
-_MS_PER_SECOND = 1000
 _BARS = 15
 _LATEST_REWINDS = "Rewinds, the latest first"
 _REWINDS: Columns = {
@@ -115,18 +114,8 @@ def _hash(text: str) -> str:
 
 def fragment(report: Report) -> str:
     """Return the contents of the page, which a live page replaces."""
-    return "".join(
-        (
-            _summary(report),
-            _groups(report),
-            _lag_over_time(report),
-            _commit_rates(report),
-            _rewinds(report),
-            _stale(report),
-            _expiring(report),
-            _parts(report),
-        )
-    )
+    sections = (_summary, _groups, _lag_over_time, _commit_rates, _rewinds, _stale, _expiring, _parts)
+    return "".join(section(report) for section in sections)
 
 
 def _live(every_ms: int) -> str:
@@ -429,7 +418,7 @@ def _number(value: int | None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    return shown_duration(seconds * _MS_PER_SECOND)
+    return shown_duration(seconds * MS_OF_SECOND)
 
 
 def _time(at_ms: int | None) -> str:
