@@ -15,7 +15,7 @@ from offsets_pipeline.questions.history.deletion_causes import Causes
 from offsets_pipeline.questions.history.deletion_evidence import GroupWrites, LostCommits, TopicHolders
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, OFFSET_HISTORY
 from offsets_pipeline.questions.history.observed_partition import ObservedPartition
-from offsets_pipeline.semantics.compaction import are_commits
+from offsets_pipeline.semantics.compaction import are_commits, codes_of
 from offsets_pipeline.semantics.effects import timestamps
 from offsets_pipeline.semantics.log_row import of_groups
 from offsets_pipeline.semantics.partition_state import TopicPartition
@@ -230,15 +230,17 @@ def _commits_of(
     rows = rows.filter(pa.array(mask & contains & plain & is_data))
     commits = parse_commits(rows["key"].combine_chunks(), rows["value"].combine_chunks())
     rows, commits = rows.filter(pa.array(commits.valid)), commits.take(np.flatnonzero(commits.valid))
-    for offset, at_us, write, group_id, topic, partition, is_tombstone in zip(
+    code = codes_of(rows["key"])
+    each_key = commits.take(np.unique(code, return_index=True)[1])
+    places = map(TopicPartition, each_key.topics().to_pylist(), each_key.partition.tolist())
+    identities = list(zip(each_key.group_ids().to_pylist(), places, strict=True))
+    for offset, at_us, write, number, is_tombstone in zip(
         rows["record_offset"].to_pylist(),
         rows["record_timestamp"].cast(pa.int64()).to_pylist(),
         rows["write"].to_pylist(),
-        commits.group_ids().to_pylist(),
-        commits.topics().to_pylist(),
-        commits.partition.tolist(),
+        code.tolist(),
         commits.tombstone.tolist(),
         strict=True,
     ):
-        if topic in topics:
-            yield offset, at_us, write, (group_id, TopicPartition(topic, partition)), is_tombstone
+        if identities[number][1].topic in topics:
+            yield offset, at_us, write, identities[number], is_tombstone

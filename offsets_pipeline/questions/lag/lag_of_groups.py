@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -76,6 +75,10 @@ class CommitsOfGroups:
         self._reader = reader
         self._group_ids = group_ids
         self._at_ms = at_ms
+        n = None if reader.coordinator_semantics.is_classic else reader.offsets_partitions
+        self._offsets_partitions = n
+        #: The log partitions of the groups (R1); None: all.
+        self._homes = None if n is None else sorted({partition_for(group_id, n) for group_id in group_ids})
 
     def last(self, size: int) -> WindowColumns:
         """The last visible commits of each offset, at most ``size``, in the order of the log."""
@@ -124,17 +127,6 @@ class CommitsOfGroups:
             f"SELECT {', '.join(COLUMNS)} FROM {log} WHERE {condition} ORDER BY log_partition, record_offset"
         )
         return found.cast(pa.schema([LOG.arrow_schema().field(name).with_nullable(nullable=True) for name in COLUMNS]))
-
-    @cached_property
-    def _offsets_partitions(self) -> int | None:
-        return None if self._reader.coordinator_semantics.is_classic else self._reader.offsets_partitions
-
-    @cached_property
-    def _homes(self) -> list[int] | None:
-        """The log partitions of the groups (R1); None: all."""
-        if self._offsets_partitions is None:
-            return None
-        return sorted({partition_for(group_id, self._offsets_partitions) for group_id in self._group_ids})
 
 
 def _next(prefix: bytes) -> bytes:

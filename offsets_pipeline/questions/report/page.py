@@ -236,7 +236,7 @@ def _lines(
     """Return a section with a line for each group, or with the reason why there is none."""
     series = found.series
     if not series:
-        return _section(name, title, f"<p>{escape(found.missing or '')}</p>\n")
+        return _section(name, title, "", found.missing)
     span_ms = (report.from_ms, report.until_ms)
     chart = line_chart(chart_name, title, _described(series), series, span_ms, styles, marks)
     return _section(name, title, _figure(chart, caption, series, styles, shows_newest=True) + _data(name, series))
@@ -245,25 +245,22 @@ def _lines(
 def _rewinds(report: Report) -> str:
     found = report.rewinds
     table = _table(_LATEST_REWINDS, _REWINDS, found.rows, found.total)
-    return _section("rewinds", "Rewinds", table or f"<p>{escape(found.missing or '')}</p>\n")
+    return _section("rewinds", "Rewinds", table, found.missing)
 
 
 def _stale(report: Report) -> str:
     found = report.stale
     after = shown_duration(found.after_ms)
-    if not found.rows:
-        text = f"Each group with offsets has committed within {after}."
-        return _section("stale", "Stale groups", f"<p>{escape(text)}</p>\n")
     caption = f"Groups without a commit for {after} or longer, the longest first"
-    return _section("stale", "Stale groups", _table(caption, _STALE, found.rows, found.total))
+    table = _table(caption, _STALE, found.rows, found.total)
+    return _section("stale", "Stale groups", table, f"Each group with offsets has committed within {after}.")
 
 
 def _expiring(report: Report) -> str:
     found = report.expiring
     within = shown_duration(found.within_ms)
     if not found.rows:
-        text = f"No offset expires within {within}."
-        return _section("expiring", "What expires soon", f"<p>{escape(text)}</p>\n")
+        return _section("expiring", "What expires soon", "", f"No offset expires within {within}.")
     chart = column_chart(
         "expiry-columns",
         "Offsets that expire",
@@ -327,8 +324,10 @@ def _id(kind: str, group: str) -> str:
     return f"{kind}-{hashlib.sha256(group.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
-def _section(name: str, title: str, content: str) -> str:
+def _section(name: str, title: str, content: str, nothing: str | None = None) -> str:
+    """Return a section with its heading; ``nothing`` says why there is no content."""
     heading = f'<h2 id="{name}-heading">{title}</h2>'
+    content = content or f"<p>{escape(nothing or '')}</p>\n"
     return f'<section id="{name}" aria-labelledby="{name}-heading">\n{heading}\n{content}</section>\n'
 
 
