@@ -60,7 +60,7 @@ class GroupState:
     """
 
     newest: Callable[[StateTable, Sequence[str]], pa.Table]
-    pending: Mapping[Group, Collection[tuple[str, int]]]
+    pending: Mapping[Group, Collection[Place]]
     offsets_partitions: int
     semantics: CoordinatorSemantics
 
@@ -226,14 +226,14 @@ def _answered_offsets(rows: pa.Table) -> dict[Group, list[Offset]]:
     return found
 
 
-def pending_by_group(reader: StateReader) -> dict[Group, set[tuple[str, int]]]:
+def pending_by_group(reader: StateReader) -> dict[Group, set[Place]]:
     """Return the topic partitions with pending commits (R17) by log partition and group id."""
     return by_group((at, each) for at, progress in reader.current.progress.items() for each in progress.pending)
 
 
-def by_group(pending: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[Group, set[tuple[str, int]]]:
+def by_group(pending: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[Group, set[Place]]:
     """Return the topic partitions of pending commits by log partition and group id, without misplaced groups."""
-    found: dict[Group, set[tuple[str, int]]] = defaultdict(set)
+    found: dict[Group, set[Place]] = defaultdict(set)
     for at, each in pending:
         if not each["misplaced"]:
             found[at, each["group_id"]].add((each["topic"], each["partition"]))

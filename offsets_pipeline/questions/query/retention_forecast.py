@@ -123,9 +123,10 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
 
 def inputs_of(state: GroupState) -> Iterator[RetentionInputs]:
     """Yield the retention inputs of the groups of a state, of now or of the past."""
-    rows = state.newest(OFFSETS, (*_OFFSETS, *_ANSWERED))
-    is_visible = pc.and_not(rows["committed_offset"].is_valid(), rows["misplaced"])
-    offsets, records = _by_group(rows.filter(is_visible).select(_OFFSETS)), _by_group(state.newest(RECORDS, _RECORDS))
+    newest = state.newest(OFFSETS, (*_OFFSETS, *_ANSWERED))
+    is_visible = pc.and_not(newest["committed_offset"].is_valid(), newest["misplaced"])
+    offsets = _by_group(newest.filter(is_visible).select(_OFFSETS))
+    records = _by_group(state.newest(RECORDS, _RECORDS))
     held_at, held = next(offsets, (_BEHIND_ALL, iter(())))
     for at, rows in records:
         while held_at < at:  # offsets that a group tombstone left behind (R14)
