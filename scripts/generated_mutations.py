@@ -6,7 +6,8 @@ Mutants come from the syntax tree of every module: comparisons and their boundar
 arithmetic, removed statements, and removed rules (an `if` that is never taken, or a condition of several left out).
 The tests of a mutant are those without Spark, broker or processes that run its line, by coverage in one run of all of
 them; the nearest first, and half a minute of them, so a share is a lower bound. A line that runs at import, as a
-constant does, has the tests of the lines that name what it sets. "Untested" is a line that none of these tests runs.
+constant does, has the tests of the lines that name what it sets, and tests of test modules that import its module.
+"Untested" is a line that none of these tests runs.
 The program exits with 1 if a test that noticed a mutant fails without one, too.
 """
 

@@ -74,7 +74,6 @@ class TransactionCoordinator:
 
         def begin(_: None) -> None:
             self._begun[producer_id] = begun
-            self._ended.pop(producer_id, None)
 
         self._change_producer(
             "begin a transaction",

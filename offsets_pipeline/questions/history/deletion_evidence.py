@@ -41,7 +41,7 @@ class GroupDeletion:
     (R14). ``others`` are the other groups with tombstones in the same write, and whether one of these removes them.
     ``changed_ms`` is when the group last changed, or a transaction with its commits ended; None: never.
     ``topics_kept`` are topics of ``deleted``; another group kept an offset of each. ``undecided`` are the topics about
-    which `TopicHolders` needs more records; None until it gets the deletion.
+    which `TopicHolders` needs more records.
     """
 
     group_id: str
@@ -58,7 +58,7 @@ class GroupDeletion:
     hides_offsets: bool = False
     others: Mapping[str, bool] = field(default_factory=dict)
     topics_kept: set[str] = field(default_factory=set)
-    undecided: set[str] | None = None
+    undecided: set[str] = field(default_factory=set)
 
     @property
     def topics(self) -> set[str]:
@@ -164,7 +164,7 @@ class TopicHolders:
         holders = self._held[topic].items()
         if any(group_id != deletion.group_id and since < deletion.record_offset for (group_id, _), since in holders):
             deletion.topics_kept.add(topic)
-        deletion.undecided = (deletion.undecided or set()) - {topic}
+        deletion.undecided.discard(topic)
 
 
 class LostTombstone(NamedTuple):

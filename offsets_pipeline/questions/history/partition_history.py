@@ -120,7 +120,7 @@ class PartitionHistory:
     def take(self) -> dict[str, pa.Table]:
         """The rows of the views since the last call, by the view's name."""
         state = self._state
-        decided = [each for each in state.deletions if each.undecided == set()]
+        decided = [each for each in state.deletions if not each.undecided]
         deleted = [
             _deletion_row(each, where, each.deleted.get(where, each.removed_at), cause, each.offsets[where])
             for each in decided

@@ -80,6 +80,13 @@ def test_errors_of_partitions_leave_the_others_their_answers(broker: FakeBroker)
         raise_first(asked(broker, 0, code=UNKNOWN_MEMBER))
 
 
+def test_close_closes_the_connections(broker: FakeBroker) -> None:
+    cluster = Cluster(KafkaOptions(broker.address, OPTIONS))
+    connections = [cluster.any_connection(), cluster.connection_to(1)]
+    cluster.close()
+    assert [each.is_closed for each in connections] == [True, True]
+
+
 def test_a_cluster_that_does_not_answer_is_an_error(broker: FakeBroker) -> None:
     broker.close()
     with pytest.raises(BrokerUnreachable):

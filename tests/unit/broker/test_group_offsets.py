@@ -11,12 +11,18 @@ from kafka.protocol.consumer import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from kafka.protocol.metadata import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 
 from offsets_pipeline.errors import NonEmptyGroup, NoSuchTopic, NotAuthorized
 from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.group_offsets_client import (
     commit_group_offsets,
+    commit_offsets_of_groups,
     fetch_group_offsets,
     refused_offsets,
 )
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COMMIT, FETCH, FIND = OffsetCommitRequest.API_KEY, OffsetFetchRequest.API_KEY, FindCoordinatorRequest.API_KEY
+METADATA = MetadataRequest.API_KEY
 NO_TOPIC, NO_ACCESS = 3, 29
 
 
@@ -35,10 +42,15 @@ def broker() -> Iterator[FakeBroker]:
     """A broker that coordinates the groups `g` and `h`, and knows versions that name topics by their ids."""
     with fake_broker() as broker:
         broker.versions = VERSIONS | {COMMIT: (2, 10), FETCH: (1, 10), FIND: (0, 4)}
-        node = {"node_id": 1, "host": "127.0.0.1", "port": broker.port, "error_code": 0, "error_message": None}
-        coordinators = [FindCoordinatorResponse.Coordinator(key=each, **node) for each in ("g", "h")]
-        broker.answers[FIND] = lambda _: FindCoordinatorResponse(throttle_time_ms=0, coordinators=coordinators)
+        coordinate(broker, 1)
         yield broker
+
+
+def coordinate(broker: FakeBroker, node_id: int) -> None:
+    """Let the broker answer that it coordinates the groups `g` and `h`, with this node id."""
+    node = {"node_id": node_id, "host": "127.0.0.1", "port": broker.port, "error_code": 0, "error_message": None}
+    coordinators = [FindCoordinatorResponse.Coordinator(key=each, **node) for each in ("g", "h")]
+    broker.answers[FIND] = lambda _: FindCoordinatorResponse(throttle_time_ms=0, coordinators=coordinators)
 
 
 @pytest.fixture
@@ -82,8 +94,14 @@ def test_a_group_with_members_is_not_committed(broker: FakeBroker, cluster: Clus
 
 def test_a_moving_coordinator_is_asked_again(broker: FakeBroker, cluster: Cluster) -> None:
     broker.answers[COMMIT] = lambda number: committed([0, 0 if number else 16])
-    assert refused_offsets(cluster, "g", {("t", at): (1, "") for at in range(2)}) == {}
+    offsets = {("t", at): (1, "") for at in range(2)}
+    assert refused_offsets(cluster, "g", offsets) == {}
     assert broker.count(COMMIT) == 2
+    grown = broker.metadata()
+    grown.brokers.append(MetadataResponse.MetadataResponseBroker(node_id=2, host="127.0.0.1", port=broker.port))
+    broker.answers[METADATA] = lambda _: grown
+    coordinate(broker, 2)  # a broker that was not there before
+    assert commit_offsets_of_groups(cluster, {"g": offsets}) == {}
 
 
 @pytest.mark.parametrize(("highest", "version", "requests"), [(10, 9, 1), (8, 8, 1), (7, 7, 2)])

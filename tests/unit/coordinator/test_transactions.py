@@ -191,6 +191,8 @@ def test_a_timeout_that_is_not_allowed_is_refused(coordinator: Coordinator, time
 def test_one_that_hangs_is_aborted_and_its_producer_fenced(store: Path) -> None:
     clock = FixedClock(NOW_MS)
     with opened(store, clock) as coordinator:
+        coordinator.begin_transaction(7, 0)
+        coordinator.end_transaction(7, 0, commit=True)  # later requests to end it are for the next one
         coordinator.begin_transaction(7, 0, transaction_timeout_ms=1_000)
         coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
         coordinator.begin_transaction(8, 3)

@@ -684,11 +684,12 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
 
-def _corrupt_checkpoint(folder: TableFolder) -> None:
+def _corrupt_checkpoint(folder: TableFolder, *, missing: int = 0) -> None:
+    """Corrupt the checkpoint of version 3, and remove one of the commits up to it."""
     DeltaTable(folder.folder).create_checkpoint()
     (path,) = (place_of(folder.folder) / "_delta_log").glob("*.checkpoint.parquet")
     path.write_bytes(b"PAR1 is not all")
-    commit_file(folder, 0).unlink()
+    commit_file(folder, missing).unlink()
 
 
 def _first_data_file(folder: TableFolder) -> Path:
@@ -710,6 +711,10 @@ DAMAGE: dict[str, tuple[Callable[[TableFolder], object], str]] = {
     ),
     "a checkpoint is corrupt": (
         _corrupt_checkpoint,
+        r"the checkpoint file _delta_log/0+3\.checkpoint\.parquet \(version 3\) of .*; versions up to 3 are lost",
+    ),
+    "a checkpoint is corrupt and its commit missing": (
+        lambda folder: _corrupt_checkpoint(folder, missing=3),
         r"the checkpoint file _delta_log/0+3\.checkpoint\.parquet \(version 3\) of .*; versions up to 3 are lost",
     ),
     "all commits are missing": (

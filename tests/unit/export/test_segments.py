@@ -90,6 +90,15 @@ def test_segments_are_named_by_their_first_record_offset_and_no_larger_than_they
     assert segment_records(tmp_path / "to")[0]["record_offset"].to_pylist() == [3 * at for at in range(2000)]
 
 
+def test_record_offsets_of_a_segment_fit_into_its_index(tmp_path: Path) -> None:
+    """A broker's index holds them as int32, relative to the first one."""
+    last = 2**31 - 1
+    store = log_store(tmp_path / "store", 2, [append([(0, 1), (0, last), (0, last + 1)])], {1: (0, last + 2)})
+    of_records, of_end = export_segments(StateReader(str(store)), tmp_path / "to").log_partitions
+    bounds = [[(each.start_offset, each.end_offset) for each in found.files] for found in (of_records, of_end)]
+    assert bounds == [[(0, last + 1), (last + 1, last + 2)], [(last + 1, last + 2)]]
+
+
 def test_log_end_after_the_last_record_is_kept(tmp_path: Path) -> None:  # R2
     store = log_store(tmp_path / "store", 2, [append([(0, 5)])], {0: (2, 9), 1: (3, 4)})
     exported = export_segments(StateReader(str(store)), tmp_path / "to")

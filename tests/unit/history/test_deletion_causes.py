@@ -313,6 +313,18 @@ def test_tombstones_of_two_groups_in_one_write_are_no_request(tmp_path: Path) ->
     assert found == {"g": {"topic gone"}, "other": {"topic gone"}}
 
 
+@pytest.mark.parametrize(("is_removed", "cause"), [(False, "topic gone"), (True, "unknown")])
+def test_no_request_deletes_offsets_of_a_share_group(tmp_path: Path, is_removed: bool, cause: str) -> None:  # R14
+    log = LogPartition()
+    committed(log, "g", "t", 0, START_MS)
+    log.group(11, "g", epoch=1)
+    log.delete(("g", "t", 0))
+    if is_removed:
+        log.group_tombstone(11, "g")
+    times = [START_MS, START_MS, *[START_MS + 1] * (len(log.rows) - 2)]
+    assert causes(written(tmp_path, log, times)) == {"g": {cause}}
+
+
 def test_a_group_that_changes_its_type_keeps_its_offsets(tmp_path: Path) -> None:
     """KIP-848: the broker removes the classic group and writes the new one at once."""
     log = LogPartition()

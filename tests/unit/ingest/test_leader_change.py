@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
     from offsets_pipeline.ingest.topic.topic_plan import Reading
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+    from offsets_pipeline.semantics.retention import Retention
 
 NOW_MS = 1_795_000_000_000
 
@@ -60,6 +61,7 @@ class Stored:
         self.log_end = log_end
         self.log_incarnation = 0
         self.noted = 0
+        self.adopted: list[Retention | None] = []
         complete = CompleteReads(NOW_MS - 1000, NOW_MS - 1000)
         self._known = KnownLog(1, 0, {}, {0: log_end}, {0: 3}, complete)
         properties = SimpleNamespace(
@@ -75,8 +77,8 @@ class Stored:
         epochs = {at: epoch for at, epoch in progress.leader_epochs.items() if epoch is not None}
         self._known = KnownLog(1, 0, {}, dict(progress.read_to), epochs, progress.complete)
 
-    def adopt(self, *_: object) -> None:
-        """Its properties are those of the topic."""
+    def adopt(self, _: object, retention: Retention | None) -> None:
+        self.adopted.append(retention)
 
     def names(self, _: object) -> None:
         """It keeps no names of topics."""
@@ -87,6 +89,16 @@ class Stored:
         return KnownLog(1, 0, ends, known.read_to, known.leader_epochs, known.complete)
 
 
+class Observer(TopicObserver):
+    """Keeps the readings that were planned."""
+
+    def __init__(self) -> None:
+        self.readings: list[Reading] = []
+
+    def planned(self, progress: TopicProgress) -> None:
+        self.readings.append(progress.reading)
+
+
 class Follow:
     """A process that follows the topic; the next one starts after a kill."""
 
@@ -95,9 +107,10 @@ class Follow:
         self._query = Query()
         spark = cast("SparkSession", self._query)
         self._options = options_of(topic)
+        self.observer = Observer()
         self._ingest = TopicIngest(spark, "store", self._options, Settings(), FixedClock(NOW_MS), topic=TOPIC)
         self._ingest._topic_watch = TopicWatch(
-            cast("MirroredTopic", stored), TOPIC, Settings(), FixedClock(NOW_MS), TopicObserver(), print
+            cast("MirroredTopic", stored), TOPIC, Settings(), FixedClock(NOW_MS), self.observer, print
         )
         self.plan()
 
@@ -127,6 +140,19 @@ def topic() -> Iterator[FakeTopic]:
     """Ten records of leader epoch 3, on two brokers."""
     with fake_topic({0: FakePartition([batch(each) for each in range(10)])}, brokers=(1, 2)) as found:
         yield found
+
+
+def test_a_reading_that_goes_on_notes_the_brokers_retention_at_once(topic: FakeTopic, tmp_path: Path) -> None:
+    topic.broker_configs[1] = {"offsets.retention.minutes": "60", "offsets.retention.check.interval.ms": "600000"}
+    stored = Stored(10)
+    process = Follow(topic, stored, tmp_path)
+    (retention,) = stored.adopted
+    assert retention is not None
+    assert (retention.retention_ms, retention.check_interval_ms) == (60 * 60_000, 600_000)
+    assert (process.observer.readings, stored.noted) == ([process.reading], 1)
+    anew = Stored(12)  # the topic lacks two of these records
+    assert Follow(topic, anew, tmp_path).reading.anew is not None
+    assert (anew.adopted, anew.noted) == ([], 0)
 
 
 def move(topic: FakeTopic, epoch: int, epoch_ends: dict[int, int], end: int) -> None:

@@ -229,9 +229,15 @@ def test_without_new_records_a_batch_ends_where_it_starts() -> None:
     at = ones(2)
     start = offsets(_0=2)
     with fake_topic({0: at}) as topic, reader_of(topic, api_timeout_ms="50") as reader:
+        broker = topic.brokers[1]
         assert [reader.latestOffset(start, ALL) for _ in range(3)] == [start] * 3
+        waited = broker.count(FetchRequest.API_KEY)
+        broker.disconnect()  # the next wait connects again
+        assert any(
+            reader.latestOffset(start, ALL) == start and broker.count(FetchRequest.API_KEY) > waited for _ in range(100)
+        )
         at.leader = None  # as well as without a leader
-        topic.brokers[1].disconnect()
+        broker.disconnect()
         assert reader.latestOffset(start, ALL) == start
 
 

@@ -6,8 +6,10 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 import pytest
 
 from offsets_pipeline.cli import main
@@ -140,6 +142,41 @@ def test_a_store_of_groups_has_no_share_partitions(tmp_path: Path) -> None:
     for ask in (lambda: share_groups(reader, {}), lambda: share_partitions(reader, {}, {})):
         with pytest.raises(StoreMismatch, match="holds a topic of the kind consumer-offsets"):
             ask()
+
+
+def test_share_partitions_are_in_the_order_of_group_topic_and_partition() -> None:
+    columns = (
+        *("group_id", "topic_id", "partition", "start_offset", "delivery_complete_count", "state_epoch"),
+        *("leader_epoch", "state_batches", "log_partition"),
+    )
+    of_all = 7, 0, [], 0  # state epoch, leader epoch, batches, log partition
+    rows = [
+        ("h", "A", 0, 5, 2, *of_all),
+        ("g", "A", 1, 5, 2, *of_all),
+        ("g", "C", 0, 5, 2, *of_all),
+        ("g", "B", 0, 9, 2, *of_all),
+        ("g", "A", 0, -1, 2, *of_all),  # no start offset
+        ("g", "A", 2, 5, None, *of_all),
+        ("g", "A", 3, 5, 2, None, *of_all[1:]),  # deleted
+    ]
+    table = pa.Table.from_pylist([dict(zip(columns, row, strict=True)) for row in rows])
+    reader = SimpleNamespace(
+        properties=SimpleNamespace(require_topic_kind=lambda *_: None),
+        location="",
+        current=SimpleNamespace(newest=lambda *_: table),
+    )
+    names = {"A": "z", "B": "a"}
+    found = share_partitions(
+        cast("StateReader", reader), names, {("z", 0): 10, ("z", 1): 10, ("z", 2): 10, ("a", 0): 10}
+    )
+    assert [(each.group, each.topic, each.topic_id, each.partition, each.lag) for each in found] == [
+        ("g", None, "C", 0, None),
+        ("g", "a", "B", 0, 0),  # the broker has not counted all of them yet
+        ("g", "z", "A", 0, None),
+        ("g", "z", "A", 1, 3),
+        ("g", "z", "A", 2, None),
+        ("h", "z", "A", 0, 3),
+    ]
 
 
 def test_topic_without_a_name_has_its_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,11 +27,11 @@ Samples = dict[tuple[str, int], list[Sample]]
 
 @pytest.fixture
 def windows(chance: random.Random) -> dict[Identity, list[WindowCommit]]:
-    """Eight groups that commit at random times of two days, and sometimes go back."""
+    """Eight groups that commit at random times of two days, some offsets only of half a day, and sometimes go back."""
     found: dict[Identity, list[WindowCommit]] = {}
     for number in range(8):
         for partition in range(number % 3 + 1):
-            offset, at_ms, commits = 0, NOW_MS - 48 * HOUR_MS, []
+            offset, at_ms, commits = 0, NOW_MS - (12 if partition == number else 48) * HOUR_MS, []
             while at_ms < NOW_MS:
                 offset = max(0, offset + (chance.randrange(100) if chance.random() < 0.9 else -chance.randrange(500)))
                 commits.append(WindowCommit(offset, at_ms))

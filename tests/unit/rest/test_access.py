@@ -19,6 +19,7 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_management import OffsetManagement
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.service.rest.server import Access, RestServer
 from tests.kafka.certificates import Authority
 from tests.rest_client import Answer, RestClient
@@ -257,12 +258,13 @@ def test_a_stop_answers_requests_that_wait(location: Path, monkeypatch: pytest.M
 
 
 def test_a_token_on_a_network_without_tls_is_warned_of(
-    location: Path, token_file: Path, capsys: pytest.CaptureFixture[str], signal_handlers: None
+    tmp_path: Path, token_file: Path, capsys: pytest.CaptureFixture[str], signal_handlers: None
 ) -> None:
+    store = str(tmp_path / "new")
     threading.Timer(0.5, signal.raise_signal, [signal.SIGTERM]).start()
-    status = main(
-        ["connect", "serve", "--store", str(location), "--listen", "0.0.0.0:0", "--token-file", str(token_file)]
-    )
+    command = ["connect", "serve", "--store", store, "--cluster-id", "lab", "--listen", "0.0.0.0:0"]
+    status = main([*command, "--token-file", str(token_file)])
+    assert StateReader(store).properties.cluster_id == "lab"
     said = capsys.readouterr()
     assert (status, said.out.count("are served at http://0.0.0.0:")) == (0, 1)
     assert said.err == "offsets: warning: the token is sent in clear text; name --tls-certificate and --tls-key\n"
