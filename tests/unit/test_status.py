@@ -11,6 +11,8 @@ from offsets_pipeline.cli import main
 from offsets_pipeline.common.clock import SystemClock, parse_time_ms, shown_time
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
 from offsets_pipeline.questions.history.deletion_causes import LIKELY
+from offsets_pipeline.questions.lag.consumer_status import GroupStatus
+from offsets_pipeline.questions.status import Problem, worst_first
 from tests.logs import CAPTURES, LogPartition, capture_partitions, capture_semantics, oracle
 from tests.member_bytes import assignment, subscription
 from tests.unit.history.test_deletion_causes import TRUE_CAUSES
@@ -171,11 +173,30 @@ def test_check_is_an_error_if_the_group_or_the_store_is_missing(
     assert (status, line.split("nothing")[0]) == (2, f"ERR: no store at {tmp_path}/")
 
 
+def test_errors_come_first_then_the_longest_lag_then_the_oldest_problem() -> None:
+    err, warn = GroupStatus.ERR, GroupStatus.WARN
+    expected = [
+        Problem(err, "behind", "z", since="9", lag=1, lag_seconds=7.5),
+        Problem(err, "behind", "y", since="9", lag=8, lag_seconds=2.0),
+        Problem(err, "behind", "x", since="9", lag=3, lag_seconds=2.0),
+        Problem(err, "stopped", "w", since="9", lag=4),
+        Problem(err, "away", None, since="3"),
+        Problem(err, "rebalance loop", "v", since="4"),
+        Problem(warn, "behind", "u", since="9", lag=9, lag_seconds=9.0),
+        Problem(warn, "old", None, since="3"),
+        Problem(warn, "left", "b", since="3"),
+        Problem(warn, "expires", "a", until="5"),
+        Problem(warn, "expires", "b", until="5"),
+        Problem(warn, "left", "a", since="6", until="1"),
+    ]
+    assert sorted(expected[::-1], key=worst_first) == expected
+
+
 def test_members_that_left_and_rebalances_without_end(
     tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = TimedLog()
-    for group in ("well", "fewer", "none", "restarted", "looping", "removed", "long-ago"):
+    for group in ("well", "fewer", "none", "restarted", "looping", "busy", "removed", "long-ago"):
         log.members(group, 1, "ab", START_MS - 60 * MINUTE_MS)
     log.members("long-ago", 2, "a", START_MS - 55 * MINUTE_MS)
     log.members("fewer", 2, "a", START_MS)
@@ -184,6 +205,8 @@ def test_members_that_left_and_rebalances_without_end(
     log.members("restarted", 3, "ac", START_MS + 3)
     for generation in range(2, 12):
         log.members("looping", generation, "ab", START_MS + generation * 30_000)
+    for generation in range(2, 11):  # not often enough
+        log.members("busy", generation, "ab", START_MS + generation * 30_000)
     for number in range(10):  # the group is removed after each second rebalance
         if number % 2 == 0:
             log.at(START_MS + number * 30_000).group_tombstone(2, "removed")
@@ -228,13 +251,16 @@ def test_offset_that_is_committed_again_is_no_problem(
 ) -> None:
     log = TimedLog()
     for group in ("restored", "gone"):
-        for topic in ("t", "u"):
+        for topic in "tuvwx":
             log.commit(group, topic, 1, NOW_MS - 3 * MINUTE_MS)
-    for group in ("restored", "gone"):
-        log.at(NOW_MS - 2 * MINUTE_MS).delete((group, "t", 0))
+    for group, topics in (("restored", "t"), ("gone", "tvwx")):
+        for topic in topics:
+            log.at(NOW_MS - 2 * MINUTE_MS).delete((group, topic, 0))
     log.commit("restored", "t", 1, NOW_MS - MINUTE_MS)
     found = problems(capsys, sampled(log.store(tmp_path / "store", settings), {"t": [(10, 1)], "u": [(10, 1)]}))
-    assert {key: row["detail"].split(":")[0] for key, row in found.items()} == {("gone", "deleted"): "t-0"}
+    assert {key: row["detail"].split(":")[0] for key, row in found.items()} == {
+        ("gone", "deleted"): "t-0, v-0, w-0 and 1 more"
+    }
 
 
 def test_offsets_that_expire_within_a_day(
@@ -242,31 +268,32 @@ def test_offsets_that_expire_within_a_day(
 ) -> None:
     day_ms = 24 * 60 * MINUTE_MS
     log = TimedLog()
-    for group, age_days in (("soon", 6.5), ("later", 5), ("due", 8)):
+    for group, age_days in (("soon", 6.5), ("in a day", 6), ("later", 6 - 1 / day_ms), ("due", 8)):
         log.commit(group, "t", 1, NOW_MS - int(age_days * day_ms))
     store = sampled(log.store(tmp_path / "store", settings), {"t": [(10, 1)]})
     found = problems(capsys, store)
     assert {key: row["until"] for key, row in found.items()} == {
         ("soon", "expires"): shown_time(NOW_MS + day_ms // 2),
+        ("in a day", "expires"): shown_time(NOW_MS + day_ms),
         ("due", "expires"): shown_time(NOW_MS - day_ms),
     }
     assert found["soon", "expires"]["detail"] == "t-0 first: its group has no protocol"
-    assert {group for group, _ in problems(capsys, store, "--within", "72")} == {"soon", "later", "due"}
+    assert {group for group, _ in problems(capsys, store, "--within", "72")} == {"soon", "in a day", "later", "due"}
     assert problems(capsys, store, "--retention-minutes", "100000") == {}
 
 
 def test_transaction_that_stays_open(tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
-    log = TimedLog()
-    for group, producer_id, age_minutes in (("hanging", 7, 20), ("running", 8, 1), ("ended", 9, 20)):
-        at_ms = NOW_MS - age_minutes * MINUTE_MS
+    log, limit_ms = TimedLog(), 15 * MINUTE_MS
+    for group, producer_id, age_ms in (("hanging", 7, limit_ms), ("running", 8, limit_ms - 1), ("ended", 9, limit_ms)):
+        at_ms = NOW_MS - age_ms
         log.commit(group, "t", 1, at_ms)
         log.at(at_ms).commit((group, "t", 0), 2, producer_id, commit_timestamp=at_ms)
+    first_ms = NOW_MS - limit_ms - 1
+    log.at(NOW_MS).commit(("hanging", "u", 0), 2, 7, commit_timestamp=first_ms)
     log.at(NOW_MS).end_commit(9)
     found = problems(capsys, sampled(log.store(tmp_path / "store", settings), {"t": [(10, 1)]}))
     assert {key: (row["since"], row["detail"]) for key, row in found.items()} == {
-        ("hanging", "open transaction"): (
-            *(shown_time(NOW_MS - 20 * MINUTE_MS), "commits of producer 7 have no marker: t-0"),
-        )
+        ("hanging", "open transaction"): (*(shown_time(first_ms), "commits of producer 7 have no marker: t-0, u-0"),)
     }
 
 

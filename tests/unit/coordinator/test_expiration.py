@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.questions.query.retention_forecast import forecast_rows
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.questions.query.retention_forecast import HELD, LATER, NOW, forecast_rows
 from offsets_pipeline.semantics import partition_state
-from offsets_pipeline.semantics.retention import Basis, Expiry, Rule, forecast, holdings_of
+from offsets_pipeline.semantics.retention import Basis, Expiry, GroupForecast, Rule, forecast, holdings_of
 from tests.logs import LogPartition, capture_partitions, capture_rows, group_key, group_value
 from tests.member_bytes import subscription
 from tests.unit.coordinator.broker_expiry import PAIRS, RETENTION_MINUTES, assert_as_the_broker_did, wall_clock_ms
@@ -339,6 +340,29 @@ def test_group_stays_while_one_of_its_offsets_does() -> None:
     state = state_of(commit, lambda log: log.commit(("g", "t", 1), 1, commit_timestamp=COMMITTED_MS + 1))
     (found,) = expired(state, COMMITTED_MS + RETENTION_MS)
     assert (len(found.expired), found.is_removed) == (1, False)
+
+
+def test_forecast_has_first_what_expires_now_then_later_by_time_then_what_is_held() -> None:
+    def group(name: str, *times_ms: int, rule: Rule = Rule.SIMPLE_GROUP, is_open: bool = False) -> GroupForecast:
+        found = [Expiry(name, at("t", number), each, rule, Basis.COMMIT) for number, each in enumerate(times_ms)]
+        return GroupForecast(name, found, may_go=True, has_open_transaction=is_open)
+
+    forecasts = [
+        *(group("a", 12), group("b", 11), group("c", 13), group("d", 10, 9), group("e")),
+        *(group("f", 5, rule=Rule.PENDING, is_open=True), group("g", is_open=True)),
+    ]
+    last, alone = "the group is removed with its last offset", "the group has no offsets"
+    said = "its group has no protocol; retention counts from its commit"
+    expected = [
+        *((NOW, 10, "d", "t", 0, "R18c", said), (NOW, 9, "d", "t", 1, "R18c", said)),
+        *((NOW, 10, "d", None, None, "R21", last), (NOW, None, "e", None, None, "R21", alone)),
+        *((LATER, 11, "b", "t", 0, "R18c", said), (LATER, 11, "b", None, None, "R21", last)),
+        *((LATER, 12, "a", "t", 0, "R18c", said), (LATER, 12, "a", None, None, "R21", last)),
+        (HELD, 5, "f", "t", 0, "R20", "an open transaction holds a commit for it; retention counts from its commit"),
+        (HELD, None, "g", None, None, "R20", "the group has an open transaction"),
+    ]
+    found = forecast_rows(forecasts, 10, 12)
+    assert found == [(when, shown_time(at_ms), *rest) for when, at_ms, *rest in expected]
 
 
 @pytest.mark.parametrize(("earlier", "later"), PAIRS)

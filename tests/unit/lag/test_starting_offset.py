@@ -24,6 +24,7 @@ def committed(offset: int, *, pending: bool = False) -> OffsetAnswer:
         (committed(5), "earliest", Position(0, 10), 5, "committed", "the group committed this offset"),
         (committed(5), "none", None, 5, "committed", "the group committed this offset"),
         (committed(10), "earliest", Position(0, 10), 10, "committed", "the group committed this offset"),
+        (committed(3), "latest", Position(3, 10), 3, "committed", "the group committed this offset"),
         (None, "earliest", Position(3, 10), 3, "earliest", "no committed offset, and earliest is the log start"),
         (None, "latest", Position(3, 10), 10, "latest", "no committed offset, and latest is the log end"),
         (None, "none", Position(3, 10), None, "none", "no committed offset, and none makes the consumer fail"),
@@ -43,6 +44,14 @@ def committed(offset: int, *, pending: bool = False) -> OffsetAnswer:
             "by_duration:PT1H",
             Position(3, 10, (TimedOffset(NOW_MS - HOUR_MS, 7),)),
             7,
+            "by_duration",
+            f"by_duration is the first record of {SINCE} or later",
+        ),
+        (
+            None,
+            "by_duration:PT1H",
+            Position(8, 10, (TimedOffset(NOW_MS - HOUR_MS, 7),)),  # which the log has no longer
+            8,
             "by_duration",
             f"by_duration is the first record of {SINCE} or later",
         ),
