@@ -189,7 +189,7 @@ def test_errors_come_first_then_the_longest_lag_then_the_oldest_problem() -> Non
         Problem(warn, "expires", "b", until="5"),
         Problem(warn, "left", "a", since="6", until="1"),
     ]
-    assert sorted(expected[::-1], key=worst_first) == expected
+    assert sorted([*reversed(expected)], key=worst_first) == expected
 
 
 def test_members_that_left_and_rebalances_without_end(

@@ -54,20 +54,25 @@ def test_options_have_kafkas_names() -> None:
     found = settings({
         "kafka.client.id": "me",
         "request.timeout.ms": "1500",
+        "socket.connection.setup.timeout.ms": "2500",
+        "default.api.timeout.ms": "3500",
+        "retry.backoff.ms": "250",
         "fetch.min.bytes": "2",
         "fetch.max.wait.ms": "3",
         "fetch.max.bytes": "4",
         "max.partition.fetch.bytes": "5",
         "receive.buffer.bytes": "-1",
+        "send.buffer.bytes": "6",
     })  # fmt: skip
-    assert (found.client_id, found.request_seconds) == ("me", 1.5)
-    assert (found.fetch, found.receive_buffer_bytes) == (FetchLimits(2, 3, 4, 5), 0)
+    assert (found.client_id, found.request_seconds, found.setup_seconds) == ("me", 1.5, 2.5)
+    assert (found.api_seconds, found.backoff_seconds) == (3.5, 0.25)
+    assert (found.fetch, found.receive_buffer_bytes, found.send_buffer_bytes) == (FetchLimits(2, 3, 4, 5), 0, 6)
 
 
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
-        ("a:1,b.example.com:9092", [("a", 1), ("b.example.com", 9092)]),
+        ("a:1,b.example.com:65535", [("a", 1), ("b.example.com", 65535)]),
         (" PLAINTEXT://a:1 , [::1]:2", [("a", 1), ("::1", 2)]),
         ("SASL_SSL://[fe80::1%eth0]:3", [("fe80::1%eth0", 3)]),
     ],
@@ -78,7 +83,7 @@ def test_addresses_are_written_as_for_kafkas_clients(address: str, expected: lis
 
 @pytest.mark.parametrize(
     ("address", "said"),
-    [("b", "'b' is not HOST:PORT"), ("b:0", "'b:0' is not"), ("b:70000", "is not"), (",", "no address")],
+    [("b", "'b' is not HOST:PORT"), ("b:0", "'b:0' is not"), ("b:65536", "is not"), (",", "no address")],
 )
 def test_an_address_that_is_none_is_refused(address: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):

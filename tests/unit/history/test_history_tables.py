@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
-from offsets_pipeline.questions.history.group_timeline import why
+from offsets_pipeline.questions.history.group_timeline import group_timeline, why
 from offsets_pipeline.questions.history.history_schemas import (
     DELETED_OFFSETS,
     GROUP_HISTORY,
@@ -210,6 +210,31 @@ def test_a_member_that_holds_the_partition_could_have_made_the_commit(tmp_path: 
     assert by_group["g-stable"]["client_host"].startswith("/")
     assert by_group["g-admin"]["committed_by"] == "unknown"  # an administrator committed for an empty group
     assert by_group["g-admin"]["client_id"] is None
+
+
+def test_a_commit_of_a_transaction_has_its_producer_and_shows_with_the_marker(tmp_path: Path) -> None:  # R10, R11
+    log = LogPartition()
+    log.commit(("g", "t", 0), 10, 7)
+    log.commit(("g", "t", 0), 20)
+    log.end_commit(7)
+    log.commit(("g", "t", 1), 30, 7)
+    log.end_abort(7)
+    log.commit(("g", "t", 1), 40, 8, metadata="by 8")
+    log.end_commit(8)
+    log.commit(("g", "t", 1), 50)
+    store = random_store(tmp_path / "store", {0: log.rows}, {(0, at): START_MS + at for at in range(8)}, 1)
+    columns = ("record_offset", "producer_id", "superseded", "previous_offset", "visible_offset")
+    assert [tuple(row[name] for name in columns) for row in offset_history(store)] == [
+        *((0, 7, True, None, 2), (1, None, False, None, 1)),
+        *((5, 8, False, None, 6), (7, None, False, 40, 7)),
+    ]
+    events = group_timeline(LogHistory(store), Retention(), "g", topic="t").events
+    assert [(each.offset, (each.time_ms or 0) - START_MS, each.detail) for each in events] == [
+        (10, 2, "never answered: a newer commit was visible; in a transaction of producer 7"),
+        (20, 1, ""),
+        (40, 6, "in a transaction of producer 8; metadata 'by 8'"),
+        (50, 7, ""),
+    ]
 
 
 def test_history_spans_incarnations_and_marks_where_one_begins(tmp_path: Path) -> None:

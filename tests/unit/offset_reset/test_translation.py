@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from offsets_pipeline.errors import KafkaFailed
+from offsets_pipeline.kafka.broker.first_records import FirstRecord
 from offsets_pipeline.kafka.broker.log_offsets import LATEST
 from offsets_pipeline.repair.offset_reset import translation
 from offsets_pipeline.repair.offset_reset.restore_plan import FoundBy, FoundOffset
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.kafka.broker.cluster import Cluster
+    from offsets_pipeline.kafka.broker.first_records import FoundRecord
     from offsets_pipeline.repair.offset_reset.translation import Moment, Point
 
 MOMENT_MS = 1_000
@@ -53,3 +55,46 @@ def test_an_offset_is_the_first_since_the_moment_else_the_log_end_else_a_reason(
         expected = FoundOffset(None, None, f"{since_then}: {expected}")
     assert find(TopicPartition("t", 0), 5) == expected
     assert find(TopicPartition("t", 0), 6) == FoundOffset(None, None, "it has no timestamp")
+
+
+def test_a_record_has_its_timestamp_and_the_end_of_a_log_that_of_the_youngest_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records: dict[Point, FoundRecord] = {
+        (("t", 0), 5): FirstRecord(5, 1_000),
+        (("t", 0), 7): FirstRecord(9, 2_000),
+        (("t", 1), 3): None,  # the end of the log
+        (("t", 1), 1): FirstRecord(1, 3_000),  # its youngest record
+        (("t", 2), 0): AWAY,
+        (("t", 3), 0): FirstRecord(2, None),
+        (("t", 4), 6): None,  # a log without records
+        (("t", 5), 8): None,
+        (("t", 5), 4): FirstRecord(4, None),
+    }
+    youngest = {("t", 1): 1, ("t", 4): None, ("t", 5): 4}
+
+    def listed(_: Cluster, times: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int | None]:
+        assert set(times.values()) == {-3}  # KIP-734: the record with the highest timestamp
+        return {place: youngest[place] for place in times}
+
+    def first(_: Cluster, offsets: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], FoundRecord]:
+        return {place: records[place, offset] for place, offset in offsets.items()}
+
+    monkeypatch.setattr(translation, "list_offsets", listed)
+    monkeypatch.setattr(translation, "first_records", first)
+    points = [point for point in records if point not in [(("t", 1), 1), (("t", 5), 4)]]
+    gone = "the store's cluster has no record left that tells a timestamp"
+    assert translation.moments_by_records(cast("Cluster", None), points) == {
+        (("t", 0), 5): (1_000, FoundBy.TIMESTAMP, "record 5 has the timestamp 1970-01-01T00:00:01.000Z"),
+        (("t", 0), 7): (
+            *(2_000, FoundBy.TIMESTAMP),
+            "record 7 is gone; the next one, 9, has the timestamp 1970-01-01T00:00:02.000Z",
+        ),
+        (("t", 1), 3): (
+            *(3_001, FoundBy.TIMESTAMP),
+            "all records were consumed; the last one has the timestamp 1970-01-01T00:00:03.000Z",
+        ),
+        (("t", 2), 0): "cannot read the record in the store's cluster: the leader is away",
+        (("t", 3), 0): "record 2 has no timestamp",
+        **dict.fromkeys(((("t", 4), 6), (("t", 5), 8)), gone),
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -11,9 +12,9 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent
 
 from offsets_pipeline.errors import ConfigError, InvalidGroupId, KafkaFailed
 from offsets_pipeline.spark_query import offsets_listener
-from offsets_pipeline.spark_query.kafka_source_offsets import BatchMark, CompletedBatch
+from offsets_pipeline.spark_query.kafka_source_offsets import BatchMark, CompletedBatch, parse_kafka_offsets
 from offsets_pipeline.spark_query.newest_commits import NewestCommits
-from offsets_pipeline.spark_query.offsets_listener import OffsetsListener
+from offsets_pipeline.spark_query.offsets_listener import OffsetsListener, _completed_batches
 from tests.unit.spark_query.checkpoints import QUERY_ID, kafka
 from tests.unit.spark_query.progress_events import progress
 from tests.unit.spark_query.test_checkpoint_import import offsets_of
@@ -90,6 +91,51 @@ def test_commit_says_of_which_batch_it_is(store: Path) -> None:
     with Coordinator.open(store) as coordinator:
         (found,) = coordinator.fetch_offsets("g").values()
     assert BatchMark.parse(found.metadata) == BatchMark(QUERY_ID, None, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        ('{"query":"q","source":"0","batch":0}', BatchMark("q", "0", 0)),
+        ('{"query":null,"source":null,"batch":7}', BatchMark(None, None, 7)),
+        *((each, None) for each in ("", "a note", "[]", "7", '{"query":"q","batch":1}')),
+        *((f'{{"query":{each}}}', None) for each in ('1,"source":null,"batch":1', 'null,"source":1,"batch":1')),
+        *((f'{{"query":null,"source":null,"batch":{each}}}', None) for each in ("true", "null", '"1"', "1.5")),
+    ],
+)
+def test_metadata_of_others_have_no_mark_of_a_batch(text: str, mark: BatchMark | None) -> None:
+    assert BatchMark.parse(text) == mark
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets"),
+    [
+        ('{"t":{"0":0,"2147483647":9223372036854775807}}', {("t", 0): 0, ("t", 2**31 - 1): 2**63 - 1}),
+        *((each, None) for each in ("{}", "[1]", "42", '{"t":{}}', '{"t":{"0":true}}', '{"t":{"0":"1"}}')),
+        *((each, None) for each in ('{"t":{"2147483648":0}}', '{"t":{"x":0}}', '{"t":{"0":1},"u":{}}')),
+    ],
+)
+def test_offsets_of_a_source_that_is_not_kafkas_are_none(text: str, offsets: object) -> None:
+    assert parse_kafka_offsets(text) == offsets
+    with pytest.raises(ValueError, match="9223372036854775808 is not an offset of t-0"):
+        parse_kafka_offsets('{"t":{"0":9223372036854775808}}')
+
+
+def test_completed_batches_are_those_that_ran_in_active_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    def query(run_id: int, *ran: bool) -> SimpleNamespace:
+        found = [
+            SimpleNamespace(batchId=each, durationMs={"addBatch": 1} if has_run else {})
+            for each, has_run in enumerate(ran)
+        ]
+        return SimpleNamespace(runId=run_id, recentProgress=found)
+
+    active = [query(1, True, True, False), query(2, False), query(3)]
+    session = SimpleNamespace(streams=SimpleNamespace(active=active))
+    monkeypatch.setattr(offsets_listener, "SparkSession", SimpleNamespace(active=lambda: session))
+    assert _completed_batches() == {"1": 1, "2": -1, "3": -1}
+    del session.streams.active  # as after the JVM has ended: any error of py4j
+    monkeypatch.setattr(offsets_listener, "PySparkException", AttributeError)
+    assert _completed_batches() is None
 
 
 def test_failed_commit_is_one_warning_and_is_retried_with_the_newest_offsets(
