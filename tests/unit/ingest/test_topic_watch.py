@@ -139,8 +139,8 @@ def test_a_reading_from_the_beginning_is_noted_when_it_is_complete_and_then_when
     progress = watched.plan()
     assert watched.warnings == [
         (
-            "topic t is read again from its beginning, as log incarnation 1: log partition 0 now ends at 10, but was read "
-            "up to 11"
+            "topic t is read again from its beginning, as log incarnation 1: log partition 0 now ends at 10, but was "
+            "read up to 11"
         )
     ]
     assert watched.look(progress)
