@@ -6,6 +6,7 @@ an independent reader: the same package writes the text.
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -81,12 +82,21 @@ def test_metrics_are_served_over_http(metrics: CollectorRegistry) -> None:
     server = serve_metrics(metrics, "127.0.0.1", 0)
     try:
         at = f"http://127.0.0.1:{server.port}"
-        with urllib.request.urlopen(f"{at}/metrics", timeout=10) as answer:
-            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            assert answer.read().decode() == EXPECTED
-        with pytest.raises(urllib.error.HTTPError) as no:
-            urllib.request.urlopen(f"{at}/other", timeout=10)
-        no.value.close()
+        for path in ("/metrics", "/"):
+            with urllib.request.urlopen(f"{at}{path}", timeout=10) as answer:
+                assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+                assert answer.read().decode() == EXPECTED
+        head = urllib.request.Request(f"{at}/metrics", method="HEAD")
+        with urllib.request.urlopen(head, timeout=10) as answer:
+            assert (answer.status, answer.read()) == (200, b"")
+        for method, path, status, said, allowed in (
+            ("GET", "/other", 404, "404: only /metrics is here\n", None),
+            ("POST", "/metrics", 405, "405: only GET is allowed\n", "GET, HEAD"),
+        ):
+            with pytest.raises(urllib.error.HTTPError) as no:
+                urllib.request.urlopen(urllib.request.Request(f"{at}{path}", method=method), timeout=10)
+            with no.value as refused:
+                assert (refused.code, refused.read().decode(), refused.headers["Allow"]) == (status, said, allowed)
         with pytest.raises(MetricsUnavailable, match="cannot serve metrics at"):
             serve_metrics(metrics, "127.0.0.1", server.port)
         for host in ("evil.example", "127.0.0.1.evil.example"):
@@ -96,6 +106,8 @@ def test_metrics_are_served_over_http(metrics: CollectorRegistry) -> None:
             no.value.close()
     finally:
         server.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.port), timeout=10)
 
 
 def test_documentation_names_every_figure(root: Path) -> None:

@@ -28,7 +28,7 @@ from tests.unit.rest.services import service
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-TOKEN = "s3cret-token-of-a-test"
+TOKEN = "s3cret-token-~+/"  # as short as it may be
 CONFIG = {"connector.class": "FileStreamSource", "file": "/a", "topic": "fa"}
 
 
@@ -112,11 +112,13 @@ def test_an_address_that_is_not_loopback_needs_authentication(
 def test_options_and_files_that_do_not_fit_are_refused_in_one_line(
     serve: Callable[..., tuple[int, str]], certificates: Certificates, tmp_path: Path
 ) -> None:
-    short = tmp_path / "short"
-    short.write_text("short\n")
+    short, long = tmp_path / "short", tmp_path / "long"
+    short.write_text("x" * 15 + "\n")
+    long.write_text("x" * 4097)
     key = "--tls-key", certificates.key
     for options, reason in (
         (("--token-file", short), "it must have 16 to 4096 letters"),
+        (("--token-file", long), "it must have 16 to 4096 letters"),
         (("--token-file", tmp_path / "none"), "No such file"),
         (("--tls-certificate", certificates.certificate), "belong together"),
         (("--tls-client-ca", certificates.authority), "needs TLS"),
