@@ -22,7 +22,16 @@ from offsets_pipeline.questions.lag.lag_rows import lag_rows
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
 from offsets_pipeline.questions.query.state_reader import StateReader
-from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, group_rows, state_at, state_now
+from offsets_pipeline.questions.report.collect import (
+    ReportOptions,
+    _by_time,
+    _urgency,
+    collect_report,
+    group_rows,
+    state_at,
+    state_now,
+)
+from offsets_pipeline.questions.report.model import GroupRow
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import StoreProperties
@@ -265,6 +274,33 @@ def test_committed_offsets_without_a_known_lag_are_counted() -> None:
     rows = lag_rows({"g": group}, positions, {0: END_MS}, lambda *_: WindowColumns.of({}))
     (found,) = group_rows({"g": group}, rows)
     assert (found.lag, found.lag_unknown, found.lag_reason) == (3, 1, "no position of the partition is known")
+
+
+def test_offsets_that_expire_are_counted_in_24_parts_of_the_time() -> None:
+    points = _by_time([-5, 0, 9, 10, 239, 240, 500], 0, 240).points
+    assert [point.at_ms for point in points] == list(range(0, 240, 10))
+    assert [point.value for point in points] == [3, 1, *[0] * 21, 3]
+    assert [point.value for point in _by_time([7], 7, 0).points] == [1, *[0] * 23]
+
+
+def test_groups_are_in_the_order_of_status_lag_and_last_commit() -> None:
+    def row(group: str, status: str | None, seconds: float | None, lag: int | None, at_ms: int | None) -> GroupRow:
+        return GroupRow(group, "Empty", "Classic", 0, 1, at_ms, lag, seconds, status=status)
+
+    expected = [
+        row("z", "ERR", None, 1, 1),
+        row("y", "WARN", 9.0, 1, 1),
+        row("x", "WARN", 8.0, 2, 1),
+        row("w", "WARN", 8.0, 1, 2),
+        row("v", "WARN", 8.0, 1, 1),
+        row("u", "OK", 5.0, 1, 1),
+        row("t", "UNKNOWN", None, 3, 1),
+        row("r", None, None, None, 5),
+        row("s", "OK", 0.0, 0, 1),
+        row("p", None, None, None, None),
+        row("q", None, None, None, None),
+    ]
+    assert sorted([*reversed(expected)], key=_urgency) == expected
 
 
 @pytest.mark.parametrize(("sampled_ms", "steps"), [(END_MS, STEPS), (END_MS - 1, STEPS - 1)])

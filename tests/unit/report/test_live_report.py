@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.errors import DamagedTable
+from offsets_pipeline.questions.report import live_report
 from offsets_pipeline.questions.report.live_report import LiveReport
 from offsets_pipeline.questions.report.page import fragment, page
 from offsets_pipeline.service.rest.server import Access, RestServer
@@ -93,6 +95,26 @@ def test_a_report_older_than_the_interval_is_read_again() -> None:
     with served(collect, every_ms=0) as address:
         texts = [get(address)[1] for _ in range(3)]
     assert [f"Offsets of store {number}" in text for number, text in enumerate(texts)] == [True] * 3
+
+
+@pytest.mark.parametrize(("reading_seconds", "rest_seconds"), [(0.5, 3.0), (1.0, 4.0)])
+def test_readings_of_the_store_take_at_most_a_fifth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, reading_seconds: float, rest_seconds: float
+) -> None:
+    now, made = 100.0, []
+
+    def collect() -> Report:
+        nonlocal now
+        now += reading_seconds
+        made.append(now)
+        return EMPTY_REPORT
+
+    monkeypatch.setattr(live_report, "time", SimpleNamespace(monotonic=lambda: now))
+    live = LiveReport(collect, 3_000)
+    for seconds, readings in ((0, 1), (rest_seconds - 0.1, 1), (0.1, 2), (0, 2)):
+        now += seconds
+        live._current()
+        assert len(made) == readings
 
 
 def test_a_store_that_cannot_be_read_for_a_while_is_told_in_one_line() -> None:

@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from offsets_pipeline.common.clock import shown_duration
 from offsets_pipeline.questions.report.charts import (
+    Bar,
+    bar_chart,
+    column_chart,
     cut,
     line_chart,
     number_ticks,
@@ -82,6 +85,44 @@ def test_a_cut_text_fits_and_keeps_both_ends(text: str, width: int) -> None:
     assert text_width(found, 12) <= max(width, 12)
     if found != text and len(found) > 2:
         assert found[0] == text[0] or found[-1] == text[-1]
+
+
+def test_bars_are_as_long_as_their_values_and_lie_one_below_the_other() -> None:
+    # 390 wide from x = 230: labels are 230 wide, values 140; a row is 26 high
+    bars = [Bar("a", 10, "10"), Bar("", 5, "five"), Bar("c", 0, "0")]
+    chart = bar_chart("n", "", "", bars)
+    assert chart.startswith('<svg viewBox="0 0 760 86"')
+    found = re.findall('<rect x="([^"]*)" y="([^"]*)" width="([^"]*)"', chart)
+    assert found == [("230.0", "9.0", "390.0"), ("230.0", "35.0", "195.0"), ("230.0", "61.0", "1.0")]
+    assert re.findall('<text x="([^"]*)" y="([^"]*)"(?: class="end")?>([^<]*)<', chart) == [
+        *(("222.0", "21.0", "a"), ("626.0", "21.0", "10")),
+        *(("222.0", "47.0", "&quot;&quot;"), ("431.0", "47.0", "five")),
+        *(("222.0", "73.0", "c"), ("237.0", "73.0", "0")),
+    ]
+
+
+def test_columns_have_the_height_of_their_values_and_share_the_span() -> None:
+    points = [Point(0, 4.0), Point(25, 0.0), Point(50, 8.0), Point(75, None)]  # of four, three have a value
+    chart = column_chart("n", "", "", TimeSeries("t", points), (0, 100))
+    assert re.findall('<rect x="([^"]*)" y="([^"]*)" width="([^"]*)" height="([^"]*)"', chart) == [
+        *(("57.0", "113.0", "226.0", "99.0"), ("399.0", "14.0", "226.0", "198.0"))
+    ]
+
+
+def test_marks_stand_on_their_values_and_labels_of_times_fit_into_the_chart() -> None:
+    line = TimeSeries("t", [Point(START_MS, 5.0), Point(START_MS + 60_000, 10.0)])
+    marks = [Point(START_MS + 6_000, 5.0), Point(START_MS, None)]
+    chart = line_chart("n", "", "", [line], (START_MS, START_MS + 60_000), [3], marks)
+    assert re.findall('<path d="([^"]*)" class="mark"/>', chart) == ["M124.4 111.0l-5 -9h10z"]
+    labels = re.findall('<text x="([^"]*)" y="232.0" class="middle">([^<]*)<', chart)
+    assert labels == [  # that of the last tick, at x = 740, would be cut
+        *(("56.0", "19:07:40"), ("170.0", "19:07:50"), ("284.0", "19:08:00")),
+        *(("398.0", "19:08:10"), ("512.0", "19:08:20"), ("626.0", "19:08:30")),
+    ]
+    assert re.findall('<path d="M56.0 ([^"H]*)H740.0" class="grid"/>', chart) == [
+        *("212.0", "172.4", "132.8", "93.2", "53.6", "14.0")
+    ]
+    assert [tick.label for tick in number_ticks(0)] == ["0", "1"]
 
 
 def test_a_line_has_a_path_for_each_run_of_values_and_a_dot_for_a_single_one() -> None:
