@@ -212,7 +212,8 @@ def test_members_of_streams_groups_have_the_tasks_of_the_broker(tmp_path: Path, 
 def test_a_member_has_the_target_assignment_that_its_last_record_gives(
     tmp_path: Path, offsets: Callable[..., str]
 ) -> None:
-    log, target = LogPartition(), RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER
+    home, target = partition_for("g", 2), RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER
+    log, stray = LogPartition(home), LogPartition(1 - home)
     topics = [{"topic_id": "AAAAAAAAAAAAAAAAAAAAAQ", "partitions": [0, 2]}]
     for member in ("kept", "gone", "again"):
         log.group(RecordType.CONSUMER_GROUP_MEMBER_METADATA, "g", member)
@@ -222,9 +223,14 @@ def test_a_member_has_the_target_assignment_that_its_last_record_gives(
         log.group(target, "g", member, topic_partitions=topics)
     for member in ("gone", "again"):
         log.group_tombstone(target, "g", member)
+    log.group_tombstone(target, "g", "never had one")
     log.group(target, "g", "again", topic_partitions=topics)
-    create_tables(str(tmp_path), StoreProperties(MIRRORED, 1))
-    appended(tmp_path, log.rows)
+    stray.group(target, "g", "gone", topic_partitions=topics)  # R1
+    log.group(RecordType.CONSUMER_GROUP_METADATA, "removed", epoch=1)
+    log.group(target, "removed", "gone", topic_partitions=topics)
+    log.group_tombstone(RecordType.CONSUMER_GROUP_METADATA, "removed")
+    create_tables(str(tmp_path), StoreProperties(MIRRORED, 2))
+    appended(tmp_path, [*log.rows, *stray.rows])
     printed = offsets("describe", "--store", str(tmp_path), "--all-groups", "--members", "--verbose", "--format", "csv")
     assigned = "AAAAAAAAAAAAAAAAAAAAAQ:0,2"
     found = {row["consumer_id"]: row["target_assignment"] for row in rows_of(printed)}

@@ -111,7 +111,7 @@ def test_readings_of_the_store_take_at_most_a_fifth_of_the_time(
 
     monkeypatch.setattr(live_report, "time", SimpleNamespace(monotonic=lambda: now))
     live = LiveReport(collect, 3_000)
-    for seconds, readings in ((0, 1), (rest_seconds - 0.1, 1), (0.1, 2), (0, 2)):
+    for seconds, readings in ((0, 1), (rest_seconds - 0.125, 1), (0.125, 2), (0, 2)):
         now += seconds
         live._current()
         assert len(made) == readings

@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from offsets_pipeline.questions.report.model import GroupLines, Report
+from offsets_pipeline.questions.report.model import GroupLines, Point, Report, Rewind, Rewinds, TimeSeries
 from offsets_pipeline.questions.report.page import fragment, page
-from tests.unit.report.reports import EMPTY_REPORT, NAMES, full_report
+from tests.unit.report.reports import EMPTY_REPORT, NAMES, NOW_MS, full_report
 
 _VOID = {"meta", "link", "input"}
 _ALLOWED = {
@@ -165,7 +165,7 @@ def test_a_line_has_the_same_style_in_both_charts() -> None:
 def test_groups_that_are_behind_have_bars() -> None:
     report = full_report(3)
     for lags, expected in (
-        ((2, 1, 0), [f"{NAMES[0]}: ", "&lt;script&gt;alert(1)&lt;/script&gt;: "]),
+        ((1, 2, 0), ["&lt;script&gt;alert(1)&lt;/script&gt;: ", f"{NAMES[0]}: "]),
         ((0, None, 0), []),
     ):
         rows = [replace(row, lag=lag) for row, lag in zip(report.groups.rows, lags, strict=True)]
@@ -173,6 +173,41 @@ def test_groups_that_are_behind_have_bars() -> None:
         bars = re.findall(r'<g><title>([^<]*: )[^<]*</title><text [^>]*class="end"', text)
         assert bars == expected
         assert ("No group is behind." in text) == (not expected)
+
+
+def test_what_expires_is_due_or_held() -> None:
+    table = fragment(full_report()).partition('id="expiring"')[2].partition("</section>")[0]
+    said = re.findall(r'</time>([^<]*)</td><td class="t"><time', table)  # the first expiry, before the last one
+    assert said == [" (due)", " (due)", "", "", "", ", held"]
+
+
+def test_times_that_are_not_that_of_the_data_are_told() -> None:
+    def told(**times: int | None) -> list[str]:
+        first = fragment(replace(full_report(1), **times)).partition("</p>")[0]  # type: ignore[arg-type]
+        return [each.strip() for each in Outline(f"{first}</p>").texts]
+
+    at = "2026-11-18 11:06:40"
+    assert told() == ["A store of kind mirrored, as of", at, "."]
+    assert told(as_of_ms=NOW_MS - 1_000, sampled_ms=NOW_MS - 2_000) == [
+        *("A store of kind mirrored, as of", "2026-11-18 11:06:39", ". Made at", at),
+        *(". Positions of topics are known up to", "2026-11-18 11:06:38", "."),
+    ]
+
+
+def test_a_rewind_has_a_mark_at_the_lag_of_that_time() -> None:
+    line = TimeSeries("g", [Point(NOW_MS - 10, 5.0), Point(NOW_MS, 10.0)])
+    gone_back = [Rewind(NOW_MS - ago, group, "t", 0, 9, 5, None) for ago, group in ((1, "g"), (11, "g"), (1, "h"))]
+    report = replace(
+        EMPTY_REPORT,
+        from_ms=NOW_MS - 20,
+        lag_over_time=GroupLines(1, None, [line]),
+        rewinds=Rewinds(3, None, gone_back),
+    )
+    text = fragment(report)
+    # 684 wide from x = 56, and 198 high above y = 212: 19 of 20 ms, and half of the highest lag
+    assert re.findall('<path d="([^"]*)" class="mark"/>', text) == ["M705.8 111.0l-5 -9h10z"]
+    assert "A triangle marks a rewind." in text
+    assert "A triangle marks" not in fragment(replace(report, rewinds=Rewinds(2, None, gone_back[1:])))
 
 
 def test_rows_left_out_are_counted() -> None:
