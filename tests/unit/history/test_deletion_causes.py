@@ -388,6 +388,16 @@ def test_a_later_tombstone_without_its_commit_does_not_take_an_older_commit(tmp_
     assert [each["committed_offset"] for each in answer.deletions] == [120, None]
 
 
+def test_a_second_tombstone_lacks_no_commit_if_the_records_before_it_are_there(tmp_path: Path) -> None:
+    log = LogPartition(start=7)
+    committed(log, "g", "t", 0, START_MS)
+    log.delete(("g", "t", 0))
+    log.delete(("g", "t", 0))
+    times = {(0, 7 + at): START_MS + at for at in range(3)}
+    store = random_store(tmp_path / "store", {0: log.rows}, times, 1)
+    assert [each["record_offset"] for each in why(LogHistory(store), Retention(), "g", "t", 0).deletions] == [8]
+
+
 def test_an_offset_that_the_log_never_had(tmp_path: Path) -> None:
     log = LogPartition()
     committed(log, "g", "t", 0, START_MS)

@@ -237,6 +237,27 @@ def test_a_commit_of_a_transaction_has_its_producer_and_shows_with_the_marker(tm
     ]
 
 
+def test_events_of_a_group_tell_who_joined_and_left(tmp_path: Path) -> None:
+    log = LogPartition()
+    log.group(5, "g", "a")
+    log.group(3, "g", epoch=1)
+    log.group(5, "g", "b")
+    log.group(5, "g", "c")
+    log.group_tombstone(5, "g", "a")
+    log.group_tombstone(3, "g")
+    store = random_store(tmp_path / "store", {0: log.rows}, {(0, at): START_MS + at for at in range(6)}, 1)
+    found = group_timeline(LogHistory(store), Retention(), "g").events
+    epochs = "group_epoch 1; assignment_epoch -1"
+    assert [(each.event, each.detail) for each in found] == [
+        ("group created", "Consumer Assigning; 1 members; group_epoch 0; assignment_epoch -1"),
+        ("group epoch", f"Consumer Assigning; 1 members; {epochs}"),
+        ("group joined", f"Consumer Assigning; 2 members; {epochs}; joined b"),
+        ("group joined", f"Consumer Assigning; 3 members; {epochs}; joined c"),
+        ("group left", f"Consumer Assigning; 2 members; {epochs}; left a"),
+        ("group removed", "Dead; 0 members; left b, c"),
+    ]
+
+
 def test_history_spans_incarnations_and_marks_where_one_begins(tmp_path: Path) -> None:
     """The second incarnation has the last commit of the first again, and a new one."""
     log = LogPartition()
