@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import socket
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
-from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic, NotAuthorized, OffsetsError
-from offsets_pipeline.kafka.broker.cluster import Cluster
+from offsets_pipeline.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    KafkaFailed,
+    NoSuchTopic,
+    NotAuthorized,
+    OffsetsError,
+)
+from offsets_pipeline.kafka.broker import cluster as cluster_module
+from offsets_pipeline.kafka.broker import connection as connection_module
+from offsets_pipeline.kafka.broker.cluster import Cluster, Retry
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
-from tests.unit.broker.fake_broker import TOPIC, FakeBroker, fake_broker
+from tests.unit.broker.fake_broker import TOPIC, VERSIONS, FakeBroker, fake_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from offsets_pipeline.kafka.broker.cluster_metadata import Place, TopicMetadata
     from offsets_pipeline.kafka.broker.connection import Connection
+    from tests.unit.broker.fake_broker import Answer
 
 METADATA = MetadataRequest.API_KEY
+HANDSHAKE, AUTHENTICATE = SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY
 LEADER_NOT_AVAILABLE, UNKNOWN_MEMBER = 5, 25
 OPTIONS = {"request.timeout.ms": "2000", "default.api.timeout.ms": "300", "retry.backoff.ms": "1"}
 
@@ -78,6 +97,101 @@ def test_errors_of_partitions_leave_the_others_their_answers(broker: FakeBroker)
     broker.answers[METADATA] = lambda _: broker.metadata()
     with pytest.raises(KafkaFailed, match=f"cannot ask of topic {TOPIC}: UNKNOWN_MEMBER_ID"):
         raise_first(asked(broker, 0, code=UNKNOWN_MEMBER))
+
+
+def test_retries_wait_longer_each_time_and_end_before_the_time_is_over(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, waits = 100.0, list[float]()
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        waits.append(seconds)
+
+    def refuse() -> None:
+        raise Retry(KafkaFailed("not now"))
+
+    monkeypatch.setattr(cluster_module, "time", SimpleNamespace(monotonic=lambda: now, sleep=wait))
+    options = OPTIONS | {"default.api.timeout.ms": "3000", "retry.backoff.ms": "200"}
+    with Cluster(KafkaOptions(broker.address, options)) as cluster, pytest.raises(KafkaFailed, match="not now"):
+        cluster.retried(refuse)
+    assert waits == [0.2, 0.4, 0.8, 1.0]  # at most a second; another one would end after 3.4 s
+
+
+@pytest.fixture
+def sasl(broker: FakeBroker) -> dict[str, str]:
+    """Options of a client of a broker that takes SASL PLAIN; its sessions last for ten seconds."""
+    broker.versions = VERSIONS | {HANDSHAKE: (0, 1), AUTHENTICATE: (0, 1)}
+    broker.answers[HANDSHAKE] = lambda _: SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"])
+    broker.answers[AUTHENTICATE] = lambda _: SaslAuthenticateResponse(
+        error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=10_000
+    )
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    return OPTIONS | {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{login} username="me" password="open-sesame";',
+    }
+
+
+def test_a_session_is_renewed_before_it_ends(
+    broker: FakeBroker, sasl: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # KIP-368
+    now = 100.0
+    monkeypatch.setattr(connection_module, "time", SimpleNamespace(monotonic=lambda: now))
+    logins = []
+    with Cluster(KafkaOptions(broker.address, sasl)) as cluster:
+        connection = cluster.any_connection()
+        for at in (108.25, 108.75, 108.75, 117.0, 117.5):  # after 8.5 s of 10
+            now = at
+            connection.send(MetadataRequest(topics=[], allow_auto_topic_creation=False))
+            logins.append(broker.count(AUTHENTICATE))
+    assert logins == [1, 2, 2, 2, 3]
+    request = broker.request(SaslAuthenticateRequest, 0)
+    assert request.auth_bytes.endswith(b"\0me\0open-sesame")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            SaslHandshakeResponse(error_code=33, mechanisms=["GSSAPI", "SCRAM-SHA-256"]),
+            "no SASL mechanism PLAIN, but GSS",
+        ),
+        (SaslHandshakeResponse(error_code=33, mechanisms=[]), "no SASL mechanism PLAIN, but none"),
+        (SaslHandshakeResponse(error_code=34, mechanisms=[]), "ILLEGAL_SASL_STATE"),
+        (
+            SaslAuthenticateResponse(
+                error_code=58, error_message="wrong open-sesame", auth_bytes=b"", session_lifetime_ms=0
+            ),
+            r"\(wrong \*\*\*\)",
+        ),
+        (
+            SaslAuthenticateResponse(error_code=58, error_message=None, auth_bytes=b"", session_lifetime_ms=0),
+            "SASL_AUTHENTICATION_FAILED",
+        ),
+    ],
+)
+def test_a_login_that_is_refused_is_told_without_its_secrets(
+    broker: FakeBroker, sasl: dict[str, str], answer: Answer, said: str
+) -> None:
+    broker.answers[answer.API_KEY] = lambda _: answer
+    with (
+        Cluster(KafkaOptions(broker.address, sasl)) as cluster,
+        pytest.raises(AuthenticationFailed, match=rf"^cannot authenticate with {broker.address} .*{said}"),
+    ):
+        cluster.any_connection()
+
+
+def test_a_socket_has_the_options_of_the_client(broker: FakeBroker) -> None:
+    sizes = {"receive.buffer.bytes": "65536", "send.buffer.bytes": "32768"}
+    with Cluster(KafkaOptions(broker.address, OPTIONS | sizes)) as cluster:
+        used = cluster.any_connection()._socket
+        options = [(socket.IPPROTO_TCP, socket.TCP_NODELAY), (socket.SOL_SOCKET, socket.SO_KEEPALIVE)]
+        assert [used.getsockopt(*each) for each in options] == [1, 1]
+        found = [used.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_RCVBUF, socket.SO_SNDBUF)]
+    assert found == [2 * 65_536, 2 * 32_768]  # Linux doubles them
 
 
 def test_close_closes_the_connections(broker: FakeBroker) -> None:

@@ -218,6 +218,27 @@ def test_other_errors_are_raised(broker: FakeBroker, code: int, kind: type[Excep
         fetch(broker, fetched(error_code=code))
 
 
+def test_a_fetch_asks_for_whole_batches_of_all_transactions_and_waits_longer_than_the_broker(
+    broker: FakeBroker,
+) -> None:
+    broker.answers[FETCH] = lambda _: fetched()
+    limits = {"fetch_min_bytes": "2", "fetch_max_wait_ms": "250", "fetch_max_bytes": "4"}
+    with (
+        cluster_of(broker, max_partition_fetch_bytes="5", **limits) as cluster,
+        Fetcher(cluster, cluster.topic(TOPIC), 1) as fetcher,
+    ):
+        fetcher.fetch({0: FetchPosition(7, 3)})
+        fetcher.fetch({0: FetchPosition(8, None)})
+        assert fetcher._connection._socket.gettimeout() == 2.25  # request.timeout.ms on top
+    for number, offset, epoch in ((0, 7, 3), (1, 8, -1)):
+        asked = broker.request(FetchRequest, number)
+        assert (asked.min_bytes, asked.max_wait_ms, asked.max_bytes, asked.isolation_level) == (2, 250, 4, 0)
+        assert (asked.session_id, asked.session_epoch, asked.rack_id, asked.forgotten_topics_data) == (0, -1, "", [])
+        ((at,),) = [topic.partitions for topic in asked.topics]
+        assert (at.partition, at.fetch_offset, at.current_leader_epoch, at.partition_max_bytes) == (0, offset, epoch, 5)
+        assert (at.last_fetched_epoch, at.log_start_offset) == (-1, -1)
+
+
 def test_the_next_request_waits_as_long_as_the_broker_throttles(broker: FakeBroker) -> None:
     fetch(broker, fetched(throttle_ms=300), fetched())
     first = next(i for i, (key, _, _) in enumerate(broker.requests) if key == FETCH)
@@ -234,8 +255,9 @@ def test_an_older_broker_is_asked_in_its_own_versions(broker: FakeBroker) -> Non
     assert {key: version for key, version, _ in broker.requests if key != API_VERSIONS} == {FETCH: 12, METADATA: 9}
 
 
-def test_a_broker_older_than_fetches_of_batches_is_refused(broker: FakeBroker) -> None:
-    broker.answers[API_VERSIONS] = lambda _: broker.api_versions(VERSIONS | {FETCH: (0, 3)})
+@pytest.mark.parametrize("versions", [(0, 3), (13, 17)])  # before batches, and by topic ids only
+def test_a_broker_without_fetches_of_batches_by_name_is_refused(broker: FakeBroker, versions: tuple[int, int]) -> None:
+    broker.answers[API_VERSIONS] = lambda _: broker.api_versions(VERSIONS | {FETCH: versions})
     with pytest.raises(KafkaFailed, match=rf"^{broker.address} does not support FetchRequest in versions 4 to "):
         fetch(broker, fetched())
 
