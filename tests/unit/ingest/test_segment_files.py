@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.errors import InvalidPartitionCount, NoSegments, NoSuchPath
+from offsets_pipeline.errors import InvalidPartitionCount, NoSegments, NoSuchPath, StoreMismatch
 from offsets_pipeline.ingest.segments.segment_files import FoundLog, LogFolder, find_log
 from offsets_pipeline.ingest.segments.segment_ingest import _check_partition_count
 
@@ -44,6 +44,43 @@ def test_a_named_file_that_is_no_segment_of_the_topic_is_refused(tmp_path: Path)
         find_log([str(tmp_path / "other-3")])
     with pytest.raises(NoSuchPath):
         find_log([str(tmp_path / "none")])
+
+
+def test_a_brokers_data_folder_has_the_log_partitions_with_their_starts_and_ids(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    first = [segment(data / "__consumer_offsets-0", base) for base in (5, 70)]
+    (data / "__consumer_offsets-0" / "00000000000000000090.log.deleted").write_bytes(b"")
+    (data / "__consumer_offsets-0" / "partition.metadata").write_text("version: 0\ntopic_id: of-offsets\n")
+    third = segment(data / "__consumer_offsets-2", 7)
+    segment(data / "__consumer_offsets-3.0f3c-delete", 0)
+    (data / "__consumer_offsets-4").mkdir()  # without segments
+    segment(data / "orders-0", 0)
+    (data / "orders-0" / "partition.metadata").write_text("version: 0\ntopic_id: of-orders\n")
+    inner = segment(data / "disk-1" / "__consumer_offsets-5", 0)  # the folder is only named like a partition
+    hidden = segment(data / "other-1" / "__consumer_offsets-6", 0)
+    segment(data / "other-1", 0)  # so this one is a partition
+    (data / "meta.properties").write_text("version=1\ncluster.id=here\nnode.id=1\n")
+    checkpoint = "0\n3\n__consumer_offsets 0 5\n__consumer_offsets 2 8\norders 5 9\n"
+    (data / "log-start-offset-checkpoint").write_text(checkpoint)
+    found = find_log([str(data)])
+    assert found.folders == [LogFolder(0, tuple(first), 5), LogFolder(2, (third,), 8), LogFolder(5, (inner,))]
+    assert (found.cluster_id, found.topic_id, found.topic_names) == ("here", "of-offsets", {"of-orders": "orders"})
+    assert find_log([str(data), hidden]).partitions() == {0, 2, 5, 6}
+    other = tmp_path / "other"
+    segment(other / "__consumer_offsets-0", 0)
+    for name, text, said in (
+        ("meta.properties", "cluster.id=there\n", "other belongs to cluster there, the earlier paths to here; ingest"),
+        (
+            "__consumer_offsets-0/partition.metadata",
+            "topic_id: old\n",
+            "belongs to topic old, the earlier paths to of-",
+        ),
+    ):
+        (other / name).write_text(text)
+        with pytest.raises(StoreMismatch, match=said):
+            find_log([str(data), str(other)])
+        (other / name).unlink()
+    assert find_log([str(other), str(data)]).cluster_id == "here"
 
 
 def test_number_of_log_partitions_fits_their_numbers_and_most_groups() -> None:  # R1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,13 +13,17 @@ from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import FoldSettings, LagSettings
 from offsets_pipeline.errors import BrokerUnreachable
 from offsets_pipeline.fold.maintenance import maintain_store
-from offsets_pipeline.ingest.topic_positions.position_sampler import SamplerThread
+from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler, SamplerThread
+from offsets_pipeline.ingest.topic_positions.position_samples import Sample
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, read_samples, table_of
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.store.delta.store_folder import create_tables
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.store import Store
 from tests.spark.stores import CLOCK
+from tests.unit.broker.fake_broker import TOPIC
+from tests.unit.broker.fake_topic import FakePartition, batch, fake_topic, options_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +70,23 @@ def test_sampler_that_cannot_be_made_is_made_again() -> None:
 
     SamplerThread(make, 1, SystemClock(), warnings.append).run_once()
     assert len(warnings) == 1
+
+
+def test_a_sample_has_the_bounds_of_the_topics_that_match_and_answer(tmp_path: Path) -> None:
+    partitions = {0: FakePartition([batch(4, 6)], start=4), 1: FakePartition([], leader=None)}
+    table = TableFolder(f"{tmp_path}/topic_offsets", TOPIC_OFFSETS)
+    with fake_topic(partitions) as topic:
+        topic.topics = {"other": uuid.UUID(int=7)}
+        for topics, count in (("__consumer", 0), ("__consumer.*", 1)):
+            sampler = PositionSampler(
+                options_of(topic, default_api_timeout_ms="50"), table, topics, FixedClock(1_000 + count)
+            )
+            assert sampler.sample() == count
+            sampler.close()
+            assert all(each.is_closed for each in sampler._cluster._connections.values())
+    samples = read_samples(table)
+    assert list(samples.places()) == [(TOPIC, 0)]
+    assert samples.series((TOPIC, 0)).last() == Sample(4, 10, 1_001)
 
 
 def test_sample_of_no_topic_says_so(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,9 +14,11 @@ from offsets_pipeline.errors import (
     NoSuchPath,
     UnknownTopicOrPartition,
 )
+from offsets_pipeline.ingest.topic_positions import broker_positions
 from offsets_pipeline.ingest.topic_positions.broker_positions import ask_broker, read_client_properties
 from offsets_pipeline.ingest.topic_positions.positions import Position, Positions, TimedOffset, read_positions
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.kafka.broker.log_offsets import LogBounds
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
@@ -92,6 +95,27 @@ def test_broker_that_does_not_answer_is_a_one_line_error() -> None:
     assert "\n" not in str(raised.value)
     with pytest.raises(ConfigError, match=r"the Kafka option no\.such\.property is not supported: remove it"):
         ask_broker(KafkaOptions("127.0.0.1:1", {"no.such.property": "1"}), {"t"})
+
+
+def test_positions_of_a_broker_have_the_offset_of_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster: Any = SimpleNamespace(settings=SimpleNamespace(at="b:9092"))
+    bounds: dict[tuple[str, int], Any] = {("t", 0): LogBounds(1, 9), ("t", 1): LogBounds(0, 0)}
+    since: dict[tuple[str, int], Any] = {("t", 0): 5, ("t", 1): None}
+    asked: list[object] = []
+    monkeypatch.setattr(broker_positions, "bounds_of_topics", lambda *_: bounds)
+    monkeypatch.setattr(broker_positions, "list_offsets", lambda _, times_ms: asked.append(times_ms) or since)
+    t0, t1 = TopicPartition("t", 0), TopicPartition("t", 1)
+    found = broker_positions.positions_of(cluster, ["t"])
+    assert found == Positions("the broker at b:9092", {t0: Position(1, 9), t1: Position(0, 0)})
+    assert broker_positions.positions_of(cluster, ["t"], 7).by_partition == {
+        t0: Position(1, 9, (TimedOffset(7, 5),)),
+        t1: Position(0, 0, (TimedOffset(7, None),)),
+    }
+    assert asked == [dict.fromkeys(bounds, 7)]
+    for refusing in (since, bounds):
+        refusing["t", 1] = BrokerUnreachable("no leader")
+        with pytest.raises(BrokerUnreachable, match="no leader"):
+            broker_positions.positions_of(cluster, ["t"], 7)
 
 
 def test_properties_of_a_client_are_read(tmp_path: Path) -> None:

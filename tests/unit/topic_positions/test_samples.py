@@ -101,6 +101,14 @@ def test_csv_of_a_reset_has_the_present_and_samples(tmp_path: Path) -> None:
     path.write_text("topic,partition,earliest,latest,1000,2000\nt,0,5,20,10,\n", encoding="utf-8")
     found = PositionSamples(read_sample_file(str(path), NOW_MS))
     assert points(found.series(PLACE)) == [(1000, 5, 10), (2000, 5, 20), (NOW_MS, 5, 20)]
+    # the present counts from the data time on
+    for data_ms, times in (
+        (1500, [1000, 1500, NOW_MS]),
+        (2000, [1000, 2000, NOW_MS]),
+        (NOW_MS + 1, [1000, 2000, NOW_MS]),
+    ):
+        since = PositionSamples(read_sample_file(str(path), NOW_MS, data_ms=data_ms))
+        assert since.series(PLACE).sampled_ms.tolist() == times
 
 
 def test_delta_table_is_read(table: TableFolder, tmp_path: Path) -> None:
@@ -154,3 +162,5 @@ def test_old_samples_go_except_for_the_last_one_before(table: TableFolder) -> No
         )
     assert remove_old_samples(table, 11_500) == 0  # too few to rewrite the table
     assert remove_old_samples(table, 10_500) == 0
+    writer.append(rows_of([(rested, Sample(0, 3, 20_000 + number)) for number in range(9)], "a test"))
+    assert remove_old_samples(table, 12_500) == 2  # a tenth of the rows that are left
