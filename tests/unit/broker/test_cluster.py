@@ -28,6 +28,7 @@ from offsets_pipeline.kafka.broker import connection as connection_module
 from offsets_pipeline.kafka.broker.cluster import Cluster, Retry
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from tests.unit.broker.fake_broker import TOPIC, VERSIONS, FakeBroker, fake_broker
+from tests.unit.broker.fake_topic import FakePartition, cluster_of, fake_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -192,6 +193,14 @@ def test_a_socket_has_the_options_of_the_client(broker: FakeBroker) -> None:
         assert [used.getsockopt(*each) for each in options] == [1, 1]
         found = [used.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_RCVBUF, socket.SO_SNDBUF)]
     assert found == [2 * 65_536, 2 * 32_768]  # Linux doubles them
+
+
+def test_a_broker_that_closed_its_connection_is_asked_over_another_one() -> None:
+    with fake_topic({0: FakePartition([])}) as topic, cluster_of(topic) as cluster:
+        topic.broker_configs[1] = {"offsets.retention.minutes": "9"}
+        for _ in range(2):
+            assert cluster.broker_configs(1, ["offsets.retention.minutes"]) == {"offsets.retention.minutes": "9"}
+            topic.brokers[1].disconnect()
 
 
 def test_close_closes_the_connections(broker: FakeBroker) -> None:

@@ -161,6 +161,16 @@ def test_a_bad_message_is_damage_and_the_next_one_is_read(name: str) -> None:
     assert reader.end_offset == 8
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize(("key", "value"), [(None, None), (None, b"value"), (b"key", None), (b"key", b"value")])
+def test_a_message_behind_a_wrong_length_is_found(magic: int, key: bytes | None, value: bytes | None) -> None:
+    first, broken = message(0, b"k", b"v", magic=magic), bytearray(message(1, b"k", b"v", magic=magic))
+    broken[11] += 8  # the last byte of the length: it now reaches into the next message
+    reader, rows = read(first + broken + message(2, key, value, magic=magic) + message(3, b"k", b"v", magic=magic))
+    assert [(offset, *rest) for offset, _, *rest in rows] == [(0, b"k", b"v"), (2, key, value), (3, b"k", b"v")]
+    assert [(damage.position, damage.length) for damage in reader.damage] == [(len(first), len(broken))]
+
+
 def test_bytes_after_the_value_are_damage() -> None:
     body = struct.pack(">bbq", 1, 0, 0) + sized(b"k") + sized(b"v") + b"more"
     broken = struct.pack(">qiI", 1, len(body) + 4, zlib.crc32(body)) + body
