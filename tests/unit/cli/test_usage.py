@@ -234,6 +234,17 @@ def test_wrong_command_line_is_answered_with_status_2_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("more", "expected"), [((), "a replay"), (("--against", "b:9092"), "brokers")])
+def test_verify_compares_with_a_replay_or_with_brokers(
+    monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], expected: str
+) -> None:
+    compared: list[str] = []
+    monkeypatch.setattr("offsets_pipeline.cli.state_commands.verify", lambda *_: compared.append("a replay"))
+    monkeypatch.setattr("offsets_pipeline.cli.against_command.verify_against", lambda *_: compared.append("brokers"))
+    assert main(["verify", "--store", "a-store", *more]) == 0
+    assert compared == [expected]
+
+
 def test_a_secret_in_the_list_of_processes_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for option, is_warned_of in {
         f"sasl.jaas.config={JAAS}": True,

@@ -197,6 +197,8 @@ def test_an_emptied_batch_still_moves_the_log_end(codec: Codec) -> None:
 
 def test_an_empty_batch_of_the_export_is_written_as_any_other() -> None:
     assert empty_batch(9) == encode_batch(binary(), binary(), base_offset=9)
+    reader, rows = read(empty_batch(9))
+    assert (rows, reader.base_offset, reader.end_offset, reader.damage) == ([], 9, 10, [])
 
 
 def test_an_empty_file_is_an_empty_segment() -> None:
