@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from kafka.protocol.admin import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from kafka.protocol.consumer import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -25,6 +33,12 @@ from offsets_pipeline.kafka.broker.group_offsets_client import (
     commit_offsets_of_groups,
     fetch_group_offsets,
     refused_offsets,
+)
+from offsets_pipeline.kafka.broker.groups_client import (
+    GroupListing,
+    delete_groups,
+    describe_classic_groups,
+    list_groups,
 )
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from tests.unit.broker.fake_broker import VERSIONS, FakeBroker, fake_broker
@@ -129,3 +143,53 @@ def test_offsets_of_groups_are_fetched_together_or_one_by_one(
     found = fetch_group_offsets(cluster, ["g", "h"])
     assert found == {"g": {("t", 0): (5, 7, "m"), ("t", 1): (6, None, "")}, "h": {}}
     assert (broker.count(FETCH), versions_of(broker, FETCH)) == (requests, {version})
+
+
+def test_groups_are_listed_with_types_and_states_as_far_as_brokers_send_them(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
+    broker.versions[ListGroupsRequest.API_KEY] = (0, 5)
+    of_group, code = ListGroupsResponse.ListedGroup, 0
+    groups = [
+        of_group(group_id="a", protocol_type="consumer", group_state="Stable", group_type="consumer"),
+        of_group(group_id="b", protocol_type="", group_state="", group_type=""),
+    ]
+    broker.answers[ListGroupsRequest.API_KEY] = lambda _: ListGroupsResponse(
+        throttle_time_ms=0, error_code=code, groups=groups
+    )
+    assert list_groups(cluster) == {
+        "a": GroupListing("a", "Consumer", "consumer", "Stable"),
+        "b": GroupListing("b", "Classic", "", None),
+    }
+    code = 31
+    with pytest.raises(NotAuthorized, match=r"list the groups .*; grant DESCRIBE on the cluster or on groups"):
+        list_groups(cluster)
+
+
+def test_groups_that_no_longer_exist_are_left_out(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.versions[DescribeGroupsRequest.API_KEY] = (0, 6)
+    of_group = DescribeGroupsResponse.DescribedGroup
+    common = {"protocol_type": "consumer", "protocol_data": "", "members": [], "error_message": None}
+    states = {"g": ("Dead", 0), "h": ("Stable", 0)}
+    broker.answers[DescribeGroupsRequest.API_KEY] = lambda _: DescribeGroupsResponse(
+        throttle_time_ms=0,
+        groups=[
+            of_group(group_id=name, group_state=state, error_code=code, **common)
+            for name, (state, code) in states.items()
+        ],
+    )
+    assert [each.group_state for each in describe_classic_groups(cluster, ["g", "h"]).values()] == ["Stable"]
+    states["g"] = "", 69
+    assert list(describe_classic_groups(cluster, ["g", "h"])) == ["h"]
+    states["g"] = "", 30
+    with pytest.raises(NotAuthorized, match=r"describe the members of group g .*; grant READ on the group"):
+        describe_classic_groups(cluster, ["g", "h"])
+
+
+def test_groups_that_are_not_deleted_have_their_errors(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.versions[DeleteGroupsRequest.API_KEY] = (0, 2)
+    of_group = DeleteGroupsResponse.DeletableGroupResult
+    broker.answers[DeleteGroupsRequest.API_KEY] = lambda _: DeleteGroupsResponse(
+        throttle_time_ms=0, results=[of_group(group_id="g", error_code=0), of_group(group_id="h", error_code=68)]
+    )
+    assert {name: type(error) for name, error in delete_groups(cluster, ["g", "h"]).items()} == {"h": NonEmptyGroup}

@@ -28,17 +28,22 @@ OTHERS = (
 )
 
 
+GROUPS = RECORD_KINDS[TopicKind.CONSUMER_OFFSETS]
+
+
+def records(*keys: bytes | None) -> list[RecordKey]:
+    return [RecordKey(0, number, key) for number, key in enumerate(keys, 7)]
+
+
 def look(*keys: bytes | None) -> None:
-    RECORD_KINDS[TopicKind.CONSUMER_OFFSETS].require(
-        "topic t", [RecordKey(0, number, key) for number, key in enumerate(keys, 7)]
-    )
+    GROUPS.require("topic t", records(*keys))
 
 
 @pytest.mark.parametrize("name", CAPTURE_NAMES)
 def test_first_records_of_brokers_are_taken(name: str) -> None:
-    for records in capture_records(name).values():
-        keys = records.filter(records["control_type"].is_null())["key"].slice(0, 20).to_pylist()
-        look(*keys)
+    for rows in capture_records(name).values():
+        keys = rows.filter(rows["control_type"].is_null())["key"].slice(0, 20).to_pylist()
+        assert GROUPS.matches(records(*keys))
 
 
 @pytest.mark.parametrize("key", OTHERS)
@@ -48,8 +53,8 @@ def test_records_of_another_topic_are_refused(key: bytes | None) -> None:
 
 
 def test_majority_of_the_first_records_decides() -> None:
-    look()
-    look(COMMIT, b"user-17")
+    assert GROUPS.matches([])
+    assert GROUPS.matches(records(COMMIT, b"user-17"))
     with pytest.raises(WrongRecords) as refused:
         look(COMMIT, b"user-17", None)
     assert str(refused.value) == (
@@ -59,7 +64,8 @@ def test_majority_of_the_first_records_decides() -> None:
 
 
 def test_records_of_a_newer_coordinator_are_taken() -> None:  # R6
-    look(b"\x00\x63any", b"\x00\x18\x00\x01g")
+    assert GROUPS.matches(records(b"\x00\x63any", b"\x00\x18\x00\x01g", b"\x00\xffg"))
+    assert not GROUPS.matches(records(b"\x01\x00g"))
 
 
 KEYS_OF_KIND = {
