@@ -37,6 +37,11 @@ OFFSETS, STATUS, CONFIGS, ALL = (
         (CONFIGS, b"target-state-a", ConnectKey(ConnectRecordType.TARGET_STATE, "a")),
         (CONFIGS, b"tasks-fencing-a", ConnectKey(ConnectRecordType.TASK_COUNT, "a")),
         (CONFIGS, b"session-key", ConnectKey(ConnectRecordType.SESSION_KEY)),
+        (CONFIGS, b"commit-a-1", ConnectKey(ConnectRecordType.TASKS_COMMIT, "a-1")),
+        (CONFIGS, b"restart-connector-a", ConnectKey(ConnectRecordType.RESTART_REQUEST, "a")),
+        (CONFIGS, b"logger-cluster-org.acme", ConnectKey(ConnectRecordType.LOGGER_LEVEL)),
+        (ALL, b"flush-a-1-0", ConnectKey(ConnectRecordType.TASK_FLUSH, "a-1", task=0)),
+        (CONFIGS, b"flush-a-1-0", None),
         (ALL, b"target-state-a", ConnectKey(ConnectRecordType.TARGET_STATE, "a")),
         (CONFIGS, b"of-a-newer-worker", None),
         (STATUS, b"connector-a", None),
@@ -78,6 +83,13 @@ def test_keys_have_at_most_500_levels_with_every_python() -> None:
     assert parse_connect_key(key(499), OFFSETS)
     with pytest.raises(CorruptRecord, match="too many levels of arrays and objects"):
         parse_connect_key(key(500), OFFSETS)
+
+
+def test_a_long_text_is_shown_by_its_beginning() -> None:
+    for length, shown in ((58, f"'\"{'a' * 58}\"'"), (59, f"'\"{'a' * 59}...'")):
+        with pytest.raises(CorruptRecord) as raised:
+            parse_connect_key(f'"{"a" * length}"'.encode(), OFFSETS)
+        assert str(raised.value).endswith(f"of a connector's name and an object, found {shown}")
 
 
 @pytest.mark.parametrize(

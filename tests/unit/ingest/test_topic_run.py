@@ -98,6 +98,15 @@ def test_transient_error_is_waited_for_and_reported(error: OffsetsError) -> None
     assert ingest.heard.away == ([] if is_conflict else [error] * 20)
 
 
+def test_waits_grow_up_to_the_longest_one_until_a_reading_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    away, waits = BrokerUnreachable("away"), list[float]()
+    ingest = Scripted([*[away] * 5, False, away, _QueryFailedError("why"), Reads(3), away])
+    ingest._settings = replace(Settings(), fold=FoldSettings(retry_backoff_ms=1, max_backoff_ms=1_000))
+    monkeypatch.setattr(ingest._stopped, "wait", waits.append)
+    ingest.run()
+    assert waits == [0.2, 0.4, 0.8, 1.0, 1.0, 0.2, 0.4, 0.2, 0.4]
+
+
 @pytest.mark.parametrize("error", LASTING, ids=repr)
 def test_permanent_error_is_raised(error: OffsetsError) -> None:
     with pytest.raises(type(error)):
