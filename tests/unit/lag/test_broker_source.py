@@ -161,8 +161,26 @@ def test_a_time_that_a_broker_cannot_tell_has_a_reason(
 
 def test_the_first_sample_of_all_has_a_log_start() -> None:
     rows = rows_of([(T, Sample(3, 6, 5_000)), (T, Sample(4, 10, 9_000))], "a test")
-    found = SampledPositions(PositionSamples(rows), NOW_MS).bounds(places((T, 6_000), (T, 9_000)))
-    assert (found.log_start_offset.tolist(), found.log_end_offset.tolist()) == ([3, 4], [7, 10])
+    found = SampledPositions(PositionSamples(rows), NOW_MS).bounds(places((T, 6_000), (T, 5_500), (T, 9_000)))
+    assert (found.log_start_offset.tolist(), found.log_end_offset.tolist()) == ([3, 3, 4], [7, 7, 10])
+    assert (found.highest.tolist(), found.reasons) == ([10, 10, 10], {})
+
+
+def test_a_log_end_that_samples_do_not_tell_has_a_reason() -> None:
+    rows = rows_of([(T, Sample(3, 6, 5_000)), (T, Sample(4, 10, 9_000))], "a test")
+    at = places((T, 4_999), (T, 9_001), (("never", 0), 6_000))
+    found = SampledPositions(PositionSamples(rows), NOW_MS).bounds(at)
+    assert found.reasons == {
+        0: "the log end at 1970-01-01T00:00:04.999Z is not known: the first sample is later",
+        1: "the log end at 1970-01-01T00:00:09.001Z is not known: no sample is as late",
+        2: "no position of the partition is known",
+    }
+    unknown = [UNKNOWN_END] * 3
+    assert [each.tolist() for each in found[:2]] == [unknown, unknown]
+    without = SampledPositions(PositionSamples(rows.slice(0, 0)), NOW_MS)
+    assert (without.until_ms, without.bounds(at).reasons) == (None, dict.fromkeys(range(3), found.reasons[2]))
+    assert SampledPositions(PositionSamples(rows), 7_000).until_ms == 7_000
+    assert SampledPositions(PositionSamples(rows), NOW_MS).until_ms == 9_000
 
 
 def test_past_without_samples_has_no_log_start(asked: list[tuple[str, int]]) -> None:
