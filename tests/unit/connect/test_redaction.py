@@ -8,6 +8,9 @@ import pyarrow as pa
 import pytest
 
 from offsets_pipeline.connect.redaction import KEPT_SETTINGS, redacted_values
+from offsets_pipeline.ingest.log_columns import log_columns
+from offsets_pipeline.kafka.record.segment import SEGMENT_SCHEMA
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.unit.connect.connect_logs import WITH_ANSWERS, capture_rows
 
 SECRET = "hunter2"
@@ -46,6 +49,20 @@ def test_secrets_are_left_out(key: bytes | None, value: dict[str, object], left:
 def test_of_a_value_that_does_not_decode_nothing_is_kept(value: bytes) -> None:
     (kept,) = redacted_values(pa.array([b"connector-a"]), pa.array([value]))
     assert kept.as_py() == b""
+
+
+def test_an_ingest_leaves_secrets_of_configurations_out_and_markers_as_they_are() -> None:
+    secret, marker = json.dumps({"key": SECRET}).encode(), b"\0\0\0\0\0\5"
+    plain = {"record_offset": 0, "key": b"session-key", "value": secret, "producer_id": 7, "producer_epoch": 1}
+    control = plain | {"record_offset": 1, "key": b"\0\0\0\1", "value": marker, "control_type": "COMMIT"}
+    rows = [plain | {"is_transactional": False}, control | {"is_transactional": True}]
+    batch = pa.RecordBatch.from_pylist(rows, SEGMENT_SCHEMA)
+    for kind, value in ((TopicKind.CONNECT_CONFIGS, b"{}"), (TopicKind.CONNECT_OFFSETS, secret)):
+        found = log_columns(batch, 3, "a source", kind)
+        assert found["value"].to_pylist() == [value, marker]
+        assert found["producer_id"].to_pylist() == [None, 7]  # R11: the first is of no transaction
+        assert found["producer_epoch"].to_pylist() == [None, 1]
+        assert (found["log_partition"].to_pylist(), found["source"].to_pylist()) == ([3, 3], ["a source"] * 2)
 
 
 def test_tombstones_stay_tombstones() -> None:

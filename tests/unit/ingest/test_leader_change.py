@@ -46,6 +46,10 @@ class Query:
         self.sparkContext = SimpleNamespace(defaultParallelism=1)
         self.streams = SimpleNamespace(active=[])
 
+    def trigger(self, **options: object) -> Query:
+        self.triggered = options
+        return self
+
     def foreachBatch(self, land: Callable[[DataFrame, int], None]) -> Query:  # noqa: N802 - Spark's
         self.land = land
         return self
@@ -114,13 +118,15 @@ class Follow:
         )
         self.plan()
 
-    def plan(self) -> None:
+    def plan(self, *, available_now: bool = False) -> None:
         """Plan a reading, and start its query."""
         with TopicClient(self._options, TOPIC) as admin:
             described = admin.describe()
             progress = self._ingest._prepared.plan(admin, described)
             self.reading: Reading = progress.reading
-            self._ingest._start(progress, described, admin, BatchBarrier(), str(self._checkpoint), available_now=False)
+            self._ingest._start(
+                progress, described, admin, BatchBarrier(), str(self._checkpoint), available_now=available_now
+            )
 
     def run_batch(self, number: int = 0) -> None:
         """Plan a batch as Spark does, and append it."""
@@ -219,6 +225,13 @@ def test_first_reading_of_a_log_incarnation_starts_again_if_a_new_leader_lacks_i
     move(topic, 4, {3: 10 if is_clean else 6}, 20)
     process.plan()
     assert (process.reading.log_incarnation, process.reading.starts) == ((1, {0: 10}) if is_clean else (2, {0: 0}))
+
+
+def test_a_query_waits_for_records_or_ends_with_those_of_now(topic: FakeTopic, tmp_path: Path) -> None:
+    process = Follow(topic, Stored(10), tmp_path)
+    assert process._query.triggered == {"processingTime": "0 seconds"}
+    process.plan(available_now=True)
+    assert process._query.triggered == {"availableNow": True}
 
 
 def test_batches_of_one_leader_note_nothing(topic: FakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,10 @@ def test_retention_of_offsets_is_that_of_all_leaders_of_log_partitions() -> None
         for other in (of_offsets("10", "2000"), of_offsets("9", None), {}):
             topic.broker_configs[2] = other
             assert client.offsets_retention() is None
-        topic.broker_configs[2] = topic.broker_configs[1]
+        for both in (of_offsets("9", None), of_offsets(None, "2000"), {}):
+            topic.broker_configs[1] = topic.broker_configs[2] = both
+            assert client.offsets_retention() is None
+        topic.broker_configs[1] = topic.broker_configs[2] = of_offsets("9", "2000")
         for code in (NOT_AUTHORIZED, UNSUPPORTED_VERSION):
             topic.refused[DescribeConfigsRequest.API_KEY] = code
             assert client.offsets_retention() is None
