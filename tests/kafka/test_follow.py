@@ -268,7 +268,7 @@ def test_store_of_an_older_broker_follows_its_upgrade(
         assert workbench.verify(store).equal
 
 
-@pytest.mark.long  # plans of a second follower: tests/spark/test_topic_notes.py; its appends: test_topic_append.py
+@pytest.mark.long  # unit/ingest/test_mirrored_topic.py plans for a second follower, spark/test_topic_append.py appends
 def test_two_followers_of_one_store_append_each_record_once_and_do_not_read_the_topic_again(
     kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
 ) -> None:

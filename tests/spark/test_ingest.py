@@ -30,12 +30,13 @@ from offsets_pipeline.questions.query.log_info import LogPartitionInfo, log_info
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead
 from offsets_pipeline.store.store import OWNED, Store, StoreProperties
 from tests.logs import LogPartition, capture_rows
 from tests.places import copied
 from tests.record_batches import encode_batch
 from tests.spark.segments import batch_ends, batches_of, write_log, write_segment
-from tests.spark.stores import assert_as_reference, export_of, log_of, rows_of, segments_of, versions
+from tests.spark.stores import CLOCK, assert_as_reference, export_of, log_of, rows_of, segments_of, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -360,3 +361,17 @@ def test_an_error_in_a_task_names_the_file_it_was_reading(workbench: Workbench, 
     ours = raised_on_executor(failed.value)
     assert isinstance(ours, TaskFailed)
     assert str(ours).startswith(f"a task failed at byte position 0 of {gone}: FileNotFoundError: ")
+
+
+def test_segments_are_refused_by_a_store_that_follows_a_topic(
+    workbench: Workbench, empty: Callable[[int], Path], place: Path
+) -> None:
+    store = copied(empty(5), place / "store")
+    notes = LogMetadata(workbench.open(store), workbench.settings, CLOCK)
+    notes.bounds({0: (0, 0)})  # what an ingest of segments notes
+    workbench.ingest(store, segments_of("4.2.0-txn-open"))
+    held = log_of(store)
+    notes.read({0: TopicRead(0, 0, 0, 0, CLOCK.now_ms(), None, None, None)})
+    with pytest.raises(StoreMismatch, match="it follows a broker's topic; ingest them into another store"):
+        workbench.ingest(store, segments_of("4.2.0-txn-open"))
+    assert log_of(store) == held

@@ -1,14 +1,16 @@
-"""The metadata that a store keeps of the topic that it follows."""
+"""The metadata that a store keeps of the topic that it follows. Without Spark."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsets_pipeline.common.clock import shown_time
-from offsets_pipeline.errors import StoreMismatch
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.ingest.topic import mirrored_topic
 from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
@@ -21,26 +23,25 @@ from offsets_pipeline.questions.query.log_info import log_info
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.store.log.metadata import LogMetadata
-from tests.places import copied
-from tests.spark.stores import CLOCK, log_of, segments_of
+from tests.folded_stores import new_store, opened
+from tests.spark.stores import CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
-
-    from tests.spark.stores import Workbench
 
 NOW_MS, DAY_MS = CLOCK.now_ms(), 86_400_000
 AS_IT_STANDS = {at: LogPartitionBounds(10, 20, 20) for at in range(5)}
 
 
 @pytest.fixture
-def store(empty: Callable[[int], Path], place: Path) -> Path:
-    return copied(empty(5), place / "store")
+def store(place: Path) -> Path:
+    new_store(place / "store", 5)
+    return place / "store"
 
 
-def notes_of(workbench: Workbench, store: Path) -> MirroredTopic:
-    return MirroredTopic(workbench.open(store), "the-topic", workbench.settings, CLOCK)
+def notes_of(store: Path) -> MirroredTopic:
+    return MirroredTopic(opened(store), "the-topic", Settings(), CLOCK)
 
 
 def progress(bounds: Mapping[int, LogPartitionBounds] = AS_IT_STANDS, log_incarnation: int = 0) -> TopicProgress:
@@ -52,8 +53,8 @@ def read_to(offset: int) -> dict[int, FetchPosition]:
     return {at: FetchPosition(offset, 4) for at in range(5)}
 
 
-def test_first_reading_resumes_until_it_is_complete(workbench: Workbench, store: Path) -> None:
-    notes, reading = notes_of(workbench, store), progress()
+def test_first_reading_resumes_until_it_is_complete(store: Path) -> None:
+    notes, reading = notes_of(store), progress()
     assert notes.known() == KnownLog(5, 0, {})
     notes.note(reading)
     begun = notes.known()
@@ -73,12 +74,31 @@ def test_first_reading_resumes_until_it_is_complete(workbench: Workbench, store:
     assert notes.known() == KnownLog(5, 0, {}, dict.fromkeys(range(5), 20), dict.fromkeys(range(5), 4), complete)
 
 
-def test_log_info_names_the_open_transaction_and_no_topic_end_below_the_log_end(
-    workbench: Workbench, store: Path
-) -> None:
-    notes, reading = notes_of(workbench, store), progress()
-    opened = OpenTransaction(2, 7, 0, 12, NOW_MS - 60_000, "mine", NOW_MS - 90_000)
-    reading.look(NOW_MS, AS_IT_STANDS | {2: LogPartitionBounds(10, 12, 20)}, [opened])
+def test_a_note_is_due_after_the_interval(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(mirrored_topic, "time", SimpleNamespace(monotonic=lambda: now))
+    notes, reading = notes_of(store), progress()
+    assert notes.is_due(reading)
+    notes.note(reading)
+    now += 29.875  # of 30 seconds
+    assert not notes.is_due(reading)
+    now += 0.125
+    assert notes.is_due(reading)
+
+
+def test_names_of_topics_are_written_when_they_change(store: Path) -> None:
+    notes, versions = notes_of(store), []
+    for names in ({"A" * 22: "t"}, {"A" * 22: "t"}, {"A" * 22: "s", "B" * 22: "u"}, {"B" * 22: "u"}):
+        notes.names(names)
+        versions.append(opened(store).version("topics"))
+    assert [after - versions[0] for after in versions] == [0, 0, 1, 1]
+    assert StateReader(str(store)).topic_names() == {"A" * 22: "s", "B" * 22: "u"}
+
+
+def test_log_info_names_the_open_transaction_and_no_topic_end_below_the_log_end(store: Path) -> None:
+    notes, reading = notes_of(store), progress()
+    transaction = OpenTransaction(2, 7, 0, 12, NOW_MS - 60_000, "mine", NOW_MS - 90_000)
+    reading.look(NOW_MS, AS_IT_STANDS | {2: LogPartitionBounds(10, 12, 20)}, [transaction])
     notes.note(reading)
     info = log_info(StateReader(str(store)))
     assert info[2].open_since == shown_time(NOW_MS - 90_000)
@@ -90,15 +110,15 @@ def test_log_info_names_the_open_transaction_and_no_topic_end_below_the_log_end(
         (None, None),
     ]
     assert [each.topic_end for each in info] == [20] * 5
-    LogMetadata(workbench.open(store), workbench.settings, CLOCK).bounds({1: (10, 33)})  # the log has grown since
+    LogMetadata(opened(store), Settings(), CLOCK).bounds({1: (10, 33)})  # the log has grown since
     assert [(each.end, each.topic_end) for each in log_info(StateReader(str(store)))[1:3]] == [(33, 33), (10, 20)]
     reading.look(NOW_MS + 1, AS_IT_STANDS, [])
     notes.note(reading)
     assert {(each.open_since, each.open_producer_id) for each in log_info(StateReader(str(store)))} == {(None, None)}
 
 
-def test_log_start_beyond_the_last_read_offset_is_a_gap(workbench: Workbench, store: Path) -> None:
-    notes, reading = notes_of(workbench, store), progress()
+def test_log_start_beyond_the_last_read_offset_is_a_gap(store: Path) -> None:
+    notes, reading = notes_of(store), progress()
     reading.advance(read_to(15))
     moved = AS_IT_STANDS | {3: LogPartitionBounds(18, 20, 20)}
     reading.look(NOW_MS, moved)
@@ -109,8 +129,8 @@ def test_log_start_beyond_the_last_read_offset_is_a_gap(workbench: Workbench, st
     assert "log partition 3 now starts at 18, but was read up to 15" in str(found.anew)
 
 
-def test_reader_of_an_older_log_incarnation_notices_the_newer_one(workbench: Workbench, store: Path) -> None:
-    one, other = notes_of(workbench, store), notes_of(workbench, store)
+def test_reader_of_an_older_log_incarnation_notices_the_newer_one(store: Path) -> None:
+    one, other = notes_of(store), notes_of(store)
     one.note(progress())
     assert not one.is_superseded(0)
     other.note(progress(log_incarnation=2))
@@ -150,59 +170,43 @@ class GrowingTopic:
         return {}
 
 
-def watch_of(notes: MirroredTopic, workbench: Workbench, heard: list[str]) -> TopicWatch:
-    return TopicWatch(notes, "the-topic", workbench.settings, CLOCK, TopicObserver(), heard.append)
+def watch_of(notes: MirroredTopic, heard: list[str]) -> TopicWatch:
+    return TopicWatch(notes, "the-topic", Settings(), CLOCK, TopicObserver(), heard.append)
 
 
-def test_second_follower_does_not_take_the_records_of_the_first_for_a_new_topic(
-    workbench: Workbench, store: Path
-) -> None:
+def test_second_follower_does_not_take_the_records_of_the_first_for_a_new_topic(store: Path) -> None:
     topic, heard = TopicDescription("c", "id", 5), list[str]()
-    other = notes_of(workbench, store)
+    other = notes_of(store)
     other.adopt(topic)
     other.note(progress())
-    growing, watch = GrowingTopic(other), watch_of(notes_of(workbench, store), workbench, heard)
+    growing, watch = GrowingTopic(other), watch_of(notes_of(store), heard)
     for _ in range(2):
         reading = watch.plan(growing, topic).reading  # type: ignore[arg-type]
         assert (reading.log_incarnation, reading.anew) == (0, None)
     assert heard == []
-    for each in (watch.store, workbench.open(store)):
+    for each in (watch.store, opened(store)):
         noted = each.properties.retention
         assert noted == Retention(540_000, 2_000, is_known=True)
         assert noted.read_at_ms == NOW_MS
 
 
-def test_second_follower_learns_from_the_store_that_the_first_has_read_the_new_topic(
-    workbench: Workbench, store: Path
-) -> None:
+def test_second_follower_learns_from_the_store_that_the_first_has_read_the_new_topic(store: Path) -> None:
     heard = list[str]()
-    other, notes = notes_of(workbench, store), notes_of(workbench, store)
+    other, notes = notes_of(store), notes_of(store)
     for each in (other, notes):
         each.adopt(TopicDescription("c", "id", 5))
     again = TopicDescription("c", "created-again", 5)
     other.note(progress(log_incarnation=1))
     other.adopt(again)
-    found = watch_of(notes, workbench, heard).plan(GrowingTopic(other), again).reading  # type: ignore[arg-type]
+    found = watch_of(notes, heard).plan(GrowingTopic(other), again).reading  # type: ignore[arg-type]
     assert (found.log_incarnation, found.anew, heard) == (1, None, [])
 
 
-def test_store_adopts_the_identity_of_its_topic_and_keeps_known_parts(workbench: Workbench, store: Path) -> None:
-    before = workbench.open(store).properties
-    notes = notes_of(workbench, store)
+def test_store_adopts_the_identity_of_its_topic_and_keeps_known_parts(store: Path) -> None:
+    before = opened(store).properties
+    notes = notes_of(store)
     notes.adopt(TopicDescription("c", "id", 5))
     told = replace(before, cluster_id="c", topic_id="id", topic_name="the-topic")
-    assert notes.store.properties == workbench.open(store).properties == told
+    assert notes.store.properties == opened(store).properties == told
     notes.adopt(TopicDescription(None, None, 5))  # a broker that knows no ids
-    assert workbench.open(store).properties == told
-
-
-def test_segments_are_refused_by_a_store_that_follows_a_topic(workbench: Workbench, store: Path) -> None:
-    LogMetadata(workbench.open(store), workbench.settings, CLOCK).bounds(
-        {0: (0, 0)}
-    )  # what an ingest of segments notes
-    workbench.ingest(store, segments_of("4.2.0-txn-open"))
-    held = log_of(store)
-    notes_of(workbench, store).note(progress())
-    with pytest.raises(StoreMismatch, match="it follows a broker's topic; ingest them into another store"):
-        workbench.ingest(store, segments_of("4.2.0-txn-open"))
-    assert log_of(store) == held
+    assert opened(store).properties == told
