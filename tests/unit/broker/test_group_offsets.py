@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka.protocol.admin import (
@@ -169,7 +169,7 @@ def test_groups_are_listed_with_types_and_states_as_far_as_brokers_send_them(
 def test_groups_that_no_longer_exist_are_left_out(broker: FakeBroker, cluster: Cluster) -> None:
     broker.versions[DescribeGroupsRequest.API_KEY] = (0, 6)
     of_group = DescribeGroupsResponse.DescribedGroup
-    common = {"protocol_type": "consumer", "protocol_data": "", "members": [], "error_message": None}
+    common: dict[str, Any] = {"protocol_type": "consumer", "protocol_data": "", "members": [], "error_message": None}
     states = {"g": ("Dead", 0), "h": ("Stable", 0)}
     broker.answers[DescribeGroupsRequest.API_KEY] = lambda _: DescribeGroupsResponse(
         throttle_time_ms=0,

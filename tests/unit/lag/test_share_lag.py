@@ -149,7 +149,7 @@ def test_share_partitions_are_in_the_order_of_group_topic_and_partition() -> Non
         *("group_id", "topic_id", "partition", "start_offset", "delivery_complete_count", "state_epoch"),
         *("leader_epoch", "state_batches", "log_partition"),
     )
-    of_all = 7, 0, [], 0  # state epoch, leader epoch, batches, log partition
+    of_all: tuple[object, ...] = 7, 0, [], 0  # state epoch, leader epoch, batches, log partition
     rows = [
         ("h", "A", 0, 5, 2, *of_all),
         ("g", "A", 1, 5, 2, *of_all),

@@ -103,7 +103,12 @@ def test_positions_of_a_broker_have_the_offset_of_a_time(monkeypatch: pytest.Mon
     since: dict[tuple[str, int], Any] = {("t", 0): 5, ("t", 1): None}
     asked: list[object] = []
     monkeypatch.setattr(broker_positions, "bounds_of_topics", lambda *_: bounds)
-    monkeypatch.setattr(broker_positions, "list_offsets", lambda _, times_ms: asked.append(times_ms) or since)
+
+    def list_offsets(_: object, times_ms: object) -> object:
+        asked.append(times_ms)
+        return since
+
+    monkeypatch.setattr(broker_positions, "list_offsets", list_offsets)
     t0, t1 = TopicPartition("t", 0), TopicPartition("t", 1)
     found = broker_positions.positions_of(cluster, ["t"])
     assert found == Positions("the broker at b:9092", {t0: Position(1, 9), t1: Position(0, 0)})
