@@ -34,12 +34,12 @@ class WrittenCheckpoint:
         if query_id is not None:
             (folder / "metadata").write_text(json.dumps({"id": query_id}))
 
-    def plan(self, batch_id: int, sources: Sequence[str] | Mapping[str, str], *, has_metadata: bool = True) -> None:
+    def plan(self, batch_id: int, sources: Sequence[str] | Mapping[str, str]) -> None:
         """Write the offsets of a batch: by position as version 1, by name as version 2."""
-        metadata = {"batchWatermarkMs": 0, "batchTimestampMs": time_of(batch_id), "conf": {}} if has_metadata else None
+        metadata = {"batchWatermarkMs": 0, "batchTimestampMs": time_of(batch_id), "conf": {}}
         named = isinstance(sources, dict)
         lines = [f"{name}:{offset}" for name, offset in sources.items()] if isinstance(sources, dict) else list(sources)
-        head = ["v2" if named else "v1", json.dumps(metadata) if metadata else ""]
+        head = ["v2" if named else "v1", json.dumps(metadata)]
         (self.folder / "offsets" / str(batch_id)).write_text("\n".join([*head, *lines]))
 
     def complete(self, batch_id: int, sources: Sequence[str] | Mapping[str, str]) -> None:

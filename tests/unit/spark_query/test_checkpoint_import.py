@@ -126,14 +126,18 @@ def test_rest_of_a_batch_that_was_imported_in_part_is_added(
     assert len(commit_times(store)) == 6
 
 
-def test_batch_without_metadata_has_the_time_of_its_file(
-    run: Callable[..., int], checkpoint: WrittenCheckpoint, store: Path
+@pytest.mark.parametrize(
+    ("metadata", "time_ms"),
+    [("", None), ('{"batchTimestampMs":0}', None), ('{"batchTimestampMs":253402300799999}', 253_402_300_799_999)],
+)
+def test_batch_without_a_time_has_that_of_its_file(
+    run: Callable[..., int], checkpoint: WrittenCheckpoint, store: Path, metadata: str, time_ms: int | None
 ) -> None:
     checkpoint.complete(0, [kafka(orders=[5])])
-    checkpoint.plan(0, [kafka(orders=[5])], has_metadata=False)  # as continuous processing
     file = checkpoint.folder / "offsets" / "0"
+    file.write_text(f"v1\n{metadata}\n{kafka(orders=[5])}")  # without metadata as continuous processing
     assert run() == 0
-    assert commit_times(store) == [("orders", 0, 5, file.stat().st_mtime_ns // 1_000_000)]
+    assert commit_times(store) == [("orders", 0, 5, time_ms or file.stat().st_mtime_ns // 1_000_000)]
 
 
 def test_sources_of_version_2_have_names(run: Callable[..., int], checkpoint: WrittenCheckpoint, store: Path) -> None:
@@ -196,6 +200,9 @@ def test_sources_of_one_query_are_imported_one_after_the_other(
         ("offsets/1", "v7\n{}\n-", "offsets/1: it has version 7, and this program reads versions 1 and 2"),
         ("offsets/1", "\0\0\0\0", "offsets/1: its first line '\\x00\\x00\\x00\\x00' is not a version"),
         ("offsets/1", 'v1\n{"batchTimestampMs":"x"}\n-\n-', "offsets/1: its batchTimestampMs 'x' is not a time"),
+        ("offsets/1", 'v1\n{"batchTimestampMs":-1}\n-\n-', "offsets/1: its batchTimestampMs -1 is not a time"),
+        ("offsets/1", 'v1\n{"batchTimestampMs":253402300800000}\n-\n-', "offsets/1: its batchTimestampMs 2534023008"),
+        ("offsets/1", "v1\n[]\n-\n-", "offsets/1: its metadata is not a JSON object"),
         ("offsets/1", b"v1\n\xff\n-", "offsets/1: it is not text"),
         ("offsets/1", None, "offsets/1: it is missing, though the batch is complete"),
         ("commits/1", "", "commits/1: it is empty"),
