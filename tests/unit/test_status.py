@@ -12,7 +12,7 @@ from offsets_pipeline.common.clock import SystemClock, parse_time_ms, shown_time
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
 from offsets_pipeline.questions.history.deletion_causes import LIKELY
 from offsets_pipeline.questions.lag.consumer_status import GroupStatus
-from offsets_pipeline.questions.status import Problem, worst_first
+from offsets_pipeline.questions.status import Problem, _trend, worst_first
 from tests.logs import CAPTURES, LogPartition, capture_partitions, capture_semantics, oracle
 from tests.member_bytes import assignment, subscription
 from tests.unit.history.test_deletion_causes import TRUE_CAUSES
@@ -171,6 +171,13 @@ def test_check_is_an_error_if_the_group_or_the_store_is_missing(
     )
     status, line = checked(capsys, tmp_path / "nothing")
     assert (status, line.split("nothing")[0]) == (2, f"ERR: no store at {tmp_path}/")
+
+
+@pytest.mark.parametrize(
+    ("a_minute", "trend"), [(-1.01, "shrinking"), (-1, "steady"), (0, "steady"), (1, "steady"), (1.01, "growing")]
+)
+def test_a_lag_that_changes_by_a_record_a_minute_is_steady(a_minute: float, trend: str) -> None:
+    assert _trend(a_minute / 60) == trend
 
 
 def test_errors_come_first_then_the_longest_lag_then_the_oldest_problem() -> None:
