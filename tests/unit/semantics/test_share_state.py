@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.kafka.record.decode import DecodedKey
 from offsets_pipeline.kafka.record.encode import encode_key
 from offsets_pipeline.kafka.record.message_types import SHARE_MESSAGE_TYPES, ShareRecordType
+from offsets_pipeline.semantics.share_replay import superseded_by
 from offsets_pipeline.semantics.share_state import (
     DeliveryState,
     SharePartition,
@@ -23,6 +25,8 @@ from offsets_pipeline.semantics.share_state import (
 AVAILABLE, ACKNOWLEDGED, ARCHIVED = DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
 Batch = tuple[int, int, int, int]
 ORDERS = SharePartition("g", "EX0vH4LXQKuzehzfpxpGHw", 3)
+#: Version 0: snapshot epoch 4, leader epoch 2, start offset 7, no batches, no tagged fields.
+UPDATE = bytes.fromhex("0000 00000004 00000002 0000000000000007 01 00")
 
 
 def state(start: int, *batches: Batch, leader: int = 5, complete: int | None = None) -> ShareState:
@@ -100,13 +104,35 @@ def test_a_state_is_written_as_a_snapshot(complete: int | None) -> None:
 
 def test_an_update_without_a_snapshot_before_it_has_zeros_for_what_it_lacks() -> None:
     key = encode_key(DecodedKey(ShareRecordType.SHARE_UPDATE, ORDERS._asdict()), SHARE_MESSAGE_TYPES)
-    # version 0: snapshot epoch 4, leader epoch 2, start offset 7, no batches, no tagged fields
-    value = bytes.fromhex("0000 00000004 00000002 0000000000000007 01 00")
-    (share_partition, found, is_update) = read_record(key, value)
+    (share_partition, found, is_update) = read_record(key, UPDATE)
     assert (share_partition, is_update) == (ORDERS, True)
     assert found is not None
     assert (found.snapshot_epoch, found.leader_epoch, found.start_offset, found.state_batches) == (4, 2, 7, ())
     assert (found.state_epoch, found.create_timestamp, found.write_timestamp) == (0, 0, 0)
+
+
+def test_only_a_later_snapshot_or_tombstone_supersedes_a_record() -> None:  # R6, R39
+    key, value = snapshot_record(ORDERS, state(3))
+    update, of_other = (
+        encode_key(DecodedKey(ShareRecordType.SHARE_UPDATE, each._asdict()), SHARE_MESSAGE_TYPES)
+        for each in (ORDERS, ORDERS._replace(partition=4))
+    )
+    rows = [  # log partition, record offset, key, value, control type, and the row that supersedes this one
+        (0, 8, key, None, None, -1),
+        (0, 3, key, value, None, 0),
+        (0, 1, update, UPDATE, None, 0),
+        (0, 4, update, UPDATE, None, 0),
+        (0, 9, update, UPDATE, None, -1),
+        (0, 10, update, UPDATE, None, -1),
+        (0, 2, key, b"", None, -1),  # does not decode
+        (0, 5, None, None, "commit", -1),
+        (0, 6, of_other, UPDATE, None, -1),
+        (0, 7, of_other, UPDATE, None, -1),
+        (1, 1, key, value, None, -1),
+    ]
+    names = ("log_partition", "record_offset", "key", "value", "control_type")
+    table = pa.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
+    assert superseded_by(table).tolist() == [row[-1] for row in rows]
 
 
 def test_garbage_does_not_decode() -> None:
