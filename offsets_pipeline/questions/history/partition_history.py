@@ -15,9 +15,9 @@ from offsets_pipeline.questions.history.deletion_causes import Causes
 from offsets_pipeline.questions.history.deletion_evidence import GroupWrites, LostCommits, TopicHolders
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, OFFSET_HISTORY
 from offsets_pipeline.questions.history.observed_partition import ObservedPartition
-from offsets_pipeline.semantics.compaction import are_commits, codes_of
+from offsets_pipeline.semantics.compaction import are_commits
 from offsets_pipeline.semantics.effects import timestamps
-from offsets_pipeline.semantics.log_row import of_groups
+from offsets_pipeline.semantics.log_row import codes_of, of_groups
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
