@@ -188,8 +188,8 @@ def describe_groups(
         if not reader.current.semantics.is_classic:  # R1: rows in other log partitions answer nothing
             n = reader.current.offsets_partitions
             only["log_partition"] = sorted({partition_for(group_id, n) for group_id in group_ids})
-    names = reader.topic_names()
-    answers = group_answers(state_of(reader, only), names, are_named=group_ids is not None)
+    state, names = state_of(reader, only), reader.topic_names()
+    answers = group_answers(state, names, are_named=group_ids is not None)
     if targets:
         _add_targets(reader, only, answers, names)
     return answers
