@@ -48,7 +48,7 @@ class Instance:
 class Registry:
     """The registry files of one store. An instance writes its own file and reads all files.
 
-    It keeps no file system: Python does not end while one of Arrow's has the credentials of a web identity.
+    It keeps no file system of Arrow's, which would keep Python from its end (store/delta/filesystems.py).
     """
 
     def __init__(self, store_folder: str, instance: Instance) -> None:

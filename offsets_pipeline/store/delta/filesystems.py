@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 from contextlib import contextmanager
@@ -44,6 +45,10 @@ def _bucket(name: str, region: str, variables: Pairs) -> fs.FileSystem:  # noqa:
     # a small file is then written with one request in place of three
     system: fs.FileSystem = fs.FileSystem.from_uri(f"s3://{name}?allow_delayed_open=true&region={region}")[0]
     return system
+
+
+# Python would not end: Arrow waits for the threads of clients, and one with the credentials of a web identity goes on.
+atexit.register(_bucket.cache_clear)
 
 
 def encoded_uri(path: str) -> str:
