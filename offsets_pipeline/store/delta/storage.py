@@ -408,8 +408,7 @@ def _object_store(root: str, max_retries: int | None = None) -> ObjectStore:
         return LocalStore(root)
     try:
         if is_s3(root):
-            options, of_connections = (tuple(each.items()) for each in (object_store_options(), connection_options()))
-            return _bucket(root, max_retries, options, of_connections, access_variables())
+            return _bucket(root, max_retries, tuple(object_store_options().items()), access_variables())
         return from_url(encoded_uri(root), retry_config=_retries(max_retries))
     except BaseError as error:
         raise ConfigError(
@@ -422,13 +421,12 @@ def _bucket(
     uri: str,
     max_retries: int | None,
     options: Pairs,
-    of_connections: Pairs,
-    variables: Pairs,  # noqa: ARG001 - obstore reads them
+    variables: Pairs,  # noqa: ARG001 - obstore and `connection_options` read them
 ) -> ObjectStore:
     """The client of a bucket: one in a process keeps its connections, and asks for the key of a role once."""
     from obstore.store import S3Store  # noqa: PLC0415 - as above
 
-    config, connections = cast("Any", dict(options)), cast("Any", dict(of_connections))
+    config, connections = cast("Any", dict(options)), cast("Any", connection_options())
     return S3Store.from_url(
         encoded_uri(uri), config=config, client_options=connections, retry_config=_retries(max_retries)
     )
