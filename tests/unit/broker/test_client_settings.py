@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import io
 import pickle
 import re
 import ssl
+import urllib.request
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -224,6 +226,29 @@ def test_a_token_is_used_for_four_fifths_of_its_lifetime(monkeypatch: pytest.Mon
         monkeypatch.setattr(oauth_token, "time", SimpleNamespace(monotonic=partial(float, now)))
         found.append(provider.token())
     assert found == ["first", "first", "second", "third", "third"]  # a lifetime of 0 is for one use
+
+
+@pytest.mark.parametrize(
+    ("option", "entry", "form"),
+    [
+        ({"sasl.oauthbearer.scope": "of the option"}, {"scope": "of the entry"}, b"&scope=of+the+option"),
+        ({}, {"scope": "kafka"}, b"&scope=kafka"),
+        ({}, {}, b""),
+    ],
+)
+def test_the_scope_of_a_token_is_that_of_the_option_else_of_the_jaas_entry(
+    option: dict[str, str], entry: dict[str, str], form: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def urlopen(request: urllib.request.Request, timeout: float) -> io.BytesIO:
+        asked.append((request.data, timeout > 0))
+        return io.BytesIO(b'{"access_token": "granted"}')
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    client = {"clientId": "me", "clientSecret": "open-sesame"}
+    assert ClientCredentials.of({URL: "https://token"} | option, client | entry).token() == "granted"
+    assert asked == [(b"grant_type=client_credentials" + form, True)]
 
 
 def test_a_pem_file_has_certificates_and_a_key_in_any_order(tmp_path: Path) -> None:

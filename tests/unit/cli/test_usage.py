@@ -42,6 +42,7 @@ SAID = {
         "invalid value for '--older-than': '1.5' is not allowed; it takes a whole"
     ),
     "clean-log|--store|{store}|--every|0": ("invalid value for '--every': '0' is not a duration: write seconds, or"),
+    "clean-log|--store|{store}|--every|later": "invalid value for '--every': 'later' is not a duration: write",
     "clean-log|--store|{store}|--dry-run|--every|5": ("--every is not allowed with --dry-run"),
     "maintain|--store|{store}|--every": ("option '--every' requires an argument"),
     "export-segments|--store|{store}|--to|{store}|--codec|brotli": (

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from offsets_pipeline.store.delta.data_file import DataFile
-from offsets_pipeline.store.delta.protocol import changes_rows, changes_rules, info_of, takes_rows, write_actions
+from offsets_pipeline.store.delta.protocol import (
+    changes_rows,
+    changes_rules,
+    info_of,
+    schema_fields,
+    takes_rows,
+    unwritable,
+    write_actions,
+)
 from offsets_pipeline.store.delta.schemas import TABLE_BY_NAME, catalog_name
 
 MOVED_IN, NEW = {"add": {"path": "a", "dataChange": False}}, {"add": {"path": "a", "dataChange": True}}
@@ -52,6 +61,23 @@ def test_a_commit_that_looks_at_nothing_is_a_blind_append(
     added = [DataFile("a", 1, 1)]
     actions = write_actions(added, remove, advance, is_change=True, operation="WRITE", metadata=metadata)
     assert info_of(actions)["isBlindAppend"] is is_blind
+
+
+@pytest.mark.parametrize(
+    ("protocol", "reason"),
+    [
+        ({"minReaderVersion": 1, "minWriterVersion": 7}, None),
+        ({"minReaderVersion": 1, "minWriterVersion": 8}, "writer version 8"),
+        ({"minReaderVersion": 3, "minWriterVersion": 7}, None),
+        ({"minReaderVersion": 4, "minWriterVersion": 8}, "reader version 4"),
+        ({"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["later"]}, "the writer feature 'later'"),
+    ],
+)
+def test_a_version_of_the_protocol_that_came_later_is_the_reason(protocol: dict[str, Any], reason: str | None) -> None:
+    table = TABLE_BY_NAME["log"]
+    schema = json.dumps({"type": "struct", "fields": schema_fields(table)})
+    metadata = {"configuration": {}, "partitionColumns": list(table.partitioned_by), "schemaString": schema}
+    assert unwritable(protocol, metadata, table) == reason
 
 
 def test_views_have_the_names_of_the_published_tables_in_a_catalog() -> None:

@@ -327,6 +327,9 @@ def test_spark_reaches_a_store_of_your_own_by_path_and_amazons_by_its_region(mon
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://minio:9000")
     options = hadoop_options()
     assert (options["fs.s3a.endpoint"], options["fs.s3a.path.style.access"]) == ("http://minio:9000", "true")
+    assert options["fs.s3a.endpoint.region"] == "eu-west-3"
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    assert hadoop_options()["fs.s3a.endpoint.region"] == "us-east-1"  # S3A would ask Amazon for the region
     monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
     assert hadoop_options()["fs.s3a.path.style.access"] == "false"
 

@@ -64,6 +64,20 @@ def test_as_of_before_a_deletion_has_the_offset(store: str, capsys: pytest.Captu
     assert "no group 'g-deleted'" in capsys.readouterr().err
 
 
+def test_groups_that_existed_are_shown_before_the_error_about_the_others(
+    store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_of = ["as-of", "--store", store, "--time", AT_END, "--group", "no-such-group"]
+    assert main([*as_of, "--group", "g-stable"]) == 1
+    shown = capsys.readouterr()
+    assert "g-stable" in shown.out
+    assert "no group 'no-such-group'" in shown.err
+    assert main([*as_of, "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["groups"] == {}
+    assert main(as_of) == 1
+    assert capsys.readouterr().out == ""
+
+
 def test_table_and_csv_are_those_of_describe(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     at = ["as-of", "--store", store, "--time", AT_END, "--group", "g-stable"]
     (header, first, *_) = csv.reader(io.StringIO(answer(capsys, *at, "--format", "csv")))

@@ -80,6 +80,17 @@ def test_blocks_of_an_lz4_frame_do_not_depend_on_each_other() -> None:
     assert compress(Codec.LZ4, bytes(200_000))[4] & 0x20
 
 
+def test_a_legacy_lz4_frame_may_tell_the_size_of_its_content() -> None:
+    """The library refuses the frame unless the checksum of the header is right."""
+    content = bytes(range(256)) * 3
+    frame = compress(Codec.LZ4, content)
+    flags, block_size = frame[4] | 0x08, frame[5]  # the flag "content size", and its 8 bytes
+    sized = frame[:4] + bytes([flags, block_size]) + len(content).to_bytes(8, "little") + b"\0" + frame[7:]
+    with pytest.raises(CorruptRecord):
+        decompress(Codec.LZ4, sized)
+    assert decompress(Codec.LZ4, sized, legacy_lz4=True) == content
+
+
 @pytest.mark.parametrize("data", [b"", b"\x04\x22\x4d\x18", b"no frame at all"])
 def test_bad_legacy_lz4_is_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptRecord, match="lz4"):

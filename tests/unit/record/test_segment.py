@@ -146,6 +146,14 @@ def test_arrow_batches_are_no_larger_than_asked(max_records: int) -> None:
     assert [row["key"] for row in rows] == keys.to_pylist()
 
 
+def test_position_is_that_of_the_batches_being_read() -> None:
+    parts = [encode_batch(*numbered(count), base_offset=offset) for offset, count in ((0, 3), (3, 1), (4, 2))]
+    reader = read_segment(b"".join(parts), source="test.log", max_records=1)
+    positions = [(batch["record_offset"][0].as_py(), reader.position) for batch in reader.batches()]
+    starts = [0, len(parts[0]), len(parts[0]) + len(parts[1])]
+    assert positions == [(0, 0), (1, 0), (2, 0), (3, starts[1]), (4, starts[2]), (5, starts[2])]
+
+
 def test_long_values_and_long_varints_survive() -> None:
     values = binary(*(bytes([i % 251]) * (2**i) for i in range(18)))
     timestamps = np.array([i * 2**40 for i in range(18)], dtype=np.int64)

@@ -11,13 +11,21 @@ import pytest
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
 from offsets_pipeline.questions.lag.commit_windows import WindowCommit
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
-from offsets_pipeline.questions.report.commit_history import charted_span, commit_rates, lag_over_time, rewinds
+from offsets_pipeline.questions.report.commit_history import (
+    charted_span,
+    commit_rates,
+    lag_over_time,
+    read_commits,
+    rewinds,
+)
 from offsets_pipeline.questions.report.model import Rewind
+from tests.folded_stores import folded_capture
 from tests.unit.report.reports import HOUR_MS, MINUTE_MS, NOW_MS
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Mapping
+    from pathlib import Path
 
     from offsets_pipeline.questions.lag.commit_windows import Identity
 
@@ -55,6 +63,25 @@ def samples(chance: random.Random) -> Samples:
 def sampled(samples: Samples) -> SampledPositions:
     rows = rows_of([(place, each) for place, of_place in samples.items() for each in of_place], "a test")
     return SampledPositions(PositionSamples(rows), NOW_MS)
+
+
+def test_a_commit_at_the_data_time_is_in_the_charts() -> None:
+    """Hand-worked: the first chart begins with the minute before the only commit; without one it is the whole span."""
+    end_ms = 100 * MINUTE_MS
+    assert charted_span({("g", "t", 0): [WindowCommit(1, end_ms)]}, end_ms, 60 * MINUTE_MS) == (99 * MINUTE_MS, end_ms)
+    assert charted_span({}, end_ms, 60 * MINUTE_MS) == (40 * MINUTE_MS, end_ms)
+    after = {("g", "t", 0): [WindowCommit(1, end_ms + 1)]}
+    assert charted_span(after, end_ms, 60 * MINUTE_MS) == (40 * MINUTE_MS, end_ms)
+
+
+def test_history_ends_with_what_happened_at_its_last_moment(tmp_path: Path) -> None:
+    """The script of this capture deletes the offset of `g-deleted`."""
+    store = str(folded_capture(tmp_path / "store", "4.2.0-classic"))
+    (deletion,) = read_commits(store, ["g-deleted"]).deletions
+    assert deletion.at_ms is not None
+    assert (deletion.topic, deletion.offset) == ("t1", 13)
+    assert read_commits(store, ["g-deleted"], deletion.at_ms).deletions == [deletion]
+    assert read_commits(store, ["g-deleted"], deletion.at_ms - 1).deletions == []
 
 
 def test_rates_count_each_commit_of_the_span_once(windows: Mapping[Identity, list[WindowCommit]]) -> None:

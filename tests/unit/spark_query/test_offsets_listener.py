@@ -68,6 +68,16 @@ def target(monkeypatch: pytest.MonkeyPatch) -> FailingTarget:
     return made
 
 
+def test_thread_that_has_nothing_to_do_ends_when_it_is_closed() -> None:
+    before = set(threading.enumerate())
+    target = FailingTarget()
+    commits = NewestCommits(cast("StoreTarget", target), "g")
+    commits.add(QUERY_ID, CompletedBatch(1, None, {"0": {}}))
+    assert commits.close(10)
+    assert set(threading.enumerate()) <= before
+    assert target.is_closed
+
+
 def test_completed_batch_is_committed_to_an_owned_store(store: Path) -> None:
     before = set(threading.enumerate())
     listener = OffsetsListener(store, "g")

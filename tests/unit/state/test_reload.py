@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -93,6 +94,21 @@ def test_reload_has_what_others_folded_since_it_read_the_log(
     assert published(folded.location) == [("a1", 6, 10), ("a2", 2, 2), ("open0", 4, 7)]
 
 
+def test_reload_of_all_names_the_versions_of_a_published_table_that_was_lost(folded: Store, settings: Settings) -> None:
+    """Made anew, the table counts its versions from the start, and the progress names the old higher ones."""
+    for number in range(3):
+        log = LogPartition(0, start=5 + number)
+        log.commit(("h", "a", 1), 10 + number)
+        appended(folded.location, log.rows)
+        assert fold_log(folded, settings, CLOCK) == 1
+        assert publish(folded, CLOCK)
+    before = progress_of(folded).versions["current_offsets"]
+    shutil.rmtree(f"{folded.location}/current_offsets")
+    reload_partitions(folded, None, settings, CLOCK)
+    assert progress_of(folded).versions["current_offsets"] == folded.version("current_offsets") < before
+    assert_as_reference(folded.location, log_of(folded.location))
+
+
 def test_reload_that_a_later_one_overtook_starts_again(
     folded: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,5 +151,16 @@ def test_fold_of_a_superseded_log_incarnation_folds_the_one_that_counts(folded: 
     LogMetadata(folded, settings, CLOCK, 1).bounds({0: (0, 1), 1: (0, 0)})
     assert fold_log(folded, settings, CLOCK) == 1
     assert progress_of(folded).log_incarnation == 1
+    assert offsets(folded) == [("a0", 0, 70)]
+    assert_as_reference(folded.location, log.rows)
+
+
+def test_reload_of_one_log_partition_reloads_all_of_a_new_log_incarnation(folded: Store, settings: Settings) -> None:
+    log = LogPartition(0)
+    log.commit(("h", "a", 0), 70)
+    appended(folded.location, log.rows, log_incarnation=1)
+    LogMetadata(folded, settings, CLOCK, 1).bounds({0: (0, 1), 1: (0, 0)})
+    assert reload_partitions(folded, [1], settings, CLOCK) == 1
+    assert {each.log_incarnation for each in progress_of(folded).partitions.values()} == {1}
     assert offsets(folded) == [("a0", 0, 70)]
     assert_as_reference(folded.location, log.rows)

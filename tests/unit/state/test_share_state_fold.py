@@ -190,6 +190,16 @@ def test_a_reload_gives_the_same_state(tmp_path: Path) -> None:
     assert not verify_store(store, IN_DRIVER.fold).differences
 
 
+def test_progress_names_the_published_share_partitions_and_is_written_only_for_new_ones(tmp_path: Path) -> None:
+    share_store(tmp_path / "store", share_rows())
+    store = opened(tmp_path / "store")
+    assert publish(store, CLOCK)
+    progress = FoldProgress.read(store.table("fold_progress"))
+    assert progress.versions["share_partitions"] == store.version("share_partitions") > 0
+    assert publish(store, CLOCK)
+    assert store.version("fold_progress") == progress.snapshot.version
+
+
 def test_upkeep_that_dies_before_any_commit_leaves_the_share_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
