@@ -263,3 +263,10 @@ def test_a_secret_in_the_list_of_processes_is_warned_of(tmp_path: Path, capsys: 
         assert error.startswith("offsets: error: no store at ")
         said = f"warning: the list of processes shows the secret {name}; write it to a file, and give --option {name}="
         assert warnings == [f"offsets: {said}file:PATH"] * is_warned_of
+
+
+def test_offsets_of_a_connector_are_altered_only_from_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["connect", "alter", "--store", "store", "--connector", "c"]) == 2
+    assert capsys.readouterr().err == (
+        "offsets: error: missing option '--offsets'. See `offsets connect alter --help`.\n"
+    )

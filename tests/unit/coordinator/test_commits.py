@@ -289,6 +289,7 @@ def test_a_partition_without_offset_answers_as_none(coordinator: Coordinator, st
 def test_offsets_of_all_groups(coordinator: Coordinator) -> None:
     for group_id in ("a", "b", "c", "d"):
         coordinator.commit_offsets(group_id, {("t", 0): 1})
+    coordinator.store_group(stable("e"))  # with members and without offsets
     assert coordinator.fetch_all_offsets() == {each: {at(): FetchedOffset(1)} for each in ("a", "b", "c", "d")}
 
 
