@@ -40,6 +40,11 @@ _READ_ERRORS = (duckdb.IOException, duckdb.InvalidInputException, duckdb.Interna
 _GLOB = re.compile(r"[*?\[\]{}]")
 
 
+def _is_of_reading(error: Exception) -> bool:
+    """Whether an error may come from a file that cannot be read. Of corrupt pages DuckDB raises its bare base class."""
+    return isinstance(error, _READ_ERRORS) or type(error) is duckdb.Error
+
+
 def connected() -> duckdb.DuckDBPyConnection:
     """Return a connection to a new database in memory, which loads no extensions and takes times as UTC."""
     connection = duckdb.connect(":memory:", config=_CONFIGURATION)
@@ -160,12 +165,14 @@ class Relations:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except _READ_ERRORS as error:
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            if not _is_of_reading(error):
+                raise
             found = [explained(each.folder, error, each.stored()) for each in self._snapshots]
             raise next((each for each in found if isinstance(each, DamagedTable)), found[0]) from error
 
     def damage(self, error: Exception) -> DamagedTable | None:
         """Return what is wrong with a file that the relations read, if that may be the cause of an error."""
-        if not isinstance(error, _READ_ERRORS):
+        if not _is_of_reading(error):
             return None
         return next(filter(None, (damage_of(each.folder, each.stored()) for each in self._snapshots)), None)

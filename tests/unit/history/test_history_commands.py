@@ -74,8 +74,10 @@ def test_groups_that_existed_are_shown_before_the_error_about_the_others(
     assert "no group 'no-such-group'" in shown.err
     assert main([*as_of, "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["groups"] == {}
-    assert main(as_of) == 1
-    assert capsys.readouterr().out == ""
+    assert main([*as_of, "--group", "nor-this"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "no groups 'no-such-group', 'nor-this' in" in shown.err
 
 
 def test_table_and_csv_are_those_of_describe(store: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from contextlib import closing
 from datetime import datetime
 from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from tests.folded_stores import folded_capture
 from tests.unit.coordinator.stores import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.log.ordered_log import OrderedLog
@@ -390,7 +392,16 @@ HARM: dict[str, Callable[[Path], object]] = {
     "it has 0 bytes instead of": lambda table: _first_file(table).write_bytes(b""),
     "it has 50 bytes instead of": lambda table: _first_file(table).write_bytes(_first_file(table).read_bytes()[:50]),
     "is corrupt (": lambda table: _first_file(table).write_bytes(b"x" * _first_file(table).stat().st_size),
+    "is corrupt (Couldn't deserialize thrift": lambda table: _lose_pages(_first_file(table)),
 }
+
+
+def _lose_pages(file: Path) -> None:
+    """Leave the footer of a Parquet file, and overwrite the pages before it."""
+    data = file.read_bytes()
+    (footer_bytes,) = struct.unpack("<i", data[-8:-4])
+    end = len(data) - 8 - footer_bytes
+    file.write_bytes(data[:4] + b"\xff" * (end - 4) + data[end:])
 
 
 @pytest.mark.parametrize("harm", HARM)
@@ -408,6 +419,29 @@ def test_a_damaged_file_of_the_state_is_named_with_the_way_back(
     assert err.startswith(f"offsets: error: the data file {name} (added by version ")
     assert harm in err
     assert err.endswith(f"make the state again from the log: offsets reload --store {folded}\n")
+
+
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize(
+    "question",
+    [
+        ["sql", "SELECT max(key) FROM log"],
+        ["history", "--group", "g"],
+        ["why", "--group", "g", "--topic", "t1", "--partition", "0"],
+    ],
+    ids=itemgetter(0),
+)
+def test_a_damaged_file_of_the_log_is_named(
+    folded: Path, harm: str, question: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = str(_first_file(folded / "log").relative_to(folded / "log"))
+    HARM[harm](folded / "log")
+    assert main([question[0], "--store", str(folded), *question[1:]]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"offsets: error: the data file {name} (added by version ")
+    assert harm in err
+    assert err.endswith("ingest the log again into a new store\n")
 
 
 @pytest.mark.parametrize("question", ["sql", "describe"])
