@@ -100,6 +100,11 @@ def test_verification_counts_what_it_has_compared(folded: Store, settings: Setti
     found = verify_store(folded, settings.fold)
     assert found.equal
     assert (found.log_partitions, found.records, found.offsets) == (2, 8, 2)
+    assert [(at, table) for at, table, _ in found.digests] == [
+        (0, "group_facts"),  # the group `h` is made of its offsets
+        (0, "offset_facts"),
+        (1, "group_facts"),
+    ]
 
 
 def test_reload_of_all_names_the_versions_of_a_published_table_that_was_lost(folded: Store, settings: Settings) -> None:
