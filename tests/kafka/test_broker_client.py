@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -41,6 +39,7 @@ from offsets_pipeline.kafka.record.columns import SEGMENT_SCHEMA
 from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.spark_query.offsets_listener import OffsetsListener
 from offsets_pipeline.spark_query.starting_offsets import starting_offsets
+from tests.http_server import Quiet, served
 from tests.kafka.certificates import Authority, Identity, write_java_store
 from tests.kafka.live import TOPIC, live_broker
 from tests.unit.spark_query.checkpoints import kafka
@@ -453,8 +452,8 @@ def token_endpoint(token: str) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     """Address of a server that grants the token, and the logins and forms that it was sent."""
     asked: list[tuple[str, bytes]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+    class Handler(Quiet):
+        def do_POST(self) -> None:  # noqa: N802 - the name that the server calls
             form = self.rfile.read(int(self.headers["Content-Length"]))
             asked.append((base64.b64decode(self.headers["Authorization"].split()[1]).decode(), form))
             granted = asked[-1][0] == "ada:s3cret"
@@ -463,17 +462,8 @@ def token_endpoint(token: str) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
             self.end_headers()
             self.wfile.write(answer.encode())
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/token", asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    with served(Handler) as url:
+        yield f"{url}/token", asked
 
 
 def unsigned_token(subject: str) -> str:

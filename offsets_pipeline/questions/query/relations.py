@@ -165,7 +165,7 @@ class Relations:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
+        except ERRORS as error:
             if not _is_of_reading(error):
                 raise
             found = [explained(each.folder, error, each.stored()) for each in self._snapshots]

@@ -6,9 +6,7 @@ import os
 import re
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 from unittest import mock
@@ -29,6 +27,7 @@ from offsets_pipeline.store.delta.s3_access import (
     use_settings,
 )
 from offsets_pipeline.store.delta.storage import storage_of
+from tests.http_server import Quiet, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -70,30 +69,13 @@ class Signature(NamedTuple):
     token: str | None
 
 
-class Quiet(BaseHTTPRequestHandler):
-    """A handler without an access log."""
-
-    def log_message(self, *_: object) -> None:
-        """Write nothing."""
-
-
-@contextmanager
-def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Run a server with this handler; gives its URL."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
 @pytest.fixture
 def requests() -> Iterator[tuple[str, list[Signature]]]:
     """The URL of a server without objects, and the signatures of the requests to it."""
     seen: list[Signature] = []
 
     class Handler(Quiet):
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802 - the name that the server calls
             signed = re.search(r"Credential=(\w+)/\d+/([\w-]+)/s3/", self.headers["Authorization"] or "")
             if signed:
                 seen.append(Signature(signed[1], signed[2], self.headers["x-amz-security-token"]))
@@ -166,7 +148,7 @@ def connections() -> Iterator[tuple[str, set[tuple[str, int]]]]:
     class Handler(Quiet):
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802 - the name that the server calls
             seen.add(self.client_address)
             self.send_response(200)
             self.send_header("Content-Length", "0")

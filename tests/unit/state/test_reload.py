@@ -20,6 +20,9 @@ from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of
 from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of, published, swap
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.store.store import Store
 
@@ -157,23 +160,20 @@ def test_reload_never_moves_the_progress_back(folded: Store, settings: Settings)
     assert progress_of(folded).folded_to == progress.folded_to | {0: beyond.folded_to}
 
 
-def test_fold_of_a_superseded_log_incarnation_folds_the_one_that_counts(folded: Store, settings: Settings) -> None:
+@pytest.mark.parametrize(
+    "replay",
+    [fold_log, lambda store, settings, clock: reload_partitions(store, [1], settings, clock)],
+    ids=["a fold", "a reload of one log partition"],
+)
+def test_state_of_a_superseded_log_incarnation_becomes_that_of_the_one_that_counts(
+    folded: Store, settings: Settings, replay: Callable[[Store, Settings, Clock], int]
+) -> None:
     log = LogPartition(0)
     log.commit(("h", "a", 0), 70)
     appended(folded.location, log.rows, log_incarnation=1)
     LogMetadata(folded, settings, CLOCK, 1).bounds({0: (0, 1), 1: (0, 0)})
-    assert fold_log(folded, settings, CLOCK) == 1
+    assert replay(folded, settings, CLOCK) == 1
     assert progress_of(folded).log_incarnation == 1
-    assert offsets(folded) == [("a0", 0, 70)]
-    assert_as_reference(folded.location, log.rows)
-
-
-def test_reload_of_one_log_partition_reloads_all_of_a_new_log_incarnation(folded: Store, settings: Settings) -> None:
-    log = LogPartition(0)
-    log.commit(("h", "a", 0), 70)
-    appended(folded.location, log.rows, log_incarnation=1)
-    LogMetadata(folded, settings, CLOCK, 1).bounds({0: (0, 1), 1: (0, 0)})
-    assert reload_partitions(folded, [1], settings, CLOCK) == 1
     assert {each.log_incarnation for each in progress_of(folded).partitions.values()} == {1}
     assert offsets(folded) == [("a0", 0, 70)]
     assert_as_reference(folded.location, log.rows)
