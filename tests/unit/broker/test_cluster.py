@@ -172,6 +172,10 @@ def test_a_session_is_renewed_before_it_ends(
             SaslAuthenticateResponse(error_code=58, error_message=None, auth_bytes=b"", session_lifetime_ms=0),
             "SASL_AUTHENTICATION_FAILED",
         ),
+        (  # RFC 4616: a server of PLAIN answers nothing
+            SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b"?", session_lifetime_ms=0),
+            "the SASL exchange ended without a login",
+        ),
     ],
 )
 def test_a_login_that_is_refused_is_told_without_its_secrets(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace as Answer
@@ -133,6 +134,16 @@ def test_only_changes_are_appended(tmp_path: Path) -> None:
         "classic": ("Classic", {("t", 0): 3}),
         "streams": ("Streams", {("t", 0): 5}),
     }
+
+
+def test_a_commit_is_written_as_brokers_write_one_that_knows_no_topic_id(tmp_path: Path) -> None:
+    """Version 3 of OffsetCommitValue has all that a look at a group tells; version 4 adds the id of the topic."""
+    with opened(tmp_path / "s") as log:
+        log.append({"g": GroupSnapshot("Classic", {("t", 0): (7, 5, "note")}, SIMPLE)})
+    (rows,) = log_of(tmp_path / "s").values()
+    (value,) = [row.value for row in rows if (row.key or b"")[:2] == b"\0\1"]
+    # offset, leader epoch, metadata, and the time of the commit
+    assert value == struct.pack(">hqih4sq", 3, 7, 5, 4, b"note", NOW_MS)
 
 
 def test_commit_has_the_time_of_its_snapshot(tmp_path: Path) -> None:

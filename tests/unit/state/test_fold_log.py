@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +22,7 @@ from offsets_pipeline.store.delta.properties import FORMAT_VERSION
 from offsets_pipeline.store.delta.schemas import GROUP_RECORDS, LOG, RECORD_COLUMNS
 from offsets_pipeline.store.delta.upkeep import compact
 from offsets_pipeline.store.log.append import Append, LogAppender
+from offsets_pipeline.store.store import Store
 from tests.folded_stores import opened
 from tests.logs import LogPartition
 from tests.places import place_of, remove_place
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.table_folder import TableFolder
-    from offsets_pipeline.store.store import Store
 
 
 @pytest.fixture
@@ -71,6 +72,16 @@ def test_a_fold_of_the_log_takes_what_came_after_the_last_fold_and_only_once(
     folded = versions(place_of(behind.location))
     assert fold_log(behind, settings, CLOCK) == 0
     assert versions(place_of(behind.location)) == folded
+
+
+def test_pending_commits_count_among_the_rows_that_the_driver_replays(
+    behind: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two commits are pending, and 13 rows follow: the driver holds 15."""
+    monkeypatch.setattr(Store, "spark", property(lambda _: pytest.fail("the fold asked for Spark")))
+    with pytest.raises(pytest.fail.Exception, match="asked for Spark"):
+        fold_log(behind, replace(settings, fold=replace(settings.fold, driver_rows=14)), CLOCK)
+    assert fold_log(behind, replace(settings, fold=replace(settings.fold, driver_rows=15)), CLOCK) == 13
 
 
 def test_a_running_program_notices_a_newer_format_of_the_store(behind: Store, settings: Settings) -> None:

@@ -14,9 +14,10 @@ from offsets_pipeline.common.config.sections import FoldSettings, LogSettings
 from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.fold import maintenance
 from offsets_pipeline.fold.maintenance import Upkeep, maintain_store
+from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.fold.stream import stream_upkeep
 from offsets_pipeline.fold.stream.stream_upkeep import StreamUpkeep
-from offsets_pipeline.store.delta.schemas import LOG, TABLES
+from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, LOG, TABLES
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.delta.upkeep import Vacuumed, compact, live, never, vacuum
 from offsets_pipeline.store.log.clean import Cleaned
@@ -103,6 +104,23 @@ def test_every_interval_small_files_of_the_log_become_one_and_old_files_go(store
     assert stored_files(store) == 1
     assert log_of(store.location) == rows
     assert running.warnings == []
+
+
+def test_upkeep_beside_a_stream_leaves_publishing_to_the_stream(store: Store, settings: Settings) -> None:
+    def published() -> list[int]:
+        offsets: list[int] = store.table(CURRENT_OFFSETS.name).snapshot().rows()["committed_offset"].to_pylist()
+        return offsets
+
+    log = LogPartition()
+    for offset in (5, 6):  # the first fold publishes itself
+        log.commit(("h", "t", 0), offset)  # a group of log partition 0
+        appended(store.location, log.rows)
+        log.rows.clear()
+        fold_log(store, settings, SystemClock())
+    assert Running(store, 1, settings).done
+    assert published() == [5]
+    maintain_store(store, SystemClock(), settings)
+    assert published() == [6]
 
 
 def test_files_of_other_writers_are_no_upkeep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
