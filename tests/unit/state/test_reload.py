@@ -110,7 +110,10 @@ def test_verification_counts_what_it_has_compared(folded: Store, settings: Setti
     ]
 
 
-def test_reload_of_all_names_the_versions_of_a_published_table_that_was_lost(folded: Store, settings: Settings) -> None:
+@pytest.mark.parametrize("chosen", [None, [0, 1]], ids=["all", "each by its number"])
+def test_reload_of_all_names_the_versions_of_a_published_table_that_was_lost(
+    folded: Store, settings: Settings, chosen: list[int] | None
+) -> None:
     """Made anew, the table counts its versions from the start, and the progress names the old higher ones."""
     for number in range(3):
         log = LogPartition(0, start=5 + number)
@@ -120,7 +123,7 @@ def test_reload_of_all_names_the_versions_of_a_published_table_that_was_lost(fol
         assert publish(folded, CLOCK)
     before = progress_of(folded).versions["current_offsets"]
     shutil.rmtree(f"{folded.location}/current_offsets")
-    reload_partitions(folded, None, settings, CLOCK)
+    reload_partitions(folded, chosen, settings, CLOCK)
     assert progress_of(folded).versions["current_offsets"] == folded.version("current_offsets") < before
     assert_as_reference(folded.location, log_of(folded.location))
 
