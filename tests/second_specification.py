@@ -330,7 +330,7 @@ class Group:
         members = {name: (each["client_id"], each["client_host"], partitions[name]) for name, each in sent.items()}
         epoch = self.number(rule["epoch"], "epoch") or 0  # the rules do not say what it is without a record
         target = self.number(rule["target"], "assignment_epoch")
-        assigned = -1 if target is None else target
+        assigned = target or 0
         state = self._state(rule, epoch, assigned, current)
         return Description(state, self.group_type, epoch, assigned, self._assignor(), members)
 
@@ -346,7 +346,10 @@ class Group:
             return "NotReady"
         if epoch > assigned:
             return "Assigning"
-        is_stable = all((each.get("state"), each.get("member_epoch")) == as_assigned for each in current.values())
+        new = {"state": rule.get("stable"), "member_epoch": 0}
+        is_stable = all(
+            ((new | each)["state"], (new | each)["member_epoch"]) == as_assigned for each in current.values()
+        )
         return "Stable" if is_stable else "Reconciling"
 
     def _assignor(self) -> str | None:

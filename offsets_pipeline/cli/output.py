@@ -12,11 +12,13 @@ import os
 import re
 import shutil
 import sys
+from base64 import b64encode
 from collections import Counter
 from dataclasses import is_dataclass
 from decimal import Decimal
 from functools import cache, lru_cache
 from itertools import accumulate, chain, count, islice
+from math import isfinite
 from textwrap import wrap
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
@@ -86,7 +88,7 @@ def with_cluster(columns: Iterable[str], stores: Sized) -> list[str]:
 
 def write_json(value: object) -> None:
     """Write one JSON document to stdout, on a terminal indented."""
-    print(_ESCAPED_IN_JSON.sub(_escaped, _encoder().encode(value)))
+    print(_ESCAPED_IN_JSON.sub(_escaped, _encoder()(value)))
 
 
 def write_documents(documents: Sequence[object]) -> None:
@@ -101,7 +103,7 @@ def write_lines(lines: Iterable[str]) -> None:
 
 def _json_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
     """Yield lines of JSON; many rows together, because by column they take half as long as row by row."""
-    encode = _encoder().encode
+    encode = _encoder()
     if is_terminal():
         yield from (f"{encode(dict(zip(columns, row, strict=True)))}\n" for row in rows)
         return
@@ -125,8 +127,27 @@ def _json_cells(column: Sequence[Any], encode: Callable[[Any], str]) -> list[str
     return [encode(value) for value in column]
 
 
-def _encoder() -> json.JSONEncoder:
-    return json.JSONEncoder(ensure_ascii=False, default=_plain, indent=2 if is_terminal() else None)
+def _encoder() -> Callable[[object], str]:
+    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_plain, indent=2 if is_terminal() else None)
+
+    def encode(value: object) -> str:
+        try:
+            return encoder.encode(value)
+        except ValueError:
+            return encoder.encode(_finite(value))
+
+    return encode
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """The value with null in place of each number that JSON does not have."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return _finite(_plain(value)) if is_dataclass(value) else value
 
 
 def _escaped(found: re.Match[str]) -> str:
@@ -147,9 +168,11 @@ def _text_in_csv(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Return the fields of a dataclass, ten times as fast as `asdict`; of any other object its text."""
+    """Return the fields of a dataclass, ten times as fast as `asdict`; bytes in base64; any other object's text."""
     if is_dataclass(value):
         return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
     return str(value)
 
 

@@ -19,6 +19,7 @@ from offsets_pipeline.cli.options import (
     listen_option,
 )
 from offsets_pipeline.cli.values import FILE, PATH
+from offsets_pipeline.common.input_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -152,7 +153,7 @@ class Configure(OfConnector):
             else:
                 created, _info = management.put_config(self.connector, configuration)
                 done = "created" if created else "configured"
-                sys.stdout.write(f"connector {self.connector} is {done} in {self.store}\n")
+                sys.stdout.write(f"connector {printable(self.connector)} is {done} in {self.store}\n")
 
 
 class _SetState(OfConnector):
@@ -164,7 +165,7 @@ class _SetState(OfConnector):
         """Set the state. Raises NoSuchConnector."""
         with self.opened(settings) as management:
             management.set_target_state(self.connector, self.state)
-        sys.stdout.write(f"connector {self.connector} is {self.state} in {self.store}\n")
+        sys.stdout.write(f"connector {printable(self.connector)} is {self.state} in {self.store}\n")
 
 
 @connectors.command("stop", "offsets connect stop --store owned --connector files")
@@ -289,7 +290,7 @@ class Delete(OfConnector):
         """Delete the connector. Raises NoSuchConnector."""
         with self.opened(settings) as management:
             management.delete(self.connector)
-        sys.stdout.write(f"connector {self.connector} is deleted from {self.store}; its offsets stay\n")
+        sys.stdout.write(f"connector {printable(self.connector)} is deleted from {self.store}; its offsets stay\n")
 
 
 @connectors.command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -26,7 +27,7 @@ from offsets_pipeline.cli.options import (
     time_option,
 )
 from offsets_pipeline.cli.values import COMMIT, DURATION, FILE, HOURS, OPTION, PLACE, TIME, TOPIC
-from offsets_pipeline.common.input_text import INT32_MAX
+from offsets_pipeline.common.input_text import INT32_MAX, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -104,6 +105,12 @@ class CommitOffsets(OneStore):
         help="Time until the offsets expire (default: -1, the store's retention).",
     )
 
+    def check(self) -> None:
+        """Raise click.UsageError for a partition with two offsets: only one could be committed."""
+        (at, times), *_ = Counter(at for at, _ in self.offsets).most_common(1)
+        if times > 1:
+            raise click.UsageError(f"{printable(at[0])}:{at[1]} is given {times} times; give one offset for it")
+
     def run(self, settings: Settings) -> None:
         """Commit the offsets of a group without members."""
         from offsets_pipeline.coordinator.requests import OffsetAndMetadata
@@ -111,7 +118,7 @@ class CommitOffsets(OneStore):
         commits = {at: OffsetAndMetadata(offset, self.leader_epoch, self.metadata) for at, offset in self.offsets}
         with _opened(self.store, settings, [self.group]) as opened:
             opened.commit_offsets(self.group, commits, retention_time_ms=self.retention_ms)
-        sys.stdout.write(f"{len(commits)} offsets of group {self.group} committed in {self.store}\n")
+        sys.stdout.write(f"{len(commits)} offsets of group {printable(self.group)} committed in {self.store}\n")
 
 
 #: The options of `reset-offsets` that choose the new offsets.
@@ -274,9 +281,9 @@ class DeleteOffsets(OneStore):
             return
         with _opened(self.store, settings, [self.group]) as opened:
             deleted = opened.delete_offsets(self.group, self.chosen(opened.fetch_offsets(self.group)))
-        named = ", ".join(topic if at is None else f"{topic}:{at}" for topic, at in self.places)
+        named = printable(", ".join(topic if at is None else f"{topic}:{at}" for topic, at in self.places))
         nothing = "" if deleted else f": it has no committed offset of {named}"
-        sys.stdout.write(f"{deleted} offsets of group {self.group} deleted from {self.store}{nothing}\n")
+        sys.stdout.write(f"{deleted} offsets of group {printable(self.group)} deleted from {self.store}{nothing}\n")
 
 
 @coordinator.command(
@@ -301,7 +308,7 @@ class DeleteGroup(OneStore):
             answers = opened.delete_groups(list(self.groups))
         for group_id, error in answers.items():
             if error is None:
-                sys.stdout.write(f"group {group_id} deleted from {self.store}\n")
+                sys.stdout.write(f"group {printable(group_id)} deleted from {self.store}\n")
         for error in answers.values():
             if error is not None:
                 raise error

@@ -200,7 +200,7 @@ def describe_group(group_type: str, values: Mapping[tuple[int, str], bytes]) -> 
     topology = records.get((RecordType.STREAMS_GROUP_TOPOLOGY, ""))
     sources = _topology_topics(topology)
     group_epoch = group.get("epoch", 0)
-    assignment_epoch = target.get("assignment_epoch", _NO_EPOCH)
+    assignment_epoch = target.get("assignment_epoch", 0)
     if not members:
         state = EMPTY
     elif group_type == SHARE:
@@ -233,7 +233,8 @@ def _topology_is_valid(group: Fields, topology: Fields | None) -> bool:
 
 
 def _is_reconciled(group_type: str, current: Fields, assignment_epoch: int) -> bool:
-    return current.get("state") == _RECONCILED_MEMBER_STATE[group_type] and current["member_epoch"] == assignment_epoch
+    stable = _RECONCILED_MEMBER_STATE[group_type]
+    return (current.get("state", stable), current.get("member_epoch", 0)) == (stable, assignment_epoch)
 
 
 def _server_assignor(members: Iterable[Fields]) -> str:
@@ -314,7 +315,7 @@ def _member(
         client_host=member["client_host"],
         session_timeout_ms=None if classic is None else classic["session_timeout_ms"],
         rebalance_timeout_ms=member.get("rebalance_timeout_ms"),
-        member_epoch=current.get("member_epoch"),
+        member_epoch=current.get("member_epoch", 0),
         subscribed_topics=topics,
         subscribed_regex=regex,
         assignment=assignment,

@@ -49,6 +49,15 @@ def described_offsets(address: str) -> list[dict[str, Any]]:
     return [dict(zip(header, line, strict=True)) for line in lines if len(line) == len(header) and line[0] != "GROUP"]
 
 
+def described_states(address: str) -> list[tuple[str, str, int, int, int]]:
+    """Group, state, epochs and number of members, as `kafka-share-groups.sh --describe --state --verbose` prints."""
+    arguments = ["--bootstrap-server", address, "--describe", "--state", "--all-groups", "--verbose"]
+    text = run_tool(_COMMAND, *arguments).replace("COORDINATOR (ID)", "COORDINATOR").replace("(1) ", "")
+    lines = [line.split() for line in text.splitlines() if len(line.split()) == 6]
+    rows = [(line[0], line[2], *map(int, line[3:])) for line in lines if line[0] != "GROUP"]
+    return sorted(rows)
+
+
 def log_ends(address: str, *topics: str) -> dict[str, int]:
     """The log end of partition 0 of topics, as `kafka-get-offsets.sh` prints it."""
     arguments = ["--bootstrap-server", address, "--topic-partitions", ",".join(f"{name}:0" for name in topics)]
@@ -136,9 +145,15 @@ def share_and_reset(kafka: KafkaJvm, broker: LiveBroker) -> None:
         member.close()
     wait_until(lambda: _are_empty(broker), "a group has members")
     tool = ["--bootstrap-server", broker.address]
-    run_tool(_COMMAND, *tool, "--reset-offsets", "--group", "reset", "--topic", "orders", "--to-earliest", "--execute")
+    reset("reset", broker.address)
     run_tool(_COMMAND, *tool, "--delete", "--group", "deleted")
     run_tool(_COMMAND, *tool, "--delete-offsets", "--group", "left", "--topic", "gone")
+
+
+def reset(group_id: str, address: str) -> None:
+    """Reset a group that has no members, or that does not exist: then the broker makes it."""
+    tool = ["--bootstrap-server", address, "--reset-offsets", "--group", group_id]
+    run_tool(_COMMAND, *tool, "--topic", "orders", "--to-earliest", "--execute")
 
 
 def leave_open(kafka: KafkaJvm, broker: LiveBroker) -> None:

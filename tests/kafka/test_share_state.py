@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.questions.query.share_partitions import SharePartitionInfo
+from offsets_pipeline.questions.query.state_reader import StateReader
 from tests.kafka.live import live_broker
-from tests.kafka.share_groups import SETTINGS, TOPIC, described_offsets, leave_open, share_and_reset
+from tests.kafka.share_groups import (
+    SETTINGS,
+    TOPIC,
+    described_offsets,
+    described_states,
+    leave_open,
+    reset,
+    share_and_reset,
+)
 from tests.programs import in_process
 from tests.unit.share_logs import as_described
 
@@ -49,6 +59,18 @@ def test_followed_share_groups_stand_where_the_broker_says(
         assert found == described_offsets(broker.address)
         leave_open(kafka, broker)
         assert followed() == described_offsets(broker.address)
+        reset("never-joined", broker.address)
+        # the broker makes this group without a record of its epochs (R33)
+        groups = str(tmp_path / "groups")
+        live = ("--store", groups, "--bootstrap-server", broker.address)
+        assert in_process(root, "follow", "--available-now", *live).returncode == 0
+        states = described_states(broker.address)
+        answers = describe_groups(StateReader(groups), group_ids=[group_id for group_id, *_ in states])
+        assert ("never-joined", "Empty", 0, 0, 0) in states
+        assert [
+            (name, each.state, each.group_epoch, each.assignment_epoch, len(each.members))
+            for name, each in sorted(answers.items())
+        ] == states
     lag = next(each["LAG"] for each in found if each["GROUP"] == "mixed")
     metrics = (tmp_path / "metrics").read_text(encoding="utf-8")
     assert f'kafka_consumergroup_group_sum_lag{{cluster_name="share",group="mixed"}} {float(lag)}\n' in metrics

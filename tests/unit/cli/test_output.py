@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -52,6 +53,29 @@ def test_json_is_exact_and_holds_nothing_that_a_terminal_obeys(capsys: pytest.Ca
     assert [json.loads(line) for line in lines] == [{"a": exact}] * 2
     assert all(line.isprintable() for line in lines)
     assert "ü" in lines[0]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_json_has_null_for_what_is_no_number_and_bytes_in_base64(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool
+) -> None:
+    """RFC 8259 has no word for infinity; the bytes are those of `key_json` in the view `log_records`."""
+
+    @dataclass(frozen=True)
+    class Told:
+        at: float
+
+    def refused(word: str) -> None:
+        raise ValueError(word)
+
+    monkeypatch.setattr(output, "is_terminal", lambda: is_terminal)
+    row = [math.inf, {"a": [-math.inf, Told(math.nan), 0.5]}, b"\x00k", [b"\xff"]]
+    write_rows(["rate", "more", "key", "list"], [row], "json")
+    write_json(dict(zip(("rate", "more", "key", "list"), row, strict=True)))
+    decoder = json.JSONDecoder(parse_constant=refused)
+    first, end = decoder.raw_decode(text := capsys.readouterr().out)
+    assert first == {"rate": None, "more": {"a": [None, {"at": None}, 0.5]}, "key": "AGs=", "list": ["/w=="]}
+    assert decoder.decode(text[end:]) == first
 
 
 def test_rows_that_are_all_there_are_the_same_json_as_rows_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:

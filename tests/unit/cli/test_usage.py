@@ -62,6 +62,7 @@ SAID = {
     "commit|--store|{store}|--group|g|t=1": (
         "invalid value for 'TOPIC:PARTITION=OFFSET...': 't=1' is not of the form TOPIC:PARTITION=OFFSET"
     ),
+    "commit|--store|{store}|--group|g|t:0=1|u:0=2|t:0=2": "t:0 is given 2 times; give one offset for it",
     "commit|--store|{store}|--group|g": ("missing argument 'TOPIC:PARTITION=OFFSET...'"),
     "delete-offsets|--store|{store}|--group|g|a:b": (
         "invalid value for 'TOPIC[:PARTITION]...': 'a:b' is not of the form TOPIC or TOPIC:PARTITION"

@@ -46,6 +46,17 @@ def test_a_store_is_created_where_a_commit_finds_none(place: Path, capsys: pytes
     assert committed(place / "new") == {("g", "t", 0): (1, None, "", None)}
 
 
+def test_group_ids_that_a_terminal_obeys_are_said_escaped(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ["--store", str(place / "new"), "--group", "d\x1b[31mx\ny"]
+    assert main(["create", *at[:2]]) == 0
+    for command in ("commit t:0=1", "delete-offsets t:1", "delete-offsets t:0", "commit t:0=1", "delete-group"):
+        name, *places = command.split()
+        assert main([name, *at, *places]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert ["d\\x1b[31mx\\ny" in line for line in lines] == [False, True, True, True, True, True]
+    assert all(line.isprintable() for line in lines)
+
+
 def test_a_store_is_created_for_connectors(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, settings = str(place / "new"), tmp_path / "files.json"
     settings.write_text('{"connector.class": "FileStreamSource"}', encoding="utf-8")
