@@ -54,7 +54,7 @@ def described_states(address: str) -> list[tuple[str, str, int, int, int]]:
     arguments = ["--bootstrap-server", address, "--describe", "--state", "--all-groups", "--verbose"]
     text = run_tool(_COMMAND, *arguments).replace("COORDINATOR (ID)", "COORDINATOR").replace("(1) ", "")
     lines = [line.split() for line in text.splitlines() if len(line.split()) == 6]
-    rows = [(line[0], line[2], *map(int, line[3:])) for line in lines if line[0] != "GROUP"]
+    rows = [(line[0], line[2], int(line[3]), int(line[4]), int(line[5])) for line in lines if line[0] != "GROUP"]
     return sorted(rows)
 
 
