@@ -247,9 +247,9 @@ def test_events_of_a_group_tell_who_joined_and_left(tmp_path: Path) -> None:
     log.group_tombstone(3, "g")
     store = random_store(tmp_path / "store", {0: log.rows}, {(0, at): START_MS + at for at in range(6)}, 1)
     found = group_timeline(LogHistory(store), Retention(), "g").events
-    epochs = "group_epoch 1; assignment_epoch -1"
+    epochs = "group_epoch 1; assignment_epoch 0"
     assert [(each.event, each.detail) for each in found] == [
-        ("group created", "Consumer Assigning; 1 members; group_epoch 0; assignment_epoch -1"),
+        ("group created", "Consumer Stable; 1 members; group_epoch 0; assignment_epoch 0"),
         ("group epoch", f"Consumer Assigning; 1 members; {epochs}"),
         ("group joined", f"Consumer Assigning; 2 members; {epochs}; joined b"),
         ("group joined", f"Consumer Assigning; 3 members; {epochs}; joined c"),
