@@ -325,12 +325,12 @@ class Group:
             return Description(state, value["protocol_type"], None, None, value["protocol"], of_classic)
         rule = DESCRIPTIONS[self.group_type]
         sent = self.of_type(rule["member"])
-        current = {name: self.of_type(rule["current"]).get(name, {}) for name in sent}
+        new = {"state": rule.get("stable"), "member_epoch": 0}
+        current = {name: self.of_type(rule["current"]).get(name, new) for name in sent}
         partitions = {name: [*self._by_topic_id(each), *self._by_task(each)] for name, each in current.items()}
         members = {name: (each["client_id"], each["client_host"], partitions[name]) for name, each in sent.items()}
         epoch = self.number(rule["epoch"], "epoch") or 0  # the rules do not say what it is without a record
-        target = self.number(rule["target"], "assignment_epoch")
-        assigned = target or 0
+        assigned = self.number(rule["target"], "assignment_epoch") or 0
         state = self._state(rule, epoch, assigned, current)
         return Description(state, self.group_type, epoch, assigned, self._assignor(), members)
 
@@ -346,10 +346,7 @@ class Group:
             return "NotReady"
         if epoch > assigned:
             return "Assigning"
-        new = {"state": rule.get("stable"), "member_epoch": 0}
-        is_stable = all(
-            ((new | each)["state"], (new | each)["member_epoch"]) == as_assigned for each in current.values()
-        )
+        is_stable = all((each["state"], each["member_epoch"]) == as_assigned for each in current.values())
         return "Stable" if is_stable else "Reconciling"
 
     def _assignor(self) -> str | None:

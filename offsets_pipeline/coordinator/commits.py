@@ -219,7 +219,7 @@ def _validate_epoch(group_id: str, group: GroupDescription, member: MemberOfGrou
     found = next((each for each in group.members if each.member_id == member.member_id), None)
     if found is None:
         raise UnknownMemberId(f"group {group_id!r} has no member {member.member_id!r}; join again")
-    epoch = found.member_epoch or 0
+    epoch = found.member_epoch
     if member.generation == epoch:
         return
     message = f"member {member.member_id!r} of group {group_id!r} is in member epoch {epoch}, not {member.generation}"

@@ -36,7 +36,7 @@ ASSIGNING, RECONCILING, NOT_READY = "Assigning", "Reconciling", "NotReady"
 DEFAULT_CONSUMER_ASSIGNOR = "uniform"
 _NO_EPOCH = -1
 _TIMELINE_HASH_FACTOR = 0x9E37_79B9_7F4A_7C15
-_RECONCILED_MEMBER_STATE = {CONSUMER: 0, STREAMS: 1}  # "stable" in types 8 and 22 (R33)
+_STABLE_MEMBER_STATE = {CONSUMER: 0, STREAMS: 1}  # in types 8 and 22 (R33)
 
 
 class RecordTypes(NamedTuple):
@@ -195,7 +195,8 @@ def describe_group(group_type: str, values: Mapping[tuple[int, str], bytes]) -> 
     group = records.get((types.group, ""), {})
     target = records.get((types.target, ""), {})
     members = {name: value for (record_type, name), value in records.items() if record_type == types.member}
-    current = {name: records.get((types.current, name), {}) for name in members}
+    stable = _STABLE_MEMBER_STATE.get(group_type)
+    current = {name: records.get((types.current, name), {"state": stable, "member_epoch": 0}) for name in members}
     matching = _topics_by_regex(records) if group_type == CONSUMER else {}
     topology = records.get((RecordType.STREAMS_GROUP_TOPOLOGY, ""))
     sources = _topology_topics(topology)
@@ -209,7 +210,7 @@ def describe_group(group_type: str, values: Mapping[tuple[int, str], bytes]) -> 
         state = NOT_READY
     elif group_epoch > assignment_epoch:
         state = ASSIGNING
-    elif all(_is_reconciled(group_type, current[name], assignment_epoch) for name in members):
+    elif all((each["state"], each["member_epoch"]) == (stable, assignment_epoch) for each in current.values()):
         state = STABLE
     else:
         state = RECONCILING
@@ -230,11 +231,6 @@ def describe_group(group_type: str, values: Mapping[tuple[int, str], bytes]) -> 
 def _topology_is_valid(group: Fields, topology: Fields | None) -> bool:
     validated = group.get("validated_topology_epoch")
     return topology is not None and topology["epoch"] == (_NO_EPOCH if validated is None else validated)
-
-
-def _is_reconciled(group_type: str, current: Fields, assignment_epoch: int) -> bool:
-    stable = _RECONCILED_MEMBER_STATE[group_type]
-    return (current.get("state", stable), current.get("member_epoch", 0)) == (stable, assignment_epoch)
 
 
 def _server_assignor(members: Iterable[Fields]) -> str:
@@ -315,7 +311,7 @@ def _member(
         client_host=member["client_host"],
         session_timeout_ms=None if classic is None else classic["session_timeout_ms"],
         rebalance_timeout_ms=member.get("rebalance_timeout_ms"),
-        member_epoch=current.get("member_epoch", 0),
+        member_epoch=current["member_epoch"],
         subscribed_topics=topics,
         subscribed_regex=regex,
         assignment=assignment,

@@ -43,19 +43,23 @@ def run_tool(name: str, *arguments: str) -> str:
 
 def described_offsets(address: str) -> list[dict[str, Any]]:
     """What `kafka-share-groups.sh --describe --offsets --all-groups --verbose` prints."""
-    arguments = ["--bootstrap-server", address, "--describe", "--offsets", "--all-groups", "--verbose"]
-    lines = [line.split() for line in run_tool(_COMMAND, *arguments).splitlines() if line.strip()]
-    header = next((line for line in lines if line[0] == "GROUP"), [])
-    return [dict(zip(header, line, strict=True)) for line in lines if len(line) == len(header) and line[0] != "GROUP"]
+    return _described(address, "--offsets")
 
 
 def described_states(address: str) -> list[tuple[str, str, int, int, int]]:
     """Group, state, epochs and number of members, as `kafka-share-groups.sh --describe --state --verbose` prints."""
-    arguments = ["--bootstrap-server", address, "--describe", "--state", "--all-groups", "--verbose"]
-    text = run_tool(_COMMAND, *arguments).replace("COORDINATOR (ID)", "COORDINATOR").replace("(1) ", "")
-    lines = [line.split() for line in text.splitlines() if len(line.split()) == 6]
-    rows = [(line[0], line[2], int(line[3]), int(line[4]), int(line[5])) for line in lines if line[0] != "GROUP"]
-    return sorted(rows)
+    return sorted(
+        (row["GROUP"], row["STATE"], int(row["GROUP-EPOCH"]), int(row["ASSIGNMENT-EPOCH"]), int(row["#MEMBERS"]))
+        for row in _described(address, "--state")
+    )
+
+
+def _described(address: str, what: str) -> list[dict[str, Any]]:
+    """The rows of all groups. The column of the coordinator has a blank in its name, and in its values."""
+    arguments = ["--bootstrap-server", address, "--describe", what, "--all-groups", "--verbose"]
+    lines = [line.split() for line in run_tool(_COMMAND, *arguments).splitlines() if line.strip()]
+    header = next((line for line in lines if line[0] == "GROUP"), [])
+    return [dict(zip(header, line, strict=True)) for line in lines if len(line) == len(header) and line[0] != "GROUP"]
 
 
 def log_ends(address: str, *topics: str) -> dict[str, int]:

@@ -38,10 +38,9 @@ def test_followed_share_groups_stand_where_the_broker_says(
 ) -> None:
     store = str(tmp_path / "share")
     with live_broker(kafka, tmp_path / "broker", more=SETTINGS) as broker:
-        at = ("--store", store, "--bootstrap-server", broker.address)
 
-        def asked(*words: str) -> str:
-            done = in_process(root, *words, *at)
+        def asked(*words: str, of: str = store) -> str:
+            done = in_process(root, *words, "--store", of, "--bootstrap-server", broker.address)
             assert (done.returncode, done.stderr) == (0, "")
             return done.stdout
 
@@ -62,8 +61,7 @@ def test_followed_share_groups_stand_where_the_broker_says(
         reset("never-joined", broker.address)
         # the broker makes this group without a record of its epochs (R33)
         groups = str(tmp_path / "groups")
-        live = ("--store", groups, "--bootstrap-server", broker.address)
-        assert in_process(root, "follow", "--available-now", *live).returncode == 0
+        asked("follow", "--available-now", of=groups)
         states = described_states(broker.address)
         answers = describe_groups(StateReader(groups), group_ids=[group_id for group_id, *_ in states])
         assert ("never-joined", "Empty", 0, 0, 0) in states

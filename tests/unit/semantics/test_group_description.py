@@ -166,7 +166,7 @@ def test_group_epoch_above_the_assignment_epoch_is_assigning(kind: str, assignme
     stable = (STABLE_STATE[kind], 4)
     found = describe_group(kind, modern(kind, assignment_epoch=assignment_epoch, members={"m": stable}))
     assert found.state == "Assigning"
-    assert found.assignment_epoch == (assignment_epoch or 0)
+    assert found.assignment_epoch == (0 if assignment_epoch is None else 4)
 
 
 @MODERN

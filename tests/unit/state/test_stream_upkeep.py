@@ -17,13 +17,14 @@ from offsets_pipeline.fold.maintenance import Upkeep, maintain_store
 from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.fold.stream import stream_upkeep
 from offsets_pipeline.fold.stream.stream_upkeep import StreamUpkeep
-from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, LOG, TABLES
+from offsets_pipeline.store.delta.schemas import LOG, TABLES
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.delta.upkeep import Vacuumed, compact, live, never, vacuum
 from offsets_pipeline.store.log.clean import Cleaned
 from tests.logs import LogPartition
 from tests.places import place_of
 from tests.spark.stores import appended, log_of
+from tests.unit.state.state_files import published
 from tests.unit.test_periodic import HOUR_MS, Waits
 
 if TYPE_CHECKING:
@@ -107,10 +108,6 @@ def test_every_interval_small_files_of_the_log_become_one_and_old_files_go(store
 
 
 def test_upkeep_beside_a_stream_leaves_publishing_to_the_stream(store: Store, settings: Settings) -> None:
-    def published() -> list[int]:
-        offsets: list[int] = store.table(CURRENT_OFFSETS.name).snapshot().rows()["committed_offset"].to_pylist()
-        return offsets
-
     log = LogPartition()
     for offset in (5, 6):  # the first fold publishes itself
         log.commit(("h", "t", 0), offset)  # a group of log partition 0
@@ -118,9 +115,9 @@ def test_upkeep_beside_a_stream_leaves_publishing_to_the_stream(store: Store, se
         log.rows.clear()
         fold_log(store, settings, SystemClock())
     assert Running(store, 1, settings).done
-    assert published() == [5]
+    assert published(store.location) == [("t0", 0, 5)]
     maintain_store(store, SystemClock(), settings)
-    assert published() == [6]
+    assert published(store.location) == [("t0", 1, 6)]
 
 
 def test_files_of_other_writers_are_no_upkeep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
