@@ -42,11 +42,14 @@ def as_of(options: AsOf, settings: Settings) -> None:
     for store, log in logs.items():
         answer = offsets_as_of(log, time_ms=time_ms, positions=positions, group_ids=options.groups or None)
         time = log_answer_time_of(log, store, settings, time_ms, positions)
-        if not answer.is_complete:
+        if any(each.is_cleaned for each in answer.partitions):
             warn(
                 f"the answers of {store} may lack offsets: older records were cleaned or compacted away; "
                 f"{_since(answer)}"
             )
+        for each in answer.partitions:
+            if each.ends_early:
+                warn(f"log partition {each.log_partition} of {store} ends at {each.end}, before position {each.asked}")
         shown.append(StoreAnswer(log.cluster, answer.groups, time, more=_replayed(answer)))
     missing = [each for each in dict.fromkeys(options.groups) if all(each not in of.groups for of in shown)]
     if options.format_ == "json" or any(each.groups for each in shown) or not missing:

@@ -104,6 +104,7 @@ def write_lines(lines: Iterable[str]) -> None:
 def _json_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
     """Yield lines of JSON; many rows together, because by column they take half as long as row by row."""
     encode = _encoder()
+    columns = _different(columns)
     if is_terminal():
         yield from (f"{encode(dict(zip(columns, row, strict=True)))}\n" for row in rows)
         return
@@ -112,6 +113,15 @@ def _json_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterat
     while some := list(islice(waiting, _ROWS_AT_ONCE)):
         cells = [_json_cells(each, encode) for each in zip(*some, strict=True)]
         yield "".join([line % row for row in zip(*cells, strict=True)])
+
+
+def _different(columns: Sequence[str]) -> list[str]:
+    """The names of columns, a repeated one with a number: a, a_1."""
+    names: list[str] = []
+    for name in columns:
+        numbered = (f"{name}_{number}" for number in count(1))
+        names.append(next(each for each in numbered if each not in {*names, *columns}) if name in names else name)
+    return names
 
 
 def _json_cells(column: Sequence[Any], encode: Callable[[Any], str]) -> list[str]:

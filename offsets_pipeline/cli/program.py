@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -44,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     The status is 0, 1 after one line on stderr for an error, or 2 after one line for a wrong command line.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell closed it: `>&-`
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the end
     arguments = sys.argv[1:] if argv is None else list(argv)
     for number, each in enumerate(arguments, 1):
         if not is_utf8(each):

@@ -498,6 +498,11 @@ class History(SeveralStores):
     format_: str = format_option()
     work = "history_commands.history"
 
+    def check(self) -> None:
+        """Raise click.UsageError for a window that ends before it begins."""
+        if self.since_ms is not None and self.until_ms is not None and self.since_ms > self.until_ms:
+            raise click.UsageError("--since is later than --until")
+
 
 @questions.command("why", "offsets why --store store --group billing --topic orders --partition 0")
 class Why(SeveralStores):

@@ -106,8 +106,9 @@ def read_interval(text: str) -> int:
 
 
 def read_duration(text: str) -> str:
-    """A duration in ISO 8601, unchanged: a command counts it back from its own time. Raises InvalidTime."""
-    duration_ms(text)
+    """A duration in ISO 8601, unchanged: a command counts it back from its own time. Raises InvalidTime, ValueError."""
+    if duration_ms(text) < 0:
+        raise ValueError(f"{shown(text)} is negative: it would be a time to come")
     return text
 
 

@@ -250,7 +250,7 @@ def fetch_offsets(
     answers: dict[TopicPartition, FetchedOffset] = {}
     for where in offsets if partitions is None else partitions:
         held = offsets.get(where)
-        if require_stable and group is not None and state.is_pending(group_id, where):
+        if require_stable and state.is_pending(group_id, where):
             error = UnstableOffsetCommit(
                 f"an open transaction has a commit of group {group_id!r} for {where.topic}-{where.partition}"
             )

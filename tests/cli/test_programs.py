@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.coordinator.commits import FetchedOffset
+from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.store.delta.schemas import LEASES
 from tests.compare import compare
 from tests.logs import capture_rows, oracle
@@ -177,6 +180,25 @@ def test_reader_that_has_seen_enough_is_no_error(folded: Callable[[str], Path], 
         process.stdout.close()
         assert process.wait(60) == 0
         assert process.stderr.read() == ""
+
+
+@pytest.mark.process
+def test_a_command_whose_output_the_shell_closed_does_its_work(tmp_path: Path) -> None:
+    """Needs a process: Python has no stdout then."""
+    store = str(tmp_path / "store")
+    commit = ["commit", "--store", store, "--group", "g"]
+    for closed, words in (
+        ('exec "$@" >&-', ["create", "--store", store]),
+        ('exec "$@" >&-', [*commit, "t:0=1"]),
+        ('exec "$@" >&- 2>&-', [*commit, "t:1=2"]),
+    ):
+        done = subprocess.run(["sh", "-c", closed, "sh", OFFSETS, *words], capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+    with Coordinator.open(store, housekeeping=False) as coordinator:
+        assert coordinator.fetch_offsets("g") == {
+            TopicPartition("t", 0): FetchedOffset(1),
+            TopicPartition("t", 1): FetchedOffset(2),
+        }
 
 
 @pytest.mark.process

@@ -17,6 +17,7 @@ from offsets_pipeline.questions.query.describe import GroupAnswer, GroupState, b
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.group_facts import described
 from offsets_pipeline.semantics.log_row import of_groups
+from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.log.log_reader import as_input
 
 if TYPE_CHECKING:
@@ -35,17 +36,29 @@ class PartitionAsOf:
 
     ``end`` is the first record offset that was not replayed. The answer is exact if ``end`` is at least
     ``complete_from``; at times before ``complete_since_ms`` it may not be. None: exact at every time.
+    ``asked`` is the position that was asked for, None for a time.
     """
 
     log_partition: int
     end: int
     complete_from: int
     complete_since_ms: int | None
+    asked: int | None = None
+
+    @property
+    def is_cleaned(self) -> bool:
+        """Whether a record that decides the answer may have been cleaned or compacted away."""
+        return self.end < self.complete_from
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the log partition ends before the position that was asked for."""
+        return self.asked is not None and self.end < self.asked
 
     @property
     def is_complete(self) -> bool:
         """Whether no record that decides the answer is missing."""
-        return self.end >= self.complete_from
+        return not (self.is_cleaned or self.ends_early)
 
 
 @dataclass(frozen=True)
@@ -61,7 +74,7 @@ class AsOfAnswer:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no record is missing that decides an answer: none was cleaned or compacted away."""
+        """Whether no record is missing that decides an answer."""
         return all(each.is_complete for each in self.partitions)
 
     @property
@@ -91,7 +104,8 @@ def offsets_as_of(
         group_ids: these groups; None: all groups that are listed.
 
     Raises:
-        InvalidTime: not exactly one of ``time_ms`` and ``positions`` is given, or a log partition does not exist.
+        InvalidTime: not exactly one of ``time_ms`` and ``positions`` is given, a log partition does not exist, or that
+            of a group has no position.
         NoSuchStore, NotAStore, StoreMismatch, DamagedTable, UnsupportedTable: as `LogHistory`.
     """
     if (time_ms is None) == (positions is None):
@@ -103,6 +117,12 @@ def offsets_as_of(
             raise InvalidTime(
                 f"cannot read log partition {partition}: {history.location} has the log partitions 0 to "
                 f"{offsets_partitions - 1}"
+            )
+    for group_id in group_ids or () if positions is not None else ():
+        if not history.homes([group_id], history.current_log, positions):
+            raise InvalidTime(
+                f"cannot tell of group {group_id!r}: its log partition {partition_for(group_id, offsets_partitions)} "
+                "(R1) is not among the positions; add it"
             )
     state = state_as_of(history, time_ms=time_ms, positions=positions, group_ids=group_ids)
     groups = group_answers(state, state.topic_names, are_named=group_ids is not None)
@@ -148,8 +168,9 @@ def state_as_of(
     cut = {at: end for at, end in log.ends.items() if at not in found or not found[at].is_complete_at(end)}
     found |= _read_on(history, cut)
     for partition, known in sorted(found.items()):
-        end = log.ends.get(partition, known.end)
-        state.partitions[partition] = PartitionAsOf(partition, end, known.complete_from, known.complete_since_ms)
+        asked = None if positions is None else positions.get(partition)
+        end = known.end if asked is not None and asked > known.end else log.ends.get(partition, known.end)
+        state.partitions[partition] = PartitionAsOf(partition, end, known.complete_from, known.complete_since_ms, asked)
     return state
 
 

@@ -117,7 +117,7 @@ def plan_reset(
                 plan.warnings.append(warning)
     plan.warnings = list(dict.fromkeys(plan.warnings))  # each group repeats those of a partition
     if len(plan.active) < len(standings):
-        _refuse_topics_without_partitions(plan, scenario, topics)
+        _refuse_topics_without_partitions(plan, standings, scenario, topics)
     if plan.offsets and positions is None and isinstance(scenario, ToOffset | ShiftBy | FromFile):
         plan.warnings.append(f"the new offsets are not checked against the offsets of the partitions; {_ASK}")
     return plan
@@ -147,13 +147,18 @@ def _chosen(
     return chosen
 
 
-def _refuse_topics_without_partitions(plan: ResetPlan, scenario: Scenario, topics: Topics | None) -> None:
+def _refuse_topics_without_partitions(
+    plan: ResetPlan, standings: Mapping[str, GroupOffsets], scenario: Scenario, topics: Topics | None
+) -> None:
     """Raise InvalidReset for a topic without partitions: no group committed any, and no positions name any."""
     planned = {each.where.topic for each in plan.offsets}
     for topic, _ in () if topics is None or isinstance(scenario, FromFile) else topics:
         if topic not in planned:
+            unknown = [group_id for group_id, standing in standings.items() if standing.state is None]
+            no_group = f"no group {unknown[0]!r}, and " if unknown else ""
             raise InvalidReset(
-                f"no offset is committed for topic {topic!r}; name its partitions, such as {topic}:0,1, or {_ASK}"
+                f"{no_group}no offset is committed for topic {topic!r}; name its partitions, such as {topic}:0,1, or "
+                f"{_ASK}"
             )
 
 

@@ -78,6 +78,17 @@ def test_json_has_null_for_what_is_no_number_and_bytes_in_base64(
     assert decoder.decode(text[end:]) == first
 
 
+def test_columns_of_one_name_are_different_fields_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(["a", "a", "a_1", "b", "a"], [[1, 2, 3, 4, 5]], "json")
+    assert json.loads(capsys.readouterr().out, object_pairs_hook=list) == [
+        ("a", 1),
+        ("a_2", 2),
+        ("a_1", 3),
+        ("b", 4),
+        ("a_3", 5),
+    ]
+
+
 def test_rows_that_are_all_there_are_the_same_json_as_rows_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     @dataclass(frozen=True)
     class Told:

@@ -28,7 +28,7 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import LogPartition
-from tests.unit.coordinator.groups import of_kip848, share_group, stable
+from tests.unit.coordinator.groups import PARTITIONS, of_kip848, share_group, stable
 from tests.unit.coordinator.states import at, calls
 from tests.unit.coordinator.stores import NOW_MS, append_rows, log_of, opened, references_of
 
@@ -192,6 +192,18 @@ def test_a_share_group_has_no_offsets(coordinator: Coordinator, store: Path) -> 
     assert coordinator.fetch_offsets("s") == {}
     assert coordinator.fetch_all_offsets() == {}
     assert coordinator.fetch_offsets("s", [("t", 0)], require_stable=True) == {at(): FetchedOffset(None)}
+
+
+def test_a_pending_commit_of_a_group_that_does_not_exist_is_unstable(coordinator: Coordinator, store: Path) -> None:
+    """As Kafka 4.2's OffsetMetadataManager answers; no broker is known to write such a log."""
+    log = LogPartition(partition_for("g", PARTITIONS))
+    log.commit(("g", "t", 0), 1, producer_id=7)
+    log.group_tombstone(2, "g")
+    append_rows(store, log.rows, PARTITIONS)
+    assert coordinator.get_group("g") is None
+    (answer,) = coordinator.fetch_offsets("g", [("t", 0)], require_stable=True).values()
+    assert isinstance(answer.error, UnstableOffsetCommit)
+    assert coordinator.fetch_offsets("g", [("t", 0)]) == {at(): FetchedOffset(None)}
 
 
 @pytest.mark.parametrize(("letter", "count"), [("x", 4_096), ("ü", 2_048)])

@@ -137,6 +137,8 @@ def test_time_counts_back_from_now(
     assert capsys.readouterr() == ("t,0,50\n", "")
     assert main([*at, "--by-duration", "PT1H30M0.001S", "--dry-run"]) == 1
     assert "positions.csv has no offset of t-0 for 2026-11-20T11:59:59.999Z" in capsys.readouterr().err
+    assert main([*at, "--by-duration=-PT1H", "--dry-run"]) == 2
+    assert "'-PT1H' is negative" in capsys.readouterr().err
 
 
 def test_no_record_is_older_than_1970(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,6 +254,7 @@ def test_invalid_plan_changes_nothing_and_is_one_line(
             "no offset is committed for topic 'v'; name its partitions, such as v:0,1",
         ),
         ("--group nobody --all-topics --to-offset 1", "no group 'nobody'; check the name"),
+        ("--group nobody --topic t --to-offset 1", "no group 'nobody', and no offset is committed for topic 't'"),
         ("--group a --group b --topic t:0 --shift-by 1", "cannot shift t-0: group 'b' has no committed offset"),
         (f"--group a --from-file {bad}", f"{bad}, line 2: offset -5 is negative"),
         (f"--from-file {bad}", f"{bad} does not name groups"),

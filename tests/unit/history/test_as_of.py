@@ -220,6 +220,16 @@ def test_a_gap_that_a_point_lies_in_may_have_held_records(tmp_path: Path) -> Non
     assert offsets_as_of(store, positions={0: 8}).is_complete
 
 
+def test_an_answer_beyond_the_end_of_the_log_is_one_at_its_end_and_not_complete(tmp_path: Path) -> None:
+    log = LogPartition()
+    log.commit(("g", "t", 0), 1)
+    store = random_store(tmp_path / "store", {0: log.rows}, {(0, 0): START_MS}, 2)
+    for positions, ends in (({0: 1}, {0: 1}), ({0: 99}, {0: 1}), ({0: 1, 1: 5}, {0: 1, 1: 0})):
+        answer = offsets_as_of(store, positions=positions)
+        assert {each.log_partition: each.end for each in answer.partitions} == ends
+        assert answer.is_complete is (positions == ends)
+
+
 def test_a_key_that_an_earlier_piece_of_the_log_has_shows_where_its_compaction_ended() -> None:
     """A compaction keeps one record of a key: from the second on it has removed nothing."""
     found = Completeness(None, 8, is_owned=False)
@@ -285,3 +295,13 @@ def test_a_point_that_is_not_one_is_refused(tmp_path: Path, point: dict[str, obj
     store = random_store(tmp_path / "store", rows, times, 3)
     with pytest.raises(InvalidTime, match=message):
         offsets_as_of(store, **point)  # type: ignore[arg-type]
+
+
+def test_a_group_whose_log_partition_has_no_position_is_not_one_that_does_not_exist(tmp_path: Path) -> None:
+    home = partition_for("g", 2)
+    log = LogPartition(home)
+    log.commit(("g", "t", 0), 1)
+    store = random_store(tmp_path / "store", {home: log.rows}, {(home, 0): START_MS}, 2)
+    assert [*offsets_as_of(store, positions={home: 1}, group_ids=["g"]).groups] == ["g"]
+    with pytest.raises(InvalidTime, match=f"group 'g': its log partition {home} "):
+        offsets_as_of(store, positions={1 - home: 1}, group_ids=["g"])

@@ -142,6 +142,18 @@ def test_an_unknown_group_and_a_wrong_time_are_one_line(store: str, capsys: pyte
         assert "LOGPARTITION:OFFSET" in capsys.readouterr().err
     assert main(["as-of", "--store", store]) == 2
     assert "--time, --position" in capsys.readouterr().err
+    assert main(["history", "--store", store, "--group", "g", "--since", AT_END, "--until", "2026-01-01"]) == 2
+    assert "--since is later than --until" in capsys.readouterr().err
+
+
+def test_a_position_that_the_log_does_not_reach_is_told(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (at_end,) = json_of(capsys, "as-of", "--store", store, "--position", "2:19")["log_partitions"]
+    assert main(["as-of", "--store", store, "--position", "2:99999", "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    (beyond,) = json.loads(out)["log_partitions"]
+    assert at_end["complete"]
+    assert not beyond["complete"]
+    assert f"log partition 2 of {store} ends at {beyond['end']}, before position 99999" in err
 
 
 def test_a_cleaned_log_says_since_when_it_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
