@@ -127,7 +127,7 @@ class GroupForecast:
     """The future of a group and its offsets if the log gets no more records.
 
     ``may_go``: a run removes the group when it has no offsets (R21), unless ``has_open_transaction`` (R20). Under
-    `classic` it does not remove a simple group: that one is gone with its last offset.
+    `classic` it does not remove a group without a generation: that one is gone with its last offset.
     """
 
     group_id: str
@@ -180,10 +180,11 @@ def rule_of(group: Group, topic: str) -> Rule:
 def forecast(held: RetentionInputs, retention_ms: int, semantics: CoordinatorSemantics = MODERN) -> GroupForecast:
     """Forecast the expiry of a group's offsets and of the group, if the log gets no more records (R18-R21)."""
     group = held.group
-    gets_tombstone = not (semantics.is_classic and group.group_type == CLASSIC and not group.description.protocol_type)
+    gets_tombstone = group.has_generation or not semantics.is_classic
+    kept = () if semantics.is_classic else held.pending  # R20
     return GroupForecast(
         held.group_id,
-        [_expiry(held, where, offset, retention_ms) for where, offset in held.offsets.items()],
+        [_expiry(held, where, offset, retention_ms, kept) for where, offset in held.offsets.items()],
         # the state of a share group is in another topic
         may_go=group.group_type in {CLASSIC, CONSUMER, STREAMS} and group.is_empty and gets_tombstone,
         has_open_transaction=bool(held.pending),
@@ -203,7 +204,10 @@ def holdings_of(state: PartitionState, group_id: str) -> RetentionInputs | None:
     )
 
 
-def _expiry(held: RetentionInputs, where: TopicPartition, offset: Committed, retention_ms: int) -> Expiry:
+def _expiry(
+    held: RetentionInputs, where: TopicPartition, offset: Committed, retention_ms: int, kept: Collection[tuple[str, int]]
+) -> Expiry:
+    """The expiry of an offset; ``kept`` are the partitions whose pending commits keep their offsets."""
     rule = rule_of(held.group, where.topic)
     if not rule.lets_expire:
         return Expiry(held.group_id, where, None, rule, None)
@@ -214,6 +218,6 @@ def _expiry(held: RetentionInputs, where: TopicPartition, offset: Committed, ret
         at_ms, basis = emptied_ms + retention_ms, Basis.EMPTIED
     else:
         at_ms, basis = offset.commit_timestamp_ms + retention_ms, Basis.COMMIT
-    if where in held.pending:  # R20
+    if where in kept:
         rule = Rule.PENDING
     return Expiry(held.group_id, where, at_ms, rule, basis)

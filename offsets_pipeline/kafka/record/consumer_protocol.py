@@ -39,9 +39,11 @@ ASSIGNMENT = Schema(
 def decode_subscription(protocol_type: str | None, blob: bytes) -> DecodedValue | None:
     """Decode a member's subscription: topics, user_data, owned_partitions, generation_id, rack_id.
 
+    Only topics and user_data, the fields of version 0, if others do not decode: a coordinator reads no others (R18).
     Returns None for another protocol type, or for bytes that do not decode.
     """
-    return _decode(SUBSCRIPTION, protocol_type, blob)
+    found = _decode(SUBSCRIPTION, protocol_type, blob)
+    return _decode(SUBSCRIPTION, protocol_type, blob, layout=0) if found is None else found
 
 
 def decode_assignment(protocol_type: str | None, blob: bytes) -> DecodedValue | None:
@@ -53,15 +55,19 @@ def decode_assignment(protocol_type: str | None, blob: bytes) -> DecodedValue | 
 
 
 # int16 version, fields; a version above the highest known is read as the highest, as brokers and clients do
-def _decode(schema: Schema, protocol_type: str | None, blob: bytes) -> DecodedValue | None:
+def _decode(
+    schema: Schema, protocol_type: str | None, blob: bytes, *, layout: int | None = None
+) -> DecodedValue | None:
+    """Decode by the version that the bytes name, or by the fields of another one (``layout``)."""
     if protocol_type != CONSUMER_PROTOCOL_TYPE:
         return None
     reader = Reader(blob)
     try:
         version = INT16.read(reader, schema.name)
-        if version < 0:
+        layout = min(version, MAX_VERSION) if layout is None else layout
+        if layout < 0:
             return None
-        fields = serde_for(schema, min(version, MAX_VERSION)).read(reader, schema.name)
+        fields = serde_for(schema, layout).read(reader, schema.name)
     except CorruptRecord:
         return None
     return DecodedValue(version, fields, blob[reader.position :])

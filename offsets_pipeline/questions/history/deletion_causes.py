@@ -25,7 +25,6 @@ from offsets_pipeline.store.delta.properties import OWNED, SNAPSHOT
 if TYPE_CHECKING:
     from offsets_pipeline.questions.history.deletion_evidence import GroupDeletion, LostTombstone
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.partition_state import TopicPartition
     from offsets_pipeline.semantics.retention import Retention
 
@@ -200,7 +199,7 @@ class Causes:
         emptied = (
             deletion.deleted.keys() >= deletion.offsets.keys() and not deletion.pending and deletion.group.is_empty
         )
-        gets_tombstone = emptied and not (self._semantics.is_classic and self._has_no_generation(deletion.group))
+        gets_tombstone = emptied and (deletion.group.has_generation or not self._semantics.is_classic)
         return None if gets_tombstone == (deletion.removed_at is not None) else _of_removal(deletion)  # R21
 
     def _fits(self, deletion: GroupDeletion, retention_ms: int | None) -> bool:
@@ -315,10 +314,7 @@ class Causes:
         """`classic`: whether the group is empty, loses its last offset, and has a record that a tombstone removes."""
         group, deleted = deletion.group, deletion.deleted.keys()
         is_last = deleted >= deletion.offsets.keys() and deleted >= set(deletion.pending)
-        return is_last and group.is_empty and not self._has_no_generation(group)
-
-    def _has_no_generation(self, group: Group) -> bool:
-        return group.group_type == CLASSIC and not group.description.generation
+        return is_last and group.is_empty and group.has_generation
 
 
 def _of_removal(deletion: GroupDeletion) -> str:

@@ -227,6 +227,25 @@ def test_an_offset_that_stays_although_it_is_due_rules_retention_out(tmp_path: P
     assert causes(store, Retention(60 * MINUTE_MS, is_known=True))["g"] == {"deleted"}
 
 
+@pytest.mark.parametrize(
+    ("semantics", "cause", "candidates"),
+    [(CLASSIC, "expired (likely)", ["expired", "deleted"]), (MODERN, "deleted", ["deleted"])],
+)
+def test_a_pending_commit_does_not_keep_an_offset_of_a_classic_coordinator(
+    tmp_path: Path, semantics: CoordinatorSemantics, cause: str, candidates: list[str]
+) -> None:
+    """R20: a broker of 3.9 expired an offset beside an open transaction, one of 4.2 did not."""
+    log, end_ms = LogPartition(), START_MS + 60 * MINUTE_MS
+    committed(log, "g", "t", 0, START_MS)
+    committed(log, "g", "young", 0, end_ms)
+    committed(log, "other", "t", 0, end_ms)
+    log.commit(("g", "t", 0), 130, 7, commit_timestamp=end_ms)
+    log.delete(("g", "t", 0))
+    store = written(tmp_path, log, [START_MS, end_ms, end_ms, end_ms, end_ms], semantics)
+    answer = why(LogHistory(store), Retention(60 * MINUTE_MS, is_known=True), "g", "t", 0)
+    assert (answer.cause, answer.candidates) == (cause, candidates)
+
+
 def test_an_offset_that_names_its_own_time_may_expire_by_it(tmp_path: Path) -> None:
     log, due_ms = LogPartition(), START_MS + 20_000
     log.commit(("g", "t", 0), 7, version=1, commit_timestamp=START_MS, expire_timestamp=due_ms)

@@ -65,6 +65,19 @@ def test_only_a_group_of_kip_848_that_is_answered_has_an_epoch() -> None:
     assert {name: each.get("group epoch") for name, each in found.items()} == {"a": 4, "b": None, "c": None}
 
 
+@pytest.mark.parametrize(
+    "holds", [{}, {"offsets": {("t", 0): (1, None, "")}}, {"members": ["m"]}, {"protocol type": "c"}]
+)
+def test_only_a_simple_group_that_holds_nothing_need_not_be_listed(
+    monkeypatch: pytest.MonkeyPatch, holds: dict[str, object]
+) -> None:
+    """R14: a broker of 2.8 lists a group whose only commit was aborted until it loads the log; R16: or never again."""
+    found = compared(monkeypatch, [{"g": {**by_brokers(1), "offsets": {}, **holds}}] * 2, [{}])
+    assert (found.offsets, [*found.differences]) == (({}, ["g"]) if holds else ({"g": 0}, []))
+    found = compared(monkeypatch, [{}] * 2, [{"g": replace(by_store(1), offsets=[])}])
+    assert (found.offsets, found.differences) == ({"g": 0}, {})
+
+
 def test_a_group_that_changes_between_both_answers_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compared(monkeypatch, [{"g": by_brokers(1)}, {"g": by_brokers(2)}], [{"g": by_store(1)}])
     assert (found.offsets, found.differences, found.changing) == ({}, {}, {"g"})

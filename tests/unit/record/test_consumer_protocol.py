@@ -63,7 +63,20 @@ def test_other_protocols_stay_opaque(protocol_type: str | None) -> None:
     assert decode_assignment(protocol_type, bytes.fromhex("0000" + OWNED + USER_DATA)) is None
 
 
-@pytest.mark.parametrize("blob", ["", "00", "ffff" + TOPICS + USER_DATA, "0000" + TOPICS, "0001" + TOPICS + USER_DATA])
+@pytest.mark.parametrize(
+    "version_and_more", [("ffff", ""), ("0001", ""), ("0001", "0000"), ("0002", OWNED), ("0003", OWNED + "00000007")]
+)
+def test_topics_are_known_if_the_fields_of_version_0_decode(version_and_more: tuple[str, str]) -> None:
+    """Brokers of 3.9 and 4.2 expired offsets of topics that such a subscription does not name (R18)."""
+    version, more = version_and_more
+    found = decode_subscription("consumer", bytes.fromhex(version + TOPICS + NULL_BYTES + more))
+    assert found is not None
+    assert (found.fields["topics"], found.fields["user_data"]) == (["t1", "t2"], None)
+    assert found.fields.get("rack_id") is None
+    assert found.trailing.hex() == more
+
+
+@pytest.mark.parametrize("blob", ["", "00", "0000" + TOPICS, "0001" + TOPICS, "ffff0000"])
 def test_what_does_not_decode_stays_opaque(blob: str) -> None:
     assert decode_subscription("consumer", bytes.fromhex(blob)) is None
     assert decode_assignment("consumer", bytes.fromhex("0000ffffffff")) is None

@@ -134,10 +134,25 @@ def test_misplaced_group_answers_like_any_other() -> None:  # R1
         assert_same(tables, references(log.rows, 2, semantics))
 
 
-def test_simple_group_gets_no_tombstone_of_its_own(log: LogPartition) -> None:  # R21
+def test_a_pending_commit_keeps_its_group_but_not_its_offset(log: LogPartition) -> None:  # R20
+    """As brokers of 2.8 to 3.9 expire, whose own classes ran over such logs; 4.2 keeps the offset."""
+    log.group(2, "g", protocol_type="consumer", generation=1)
     log.commit(OF_G, 1, commit_timestamp=0)
-    log.group(2, "h", protocol_type="consumer")
-    for semantics, removed in ((CLASSIC, {"g": False, "h": True}), (MODERN, {"g": True, "h": True})):
+    log.commit(OF_G, 2, producer_id=7, commit_timestamp=0)
+    for semantics, expired in ((CLASSIC, [TopicPartition("t", 0)]), (MODERN, [])):
+        held = holdings_of(replayed(log, semantics), "g")
+        assert held is not None
+        found = forecast(held, RETENTION_MS, semantics)
+        assert [each.where for each in found.expiries if each.is_due(RETENTION_MS)] == expired
+        assert not found.is_removed(RETENTION_MS)
+
+
+def test_group_without_a_generation_gets_no_tombstone_of_its_own(log: LogPartition) -> None:  # R21
+    log.commit(OF_G, 1, commit_timestamp=0)
+    log.group(2, "h", protocol_type="consumer", generation=1)
+    log.group(2, "i", protocol_type="consumer", generation=0)
+    of_classic = {"g": False, "h": True}
+    for semantics, removed in ((CLASSIC, of_classic), (MODERN, dict.fromkeys("ghi", True))):
         state = replayed(log, semantics)
         held = {group_id: holdings_of(state, group_id) for group_id in state.groups}
         found = {
