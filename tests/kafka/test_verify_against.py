@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from tests.kafka.brokers import KafkaJvm
 
 #: Offsets by group: without members, of a transaction, and of consumers of both protocols, which have not committed.
-COMMITTED = {"simple": {("t", 0): 5, ("t", 1): 7}, "transactional": {("t", 0): 3}, "classic": {}, "consumer": {}}
+#: The broker of 3.9 lists the group whose only commit was aborted until it loads the log, and its store does not (R14).
+COMMITTED = {
+    "simple": {("t", 0): 5, ("t", 1): 7},
+    "transactional": {("t", 0): 3},
+    "classic": {},
+    "consumer": {},
+    "aborted": {},
+}
 
 
 @pytest.fixture(scope="module", params=["4.2", "3.9"])
@@ -45,6 +52,8 @@ def broker(
         transaction = broker.transaction("x")
         transaction.begin("transactional", COMMITTED["transactional"])
         transaction.commit()
+        transaction.begin("aborted", {("t", 0): 4})
+        transaction.abort()
         for protocol in ("classic", "consumer"):
             member = broker.consumer(protocol, ["t"], group_protocol="classic" if release == "3.9" else protocol)
             member.join(2)
@@ -69,7 +78,7 @@ def test_a_store_that_answers_as_its_broker_is_equal(
 ) -> None:
     assert main(["verify", "--store", str(folded()), "--against", broker.address]) == 0
     offsets = sum(map(len, COMMITTED.values()))
-    assert capsys.readouterr().out == f"equal: {offsets} offsets and 4 groups match what {broker.address} answers\n"
+    assert capsys.readouterr().out == f"equal: {offsets} offsets and 5 groups match what {broker.address} answers\n"
 
 
 @pytest.mark.parametrize("group", ["simple", "transactional", "new"])
