@@ -8,8 +8,8 @@ from enum import StrEnum
 class CoordinatorSemantics(StrEnum):
     """The coordinator that loads the log.
 
-    MODERN is the coordinator of Kafka 4.x. CLASSIC is the coordinator of brokers up to 3.9; R1, R6, R10c, R12, R14, R16,
-    R20 and R21 say where it differs.
+    MODERN is the coordinator of Kafka 4.x. CLASSIC is the coordinator of brokers up to 3.9; R1, R6, R10c, R12, R14,
+    R16, R20 and R21 say where it differs.
     """
 
     MODERN = "modern"

@@ -205,7 +205,11 @@ def holdings_of(state: PartitionState, group_id: str) -> RetentionInputs | None:
 
 
 def _expiry(
-    held: RetentionInputs, where: TopicPartition, offset: Committed, retention_ms: int, kept: Collection[tuple[str, int]]
+    held: RetentionInputs,
+    where: TopicPartition,
+    offset: Committed,
+    retention_ms: int,
+    kept: Collection[tuple[str, int]],
 ) -> Expiry:
     """The expiry of an offset; ``kept`` are the partitions whose pending commits keep their offsets."""
     rule = rule_of(held.group, where.topic)
