@@ -359,7 +359,7 @@ MUTATIONS = [
         "R17",
         COORDINATES,
         "coordinator/commits.py",
-        "if require_stable and group is not None and state",
+        "if require_stable and state",
         "if False and state",
         ("tests/unit/coordinator/test_commits.py",),
     ),
@@ -389,6 +389,7 @@ MUTATIONS = [
         RETENTION,
     ),
     Mutation("R20", COORDINATES, "semantics/retention.py", "        rule = Rule.PENDING", "        pass", RETENTION),
+    Mutation("R20", COORDINATES, "semantics/retention.py", "() if semantics.is_classic else held", "held", CLASSIC),
     Mutation(
         "R20", COORDINATES, "semantics/retention.py", "return not self.has_open_transaction and ", "return ", RETENTION
     ),
