@@ -85,9 +85,12 @@ def sink_answer(offsets: Mapping[tuple[str, int], int]) -> dict[str, list[Any]]:
 
 
 def connector_type(settings: Mapping[str, object]) -> str:
-    """``source`` or ``sink``, by a connector's settings: the class's name, or topics to read."""
+    """``source`` or ``sink``, by a connector's settings: the class's name, or topics to read.
+
+    MirrorMaker gives all its connectors, which are sources, the topics that it mirrors.
+    """
     name = str(settings.get("connector.class", "")).rpartition(".")[2]
-    if "Source" in name:
+    if "Source" in name or name.startswith(("MirrorCheckpoint", "MirrorHeartbeat")):
         return "source"
     return "sink" if "Sink" in name or "topics" in settings or "topics.regex" in settings else "source"
 

@@ -35,7 +35,9 @@ CONNECT_VIEWS = {
                     ELSE {json_text}(status, '$.state') END AS state,
                {json_text}(status, '$.worker_id') AS worker_id, task_count, target_state,
                CASE WHEN config IS NULL THEN CASE WHEN has_offsets THEN 'source' END
-                    WHEN contains(split_part(connector_class, '.', -1), 'Source') THEN 'source'
+                    WHEN contains(split_part(connector_class, '.', -1), 'Source')
+                         OR split_part(connector_class, '.', -1) LIKE 'MirrorCheckpoint%'
+                         OR split_part(connector_class, '.', -1) LIKE 'MirrorHeartbeat%' THEN 'source'
                     WHEN contains(split_part(connector_class, '.', -1), 'Sink')
                          OR settings['topics'] IS NOT NULL OR settings['topics.regex'] IS NOT NULL THEN 'sink'
                     ELSE 'source' END AS type,
@@ -47,7 +49,8 @@ CONNECT_VIEWS = {
             SELECT *, from_json({json_object}(config, '$.properties'), '{texts}') AS settings,
                    settings['connector.class'] AS connector_class,
                    from_json(target, '{texts}') AS targets,
-                   coalesce(targets['state.v2'], targets['state']) AS target_state
+                   coalesce(targets['state.v2'], targets['state'], CASE WHEN config IS NOT NULL THEN 'STARTED' END)
+                       AS target_state
             FROM (
                 SELECT connector AS name, count_if(record_type = 'task-status') AS task_count,
                        max_by(value, age) FILTER (WHERE record_type = 'connector-config' AND value IS NOT NULL)

@@ -101,7 +101,9 @@ def _offset_key(text: str) -> ConnectKey:
 
 
 def offset_key(connector: str, source_partition: object) -> bytes:
-    """The key of an offset in the form of Connect's JSON converter; the same for equal source partitions.
+    """The key of an offset as JSON without spaces, members in the order of their names: the same for equal partitions.
+
+    Connect's converter writes members in the order of the task's map, and some numbers and characters in another form.
 
     Raises CorruptRecord for a source partition that is not null or an object, or that JSON cannot hold.
     """

@@ -264,6 +264,7 @@ def odd(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> Path:
             (b'["c",{"gone":0}]', b'{"p":0}', 9),
             (b'["/%\'\\"\xc3\xa9\\n",{}]', b"{}", 9),
             (b'["",null]', b'{"p":0}', 9),
+            (b'["sink",{"f":1}]', b'{"p":1}', 9),  # of a source of this name that was deleted
         ],
         [
             *((b'["d",{"f":1}]', b'{"p":%d}' % number, number) for number in range(20)),
@@ -314,7 +315,7 @@ def test_both_engines_have_the_same_connectors_and_offsets(  # R30
     assert (
         assert_as_spark(session, [str(mirrored(ALTERED))], queries, *beside) == 5 + 7 + 5
     )  # file-e was deleted; its offset is still in the topic
-    assert assert_as_spark(session, [str(odd)], queries, f"{odd}-configs") == 8 + 3 + 8
+    assert assert_as_spark(session, [str(odd)], queries, f"{odd}-configs") == 9 + 3 + 9
     rows = session.sql(
         "SELECT source_partition, source_offset, raw_keys FROM connector_offsets WHERE size(raw_keys) > 1 ORDER BY ALL"
     )
@@ -322,6 +323,20 @@ def test_both_engines_have_the_same_connectors_and_offsets(  # R30
         ('{"newer":0}', '{"p":"newer"}', ['["c",{"newer" : 0}]', '["c",{"newer":0}]']),
         ('{"tie":0}', '{"p":"higher"}', ['["c",{"tie" : 0}]', '["c",{"tie":  0}]', '["c",{"tie":0}]']),
     ]
+
+
+def test_a_connector_that_its_worker_deleted_is_unknown_to_its_configurations(
+    mirrored: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The worker of the recording was asked to delete file-e, and its topic still has the connector's offset."""
+    altered, configs = mirrored(ALTERED), mirrored(ALTERED, "connect-configs")
+    alone = copied(altered, tmp_path / "alone")
+    command = ["connect", "describe", "--connector", "file-e", "--format", "json", "--store"]
+    assert main([*command, str(alone)]) == 0
+    assert len(json.loads(capsys.readouterr().out)["offsets"]) == 1
+    for more in ([str(altered)], [str(alone), "--configs", str(configs)]):
+        assert main([*command, *more]) == 1
+        assert f"Connector file-e not found: {configs} has no configuration of it" in capsys.readouterr().err
 
 
 def test_configurations_tell_connectors_without_offsets_and_groups_of_sinks(  # R32
@@ -383,7 +398,7 @@ def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, pl
     rows = workbench.sql(location, "SELECT * FROM connectors ORDER BY name")
     assert [(row.name, row.type, row.target_state, row.connector_class) for row in rows] == [
         ("files", "source", "STOPPED", "x.FileStreamSource"),
-        ("new", "source", None, "x.FileStreamSource"),
+        ("new", "source", "STARTED", "x.FileStreamSource"),
     ]
     listed = list_connectors([StateReader(str(location))])
     assert [(each.name, each.state) for each in listed] == [(row.name, row.state) for row in rows]

@@ -40,7 +40,7 @@ _OF_VIEW = ("name", "type", "state", "worker_id", "target_state", "task_count", 
 class ConnectorInfo:
     """A connector. A field is None if no store has it.
 
-    ``tasks`` counts the tasks with a state, ``offsets`` the source partitions with an offset.
+    ``tasks`` counts the tasks with a state, ``offsets`` the source partitions with an offset; none of a sink.
     """
 
     name: str
@@ -63,7 +63,7 @@ def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
         chain.from_iterable(connect_rows("connector_offsets", [each])["connector"].to_pylist() for each in stores)
     )
     return [
-        ConnectorInfo(*(*(row[name] for name in _OF_VIEW), offsets[row["name"]]))
+        ConnectorInfo(*(*(row[name] for name in _OF_VIEW), offsets[row["name"]] if row["type"] != "sink" else 0))
         for row in connect_rows("connectors", stores).to_pylist()
     ]
 
@@ -72,17 +72,18 @@ def describe_connector(reader: StateReader, connector: str, configs: StateReader
     """The answer to `GET /connectors/{connector}/offsets`.
 
     A store of a topic of Connect answers for source connectors. A store of `__consumer_offsets` answers for sink
-    connectors, by the connector's group. ``configs`` reads the store of `config.storage.topic`: it has the group of a
-    sink connector with `consumer.override.group.id`, and connectors without an offset.
+    connectors, by the connector's group. ``configs`` reads the store of `config.storage.topic`: it has the connectors
+    that were not deleted, and the group of a sink connector with `consumer.override.group.id`.
 
-    Raises NoSuchConnector if no log has a record of the connector, StoreMismatch for a store of another kind.
+    Raises NoSuchConnector if no log has a record of the connector, or ``configs`` has no configuration of it,
+    StoreMismatch for a store of another kind.
     """
     kinds = TopicKind.CONNECT_OFFSETS, TopicKind.CONNECT, TopicKind.CONSUMER_OFFSETS
     reader.properties.require_topic_kind(reader.location, *kinds)
     config = None if configs is None else _config(configs, connector)
     if reader.properties.topic_kind is not TopicKind.CONSUMER_OFFSETS:
         return _described_source(reader, connector, config)
-    group_id = sink_group(connector, {}) if configs is None else _group_of(connector, config, configs)
+    group_id = sink_group(connector, {}) if config is None else _group_of(config)
     groups = describe_groups(reader, [group_id])
     offsets = groups[group_id].offsets if group_id in groups else []
     return sink_answer({(each.topic, each.partition): each.offset for each in offsets})
@@ -94,28 +95,26 @@ def stopped_sink_group(connector: str, configs: StateReader) -> str:
     Raises NoSuchConnector, StoreMismatch for a source connector, BadConnectRequest if the connector is not STOPPED.
     """
     config = _config(configs, connector)
-    group_id = _group_of(connector, config, configs)
-    require_stopped(connector, None if config is None else config.target_state)
+    group_id = _group_of(config)
+    require_stopped(connector, config.target_state)
     return group_id
 
 
-def _group_of(connector: str, config: ConnectorInfo | None, configs: StateReader) -> str:
-    if config is None:
-        raise NoSuchConnector(f"Connector {connector} not found: {configs.location} has no configuration of it")
+def _group_of(config: ConnectorInfo) -> str:
     if config.group_id is None:
         raise StoreMismatch(
-            f"{connector} is a source connector: its offsets are in offset.storage.topic, not in a consumer group"
+            f"{config.name} is a source connector: its offsets are in offset.storage.topic, not in a consumer group"
         )
     return config.group_id
 
 
 def _described_source(reader: StateReader, connector: str, config: ConnectorInfo | None) -> dict[str, list[Any]]:
-    found = _offsets(reader, connector)
-    if connector not in found and config is not None and config.group_id is not None:
+    if config is not None and config.group_id is not None:
         raise StoreMismatch(
             f"{connector} is a sink connector: its offsets are those of the group {config.group_id}; "
             "name the store of __consumer_offsets"
         )
+    found = _offsets(reader, connector)
     is_owned = reader.properties.topic_kind is TopicKind.CONNECT
     if not (_is_in_owned(reader, connector) if is_owned else connector in found or config is not None):
         raise NoSuchConnector(
@@ -124,10 +123,16 @@ def _described_source(reader: StateReader, connector: str, config: ConnectorInfo
     return source_answer(found.get(connector, []))
 
 
-def _config(reader: StateReader, connector: str) -> ConnectorInfo | None:
-    """A connector in a store of `config.storage.topic`, or None. Raises StoreMismatch for a store of another kind."""
+def _config(reader: StateReader, connector: str) -> ConnectorInfo:
+    """A connector in a store of `config.storage.topic`.
+
+    Raises NoSuchConnector, StoreMismatch for a store of another kind.
+    """
     reader.properties.require_topic_kind(reader.location, TopicKind.CONNECT_CONFIGS)
-    return next((each for each in list_connectors([reader]) if each.name == connector), None)
+    found = next((each for each in list_connectors([reader]) if each.name == connector), None)
+    if found is None:
+        raise NoSuchConnector(f"Connector {connector} not found: {reader.location} has no configuration of it")
+    return found
 
 
 def _is_in_owned(reader: StateReader, connector: str) -> bool:

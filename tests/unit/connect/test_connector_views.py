@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pyarrow as pa
+import pytest
 
+from offsets_pipeline.connect.connector_offsets import connector_type
 from offsets_pipeline.fold.state.merge_on_read import CONNECT
 from offsets_pipeline.fold.state.published_rows import connect_rows
 from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -49,6 +51,26 @@ def test_a_sink_without_a_group_of_its_own_has_the_group_of_its_name() -> None:
     assert connectors(TopicKind.CONNECT_CONFIGS, config()) == [("s", "sink", "connect-s")]
     assert connectors(TopicKind.CONNECT_CONFIGS, config(**{override: ""})) == [("s", "sink", "connect-s")]
     assert connectors(TopicKind.CONNECT_CONFIGS, config(**{override: "mine"})) == [("s", "sink", "mine")]
+
+
+def test_a_connector_is_started_until_a_record_says_else() -> None:
+    """As `KafkaConfigBackingStore` of Connect 4.2 holds it."""
+    config = record("connector-config", "a", {"properties": {}}, 1)
+    for more, expected in (
+        ([], "STARTED"),
+        ([record("target-state", "a", {"state": "PAUSED"}, 2)], "PAUSED"),
+        ([record("target-state", "a", None, 2)], "STARTED"),
+    ):
+        rows = pa.Table.from_pylist([config, *more], schema=CONNECT.row_schema())
+        (found,) = connect_rows("connectors", [(TopicKind.CONNECT_CONFIGS, rows)]).to_pylist()
+        assert found["target_state"] == expected
+
+
+@pytest.mark.parametrize("name", ["MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector"])
+def test_connectors_of_mirrormaker_are_sources_although_their_settings_name_topics(name: str) -> None:
+    config = {"properties": {"connector.class": f"org.apache.kafka.connect.mirror.{name}", "topics": ".*"}}
+    assert connectors(TopicKind.CONNECT_CONFIGS, record("connector-config", "m", config, 1)) == [("m", "source", None)]
+    assert connector_type(config["properties"]) == "source"
 
 
 def test_the_state_of_a_connector_without_a_worker_is_its_target_state() -> None:
