@@ -389,12 +389,12 @@ MUTATIONS = [
         RETENTION,
     ),
     Mutation("R20", COORDINATES, "semantics/retention.py", "        rule = Rule.PENDING", "        pass", RETENTION),
-    Mutation("R20", COORDINATES, "semantics/retention.py", "() if semantics.is_classic else held", "held", CLASSIC),
+    Mutation("R20", COORDINATES, "semantics/retention.py", "semantics.is_classic else held", "0 else held", CLASSIC),
     Mutation(
         "R20", COORDINATES, "semantics/retention.py", "return not self.has_open_transaction and ", "return ", RETENTION
     ),
     Mutation("R21", COORDINATES, "semantics/retention.py", "and group.is_empty", "", RETENTION),
-    Mutation("R21", COORDINATES, "semantics/retention.py", " and gets_tombstone", "", CLASSIC),
+    Mutation("R21", COORDINATES, "semantics/retention.py", " and gets_tombstone(group, semantics)", "", CLASSIC),
     Mutation(
         "R22",
         COORDINATES,

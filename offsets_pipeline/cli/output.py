@@ -119,8 +119,8 @@ def _different(columns: Sequence[str]) -> list[str]:
     """The names of columns, a repeated one with a number: a, a_1."""
     names: list[str] = []
     for name in columns:
-        numbered = (f"{name}_{number}" for number in count(1))
-        names.append(next(each for each in numbered if each not in {*names, *columns}) if name in names else name)
+        taken, numbered = {*names, *columns}, (f"{name}_{number}" for number in count(1))
+        names.append(next(each for each in numbered if each not in taken) if name in names else name)
     return names
 
 

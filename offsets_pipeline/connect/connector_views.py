@@ -35,10 +35,9 @@ CONNECT_VIEWS = {
                     ELSE {json_text}(status, '$.state') END AS state,
                {json_text}(status, '$.worker_id') AS worker_id, task_count, target_state,
                CASE WHEN config IS NULL THEN CASE WHEN has_offsets THEN 'source' END
-                    WHEN contains(split_part(connector_class, '.', -1), 'Source')
-                         OR split_part(connector_class, '.', -1) LIKE 'MirrorCheckpoint%'
-                         OR split_part(connector_class, '.', -1) LIKE 'MirrorHeartbeat%' THEN 'source'
-                    WHEN contains(split_part(connector_class, '.', -1), 'Sink')
+                    WHEN contains(class_name, 'Source') OR class_name LIKE 'MirrorCheckpoint%'
+                         OR class_name LIKE 'MirrorHeartbeat%' THEN 'source'
+                    WHEN contains(class_name, 'Sink')
                          OR settings['topics'] IS NOT NULL OR settings['topics.regex'] IS NOT NULL THEN 'sink'
                     ELSE 'source' END AS type,
                CASE WHEN type = 'sink'
@@ -48,6 +47,7 @@ CONNECT_VIEWS = {
         FROM (
             SELECT *, from_json({json_object}(config, '$.properties'), '{texts}') AS settings,
                    settings['connector.class'] AS connector_class,
+                   split_part(connector_class, '.', -1) AS class_name,
                    from_json(target, '{texts}') AS targets,
                    coalesce(targets['state.v2'], targets['state'], CASE WHEN config IS NOT NULL THEN 'STARTED' END)
                        AS target_state

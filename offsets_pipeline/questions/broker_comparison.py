@@ -60,7 +60,7 @@ def compare_with_brokers(
         for group_id in sorted(group_ids - found.changing):
             difference = first_difference(after.get(group_id), ours.get(group_id))
             if difference is None:
-                found.offsets[group_id] = len(ours.get(group_id, {"offsets": ()})["offsets"])  # type: ignore[arg-type]
+                found.offsets[group_id] = len((ours.get(group_id) or after[group_id])["offsets"])  # type: ignore[arg-type]
             else:
                 found.differences[group_id] = difference
         if not (found.differences or found.changing) or time.monotonic() + _ROUND_SECONDS > until:
@@ -131,10 +131,15 @@ def first_difference(of_brokers: Facts | None, ours: Facts | None) -> str | None
     """
     if of_brokers is None or ours is None:
         one = of_brokers or ours
-        if one is None or not (one["offsets"] or one["members"] or one["protocol type"] or one["type"] != CLASSIC):
+        if one is None or _holds_nothing(one):
             return None
         return "the brokers do not list it" if of_brokers is None else "the store does not list it"
     for name, theirs in of_brokers.items():
         if theirs != ours.get(name):
             return f"{name}: the brokers say {theirs}, the store {ours.get(name)}"
     return None
+
+
+def _holds_nothing(group: Facts) -> bool:
+    """Whether it is a simple group without offsets."""
+    return group["type"] == CLASSIC and not (group["protocol type"] or group["members"] or group["offsets"])

@@ -29,11 +29,6 @@ class Group:
         return self.description.state == EMPTY
 
     @property
-    def has_generation(self) -> bool:
-        """Whether the classic coordinator writes a tombstone when it removes the group (R21)."""
-        return self.group_type != CLASSIC or (self.description.generation or 0) > 0
-
-    @property
     def is_simple(self) -> bool:
         """Whether offsets alone make the group: it has no records of its own (R14)."""
         return self.group_type == CLASSIC and not self.records

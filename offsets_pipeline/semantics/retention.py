@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -180,15 +180,19 @@ def rule_of(group: Group, topic: str) -> Rule:
 def forecast(held: RetentionInputs, retention_ms: int, semantics: CoordinatorSemantics = MODERN) -> GroupForecast:
     """Forecast the expiry of a group's offsets and of the group, if the log gets no more records (R18-R21)."""
     group = held.group
-    gets_tombstone = group.has_generation or not semantics.is_classic
-    kept = () if semantics.is_classic else held.pending  # R20
+    keeping = replace(held, pending=()) if semantics.is_classic else held  # R20
     return GroupForecast(
         held.group_id,
-        [_expiry(held, where, offset, retention_ms, kept) for where, offset in held.offsets.items()],
+        [_expiry(keeping, where, offset, retention_ms) for where, offset in held.offsets.items()],
         # the state of a share group is in another topic
-        may_go=group.group_type in {CLASSIC, CONSUMER, STREAMS} and group.is_empty and gets_tombstone,
+        may_go=group.group_type in {CLASSIC, CONSUMER, STREAMS} and group.is_empty and gets_tombstone(group, semantics),
         has_open_transaction=bool(held.pending),
     )
+
+
+def gets_tombstone(group: Group, semantics: CoordinatorSemantics) -> bool:
+    """Whether a coordinator that removes the group writes its tombstone: `classic` not without a generation (R21)."""
+    return not semantics.is_classic or group.group_type != CLASSIC or (group.description.generation or 0) > 0
 
 
 def holdings_of(state: PartitionState, group_id: str) -> RetentionInputs | None:
@@ -204,14 +208,7 @@ def holdings_of(state: PartitionState, group_id: str) -> RetentionInputs | None:
     )
 
 
-def _expiry(
-    held: RetentionInputs,
-    where: TopicPartition,
-    offset: Committed,
-    retention_ms: int,
-    kept: Collection[tuple[str, int]],
-) -> Expiry:
-    """The expiry of an offset; ``kept`` are the partitions whose pending commits keep their offsets."""
+def _expiry(held: RetentionInputs, where: TopicPartition, offset: Committed, retention_ms: int) -> Expiry:
     rule = rule_of(held.group, where.topic)
     if not rule.lets_expire:
         return Expiry(held.group_id, where, None, rule, None)
@@ -222,6 +219,6 @@ def _expiry(
         at_ms, basis = emptied_ms + retention_ms, Basis.EMPTIED
     else:
         at_ms, basis = offset.commit_timestamp_ms + retention_ms, Basis.COMMIT
-    if where in kept:
+    if where in held.pending:  # R20
         rule = Rule.PENDING
     return Expiry(held.group_id, where, at_ms, rule, basis)

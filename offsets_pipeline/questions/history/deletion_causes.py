@@ -19,7 +19,15 @@ from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.kafka.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from offsets_pipeline.semantics.group_types import CLASSIC, SHARE
 from offsets_pipeline.semantics.log_row import DELETE_GROUPS, EXPIRY, OFFSET_DELETE
-from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Basis, Expiry, RetentionInputs, Rule, forecast
+from offsets_pipeline.semantics.retention import (
+    MS_PER_MINUTE,
+    Basis,
+    Expiry,
+    RetentionInputs,
+    Rule,
+    forecast,
+    gets_tombstone,
+)
 from offsets_pipeline.store.delta.properties import OWNED, SNAPSHOT
 
 if TYPE_CHECKING:
@@ -199,8 +207,8 @@ class Causes:
         emptied = (
             deletion.deleted.keys() >= deletion.offsets.keys() and not deletion.pending and deletion.group.is_empty
         )
-        gets_tombstone = emptied and (deletion.group.has_generation or not self._semantics.is_classic)
-        return None if gets_tombstone == (deletion.removed_at is not None) else _of_removal(deletion)  # R21
+        is_removed = emptied and gets_tombstone(deletion.group, self._semantics)
+        return None if is_removed == (deletion.removed_at is not None) else _of_removal(deletion)  # R21
 
     def _fits(self, deletion: GroupDeletion, retention_ms: int | None) -> bool:
         """Whether exactly the deleted offsets are due by a retention time; None: by any one."""
@@ -314,7 +322,7 @@ class Causes:
         """`classic`: whether the group is empty, loses its last offset, and has a record that a tombstone removes."""
         group, deleted = deletion.group, deletion.deleted.keys()
         is_last = deleted >= deletion.offsets.keys() and deleted >= set(deletion.pending)
-        return is_last and group.is_empty and group.has_generation
+        return is_last and group.is_empty and gets_tombstone(group, self._semantics)
 
 
 def _of_removal(deletion: GroupDeletion) -> str:

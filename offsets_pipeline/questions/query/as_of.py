@@ -169,7 +169,7 @@ def state_as_of(
     found |= _read_on(history, cut)
     for partition, known in sorted(found.items()):
         asked = None if positions is None else positions.get(partition)
-        end = known.end if asked is not None and asked > known.end else log.ends.get(partition, known.end)
+        end = log.ends.get(partition, known.end) if asked is None else min(asked, known.end)
         state.partitions[partition] = PartitionAsOf(partition, end, known.complete_from, known.complete_since_ms, asked)
     return state
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -27,10 +28,15 @@ def record(record_type: str, connector: str, value: object, record_offset: int, 
     }
 
 
-def connectors(kind: TopicKind, *records: dict[str, object]) -> list[tuple[str, str, str | None]]:
+def viewed(kind: TopicKind, *records: dict[str, object]) -> list[dict[str, Any]]:
+    """The rows of the view `connectors`."""
     rows = pa.Table.from_pylist(list(records), schema=CONNECT.row_schema())
-    found = connect_rows("connectors", [(kind, rows)]).to_pylist()
-    return [(each["name"], each["type"], each["group_id"]) for each in found]
+    found: list[dict[str, Any]] = connect_rows("connectors", [(kind, rows)]).to_pylist()
+    return found
+
+
+def connectors(kind: TopicKind, *records: dict[str, object]) -> list[tuple[str, str, str | None]]:
+    return [(each["name"], each["type"], each["group_id"]) for each in viewed(kind, *records)]
 
 
 def test_a_source_partition_has_no_offset_if_the_newest_of_its_keys_is_deleted() -> None:
@@ -61,8 +67,7 @@ def test_a_connector_is_started_until_a_record_says_else() -> None:
         ([record("target-state", "a", {"state": "PAUSED"}, 2)], "PAUSED"),
         ([record("target-state", "a", None, 2)], "STARTED"),
     ):
-        rows = pa.Table.from_pylist([config, *more], schema=CONNECT.row_schema())
-        (found,) = connect_rows("connectors", [(TopicKind.CONNECT_CONFIGS, rows)]).to_pylist()
+        (found,) = viewed(TopicKind.CONNECT_CONFIGS, config, *more)
         assert found["target_state"] == expected
 
 
@@ -75,8 +80,7 @@ def test_connectors_of_mirrormaker_are_sources_although_their_settings_name_topi
 
 def test_the_state_of_a_connector_without_a_worker_is_its_target_state() -> None:
     def states(kind: TopicKind, *records: dict[str, object]) -> dict[str, str | None]:
-        rows = pa.Table.from_pylist(list(records), schema=CONNECT.row_schema())
-        return {each["name"]: each["state"] for each in connect_rows("connectors", [(kind, rows)]).to_pylist()}
+        return {each["name"]: each["state"] for each in viewed(kind, *records)}
 
     def target(state: str) -> dict[str, object]:
         return record("target-state", "a", {"state": "RUNNING", "state.v2": state}, 2)
