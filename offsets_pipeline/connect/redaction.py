@@ -36,7 +36,7 @@ _KEPT_MEMBERS = {
     ConnectRecordType.TASK_COUNT: frozenset({"task-count"}),
 }
 #: In place of a value that does not decode, so that the replay puts its record into quarantine.
-_NOTHING = b""
+_NOTHING = b"?"
 
 
 def redacted_values(keys: pa.Array, values: pa.Array) -> pa.Array:

@@ -125,12 +125,12 @@ def offset_value(source_offset: object) -> bytes | None:
 
 
 def parse_connect_value(value: bytes | None) -> str | None:
-    """A record's value as JSON text; None for a tombstone, which is a null value or JSON null.
+    """A record's value as JSON text; None for a tombstone, which is a null or empty value or JSON null.
 
     Raises CorruptRecord if the value is no JSON object, or holds what JSON cannot: an infinite number, a single
     surrogate.
     """
-    if value is None:
+    if not value:
         return None
     text = _text(value, "value")
     parsed = _json(text, "value")
