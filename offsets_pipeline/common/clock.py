@@ -42,7 +42,7 @@ class SystemClock:
 
 @dataclass(slots=True)
 class FixedClock:
-    """A clock that moves only by `advance_ms`. For tests and forecasts."""
+    """A clock that moves only by `advance_ms`. For simulations and tests."""
 
     at_ms: int
 

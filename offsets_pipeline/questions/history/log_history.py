@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.common.clock import Clock, SystemClock
 from offsets_pipeline.errors import NoSuchTable
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.retention import Retention
@@ -55,8 +54,8 @@ class LogHistory(StoreSnapshot):
     Raises StoreMismatch if the store has a topic of Kafka Connect, and as `StoreSnapshot`.
     """
 
-    def __init__(self, store: str | StoreSnapshot, clock: Clock = SystemClock()) -> None:  # noqa: B008 - immutable
-        super().__init__(store, clock)
+    def __init__(self, store: str | StoreSnapshot) -> None:
+        super().__init__(store)
         self.properties.require_topic_kind(self.location, TopicKind.CONSUMER_OFFSETS)
         self.log = self.table(LOG.name)
         self.semantics = self.coordinator_semantics

@@ -27,6 +27,7 @@ _ROW = 26.0
 _LABELS = 230.0
 _VALUES = 140.0
 _GAP = 12.0
+_X_TICKS, _Y_TICKS = 6, 5  # about so many
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 _TIME_STEPS = (
     *(n * _SECOND for n in (1, 2, 5, 10, 15, 30)),
@@ -179,20 +180,20 @@ def _svg(name: str, title: str, description: str, height: float, parts: Sequence
     )
 
 
-def number_ticks(highest: float, count: int = 5) -> list[Tick]:
-    """Return about ``count`` round ticks from 0 to ``highest`` or the next round number above."""
+def number_ticks(highest: float) -> list[Tick]:
+    """Return about five round ticks from 0 to ``highest`` or the next round number above."""
     if highest <= 0:
         return [Tick(0, "0"), Tick(1, "1")]
-    rough = highest / count
+    rough = highest / _Y_TICKS
     power = 10 ** math.floor(math.log10(rough))
     step = max(1e-9, next(power * each for each in (1, 2, 5, 10) if power * each >= rough))
     return [Tick(step * n, shown_number(step * n)) for n in range(math.ceil(highest / step - 1e-9) + 1)]
 
 
-def time_ticks(from_ms: int, until_ms: int, count: int = 6) -> list[Tick]:
-    """Return at most about ``count`` round times within a span; labels are in UTC."""
+def time_ticks(from_ms: int, until_ms: int) -> list[Tick]:
+    """Return at most about six round times within a span; labels are in UTC."""
     span = max(1, until_ms - from_ms)
-    step = next((each for each in _TIME_STEPS if span / each <= count), _TIME_STEPS[-1])
+    step = next((each for each in _TIME_STEPS if span / each <= _X_TICKS), _TIME_STEPS[-1])
     if step < _MINUTE:
         form = "%H:%M:%S"
     elif step < _DAY:
