@@ -44,12 +44,8 @@ class ConfigError(OffsetsError):
     """A setting has a wrong name, type or value."""
 
 
-class JavaMissing(OffsetsError):
-    """Spark cannot start: Java is missing or too old."""
-
-
-class JarsMissing(OffsetsError):
-    """Spark lacks a set of JARs."""
+class DependencyMissing(OffsetsError):
+    """Java is missing or too old, Spark lacks a set of JARs, or a Python package is not installed."""
 
 
 class NotOnConnect(OffsetsError):
@@ -85,11 +81,7 @@ class NoSuchPath(OffsetsError):
 
 
 class TargetNotWritable(OffsetsError):
-    """The output file or folder cannot be written."""
-
-
-class TargetNotEmpty(OffsetsError):
-    """The output path is not an empty local folder."""
+    """The output file or folder cannot be written, or the folder has other content."""
 
 
 class UnsupportedTable(OffsetsError):
@@ -134,10 +126,6 @@ class MalformedFile(OffsetsError):
 
 class InvalidReset(OffsetsError):
     """A reset does not determine its groups, partitions or new offsets."""
-
-
-class ClientMissing(OffsetsError):
-    """The Kafka client library is not installed."""
 
 
 class NoSegments(OffsetsError):
@@ -237,7 +225,7 @@ class TaskFailed(OffsetsError):
 
 
 class StreamFailed(OffsetsError):
-    """The fold stopped with an exception of another library."""
+    """The fold, or the query that reads a topic, stopped with an exception of another library."""
 
 
 class LogTruncated(OffsetsError):
@@ -273,14 +261,6 @@ class NoSuchTopic(OffsetsError):
     """The cluster has no topic with this name."""
 
     kafka_name = "UNKNOWN_TOPIC_OR_PARTITION"
-
-
-class MetricsUnavailable(OffsetsError):
-    """Metrics cannot be written to the file or served at the port."""
-
-
-class TopicStopped(OffsetsError):
-    """The query that reads a topic stopped with an exception of another library."""
 
 
 class NotCoordinator(KafkaError):

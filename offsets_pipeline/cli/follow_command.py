@@ -42,8 +42,8 @@ def read_topic(options: OfTopic, settings: Settings) -> int:
     With ``sample`` compares so many groups with the brokers at an interval. Checks address, topic and store, and waits
     for another process that does the same, before it starts Spark.
 
-    Raises the errors of `TopicIngest`, MetricsUnavailable, LeaseHeld, LeaseLost, and ConfigError for a ``sample``
-    without an interval.
+    Raises the errors of `TopicIngest` and `Exposition`, LeaseHeld, LeaseLost, and ConfigError for a ``sample`` without
+    an interval.
     """
     return _TopicReading(options, settings).run()
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def start_spark(settings: Settings, *, is_small: bool = False) -> SparkSession:
-    """Start Spark; ``is_small``: as for `build_session`. Raises JavaMissing."""
+    """Start Spark; ``is_small``: as for `build_session`. Raises DependencyMissing."""
     from pyspark.logger import PySparkLogger
 
     from offsets_pipeline.store.session import build_session
@@ -49,7 +49,7 @@ def start_spark(settings: Settings, *, is_small: bool = False) -> SparkSession:
 def spark_when_needed(settings: Settings, *locations: str | None, is_small: bool = False) -> Callable[[], SparkSession]:
     """A function that returns the session, and starts Spark when it is first called: input is checked before.
 
-    ``locations`` are the stores that Spark is to open; ``is_small``: as for `build_session`. Raises JarsMissing.
+    ``locations`` are the stores that Spark is to open; ``is_small``: as for `build_session`. Raises DependencyMissing.
     """
     if any(location and is_s3(location) for location in locations):
         from offsets_pipeline.store.session import check_s3
@@ -61,7 +61,7 @@ def spark_when_needed(settings: Settings, *locations: str | None, is_small: bool
 def open_store(location: str, settings: Settings) -> Store:
     """Open a store; starts Spark when it is first needed, at once for a schema.
 
-    Raises NoSuchStore, NotAStore, JarsMissing.
+    Raises NoSuchStore, NotAStore, DependencyMissing.
     """
     from offsets_pipeline.store.store import Store
 

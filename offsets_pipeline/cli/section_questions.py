@@ -398,12 +398,12 @@ class ExportSegments(OneStore):
         from offsets_pipeline.cli.opened import open_reader
         from offsets_pipeline.cli.progress_bar import Progress, progress_bar
         from offsets_pipeline.common.clock import shown_time
-        from offsets_pipeline.errors import TargetNotEmpty
+        from offsets_pipeline.errors import TargetNotWritable
         from offsets_pipeline.kafka.record.compression import Codec
         from offsets_pipeline.repair.export.segment_export import export_segments
 
         if "://" in self.to:
-            raise TargetNotEmpty(f"cannot export to {self.to}: it is not a local folder; name a new or empty one")
+            raise TargetNotWritable(f"cannot export to {self.to}: it is not a local folder; name a new or empty one")
         reader = open_reader(self.store, settings)
         codec = Codec[(self.codec or settings.log.codec("none")).upper()]
         read = 0

@@ -126,7 +126,7 @@ class Coordinator(Closing):
         the extra `serve`.
 
         Raises NoSuchStore, NotAStore, NotCoordinator (a mirrored store), UnsafeStorage, UnsupportedTable (only Spark
-        can read the log), MetricsUnavailable if the port cannot be bound.
+        can read the log), ServiceUnavailable if the port cannot be bound.
         """
         opened = store if isinstance(store, OwnedStore) else OwnedStore.open(store)
         coordinator = cls(opened, settings or Settings(), clock or SystemClock())

@@ -22,7 +22,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from offsets_pipeline.common.config.sections import AUTO_MEMORY
-from offsets_pipeline.errors import CatalogMissing, JarsMissing, JavaMissing, NotOnConnect
+from offsets_pipeline.errors import CatalogMissing, DependencyMissing, NotOnConnect
 from offsets_pipeline.store.delta import s3_access
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def build_session(
         is_small: whether a JVM that it starts takes little memory.
 
     Raises:
-        JavaMissing: there is no Java, or one older than Spark needs.
+        DependencyMissing: there is no Java, or one older than Spark needs.
     """
     extra = dict(extra_conf or {})
     running = _running_session()
@@ -213,7 +213,7 @@ def check_s3(settings: Settings) -> None:
     """Check that Spark can open `s3://`: before its start its JARs, else its class path; not those of a server.
 
     Raises:
-        JarsMissing: Spark has no S3A.
+        DependencyMissing: Spark has no S3A.
     """
     if _is_of_connect(settings):
         return
@@ -224,7 +224,7 @@ def check_s3(settings: Settings) -> None:
     else:
         found = _is_installed("hadoop-aws-*.jar")
     if not found:
-        raise JarsMissing(
+        raise DependencyMissing(
             "Spark cannot open s3://: the JARs of hadoop-aws are missing; run `make s3`, or give spark-submit "
             "--packages org.apache.hadoop:hadoop-aws of Spark's Hadoop version"
         )
@@ -234,7 +234,7 @@ def check_java() -> None:
     """Check the Java that Spark would start.
 
     Raises:
-        JavaMissing: there is no Java, or one older than Spark needs.
+        DependencyMissing: there is no Java, or one older than Spark needs.
     """
     need = f"Spark needs Java {OLDEST_JAVA} or newer"
     remedy = "install one, and put it in PATH or set JAVA_HOME"
@@ -242,12 +242,12 @@ def check_java() -> None:
     java = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
     where = f"JAVA_HOME, which is {home}" if home else "PATH"
     if java is None:
-        raise JavaMissing(f"no Java in {where}: {need}; {remedy}")
+        raise DependencyMissing(f"no Java in {where}: {need}; {remedy}")
     version = _java_version(Path(java))
     if version is None:
-        raise JavaMissing(f"cannot find out the version of {java}: {need}; {remedy}")
+        raise DependencyMissing(f"cannot find out the version of {java}: {need}; {remedy}")
     if version < OLDEST_JAVA:
-        raise JavaMissing(f"{java} is Java {version}: {need}; {remedy}")
+        raise DependencyMissing(f"{java} is Java {version}: {need}; {remedy}")
 
 
 def _java_version(java: Path) -> int | None:

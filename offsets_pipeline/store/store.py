@@ -78,7 +78,7 @@ _BEING_CREATED = (
 
 
 def session_of(spark: SparkSource) -> SparkSession:
-    """The session; starts it if ``spark`` is a function that does. Raises JavaMissing."""
+    """The session; starts it if ``spark`` is a function that does. Raises DependencyMissing."""
     return spark() if callable(spark) else spark
 
 
@@ -95,7 +95,7 @@ class Store:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session. Raises JavaMissing if it has to be started."""
+        """The Spark session. Raises DependencyMissing if it has to be started."""
         return session_of(self._spark)
 
     @classmethod
@@ -143,7 +143,7 @@ class Store:
         would stay empty.
 
         Raises:
-            JavaMissing: Spark cannot start.
+            DependencyMissing: Spark cannot start.
             NoSuchStore: the name of the schema is not valid.
             NotAStore: the place holds something else.
             StoreMismatch: the place holds a store with other properties.

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from offsets_pipeline.errors import BrokerUnreachable, MetricsUnavailable
+from offsets_pipeline.errors import BrokerUnreachable, TargetNotWritable
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
@@ -105,7 +105,7 @@ def test_groups_are_counted_every_half_minute_and_the_file_is_written_every_two_
 
 
 def test_unwritable_metrics_file_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(MetricsUnavailable, match="cannot write metrics to"):
+    with pytest.raises(TargetNotWritable, match="cannot write metrics to"):
         Exposition(tmp_path / "none" / "m.prom", None, lambda _: None)
 
 

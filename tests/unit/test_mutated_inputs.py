@@ -26,8 +26,8 @@ from offsets_pipeline.connect.sink_offsets import _parsed
 from offsets_pipeline.coordinator.zookeeper.dump import read_dump
 from offsets_pipeline.errors import (
     BadConnectRequest,
-    ClientMissing,
     ConfigError,
+    DependencyMissing,
     InvalidReset,
     InvalidTime,
     MalformedFile,
@@ -441,7 +441,7 @@ INPUTS: dict[str, Input] = {
     "ZooKeeper's dumps": Input(texts(DUMP), in_file(read_nodes), (MalformedFile,), FILE),
     "settings": Input(texts(SETTINGS), in_file(load_settings), (ConfigError,), FILE, share=0.3),
     "client properties": Input(
-        properties, in_file(read_properties), (MalformedFile, ConfigError, NoSuchPath, ClientMissing)
+        properties, in_file(read_properties), (MalformedFile, ConfigError, NoSuchPath, DependencyMissing)
     ),
     "addresses": Input(
         texts(ADDRESSES), as_text(lambda text: client_settings(KafkaOptions(text, {}))), (ConfigError,), "address"

@@ -12,7 +12,7 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import SparkSettings
-from offsets_pipeline.errors import JavaMissing
+from offsets_pipeline.errors import DependencyMissing
 from offsets_pipeline.store import session
 from offsets_pipeline.store.session import check_java
 
@@ -36,13 +36,13 @@ def _no_java_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_java_in_path_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(JavaMissing, match=r"^no Java in PATH: Spark needs Java 17 or newer; install one[^\n]*$"):
+    with pytest.raises(DependencyMissing, match=r"^no Java in PATH: Spark needs Java 17 or newer; install one[^\n]*$"):
         check_java()
 
 
 def test_no_java_in_java_home_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(JavaMissing, match=re.escape(f"no Java in JAVA_HOME, which is {tmp_path}: ")):
+    with pytest.raises(DependencyMissing, match=re.escape(f"no Java in JAVA_HOME, which is {tmp_path}: ")):
         check_java()
 
 
@@ -54,14 +54,14 @@ def test_a_java_that_is_too_old_is_named(
 ) -> None:
     java = fake_java(tmp_path, says)
     monkeypatch.setenv("PATH", os.pathsep.join([str(java.parent), os.environ["PATH"]]))
-    with pytest.raises(JavaMissing, match=re.escape(f"{java} is Java {version}: Spark needs Java 17 or newer")):
+    with pytest.raises(DependencyMissing, match=re.escape(f"{java} is Java {version}: Spark needs Java 17 or newer")):
         check_java()
 
 
 def test_something_else_named_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java(tmp_path, "command not found")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(JavaMissing, match="cannot find out the version of"):
+    with pytest.raises(DependencyMissing, match="cannot find out the version of"):
         check_java()
 
 
@@ -76,7 +76,7 @@ def test_the_release_file_beside_java_saves_starting_it(tmp_path: Path, monkeypa
     fake_java(tmp_path, "not asked")
     (tmp_path / "release").write_text('IMPLEMENTOR="Debian"\nJAVA_VERSION="11.0.2"\n', encoding="utf-8")
     monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]]))
-    with pytest.raises(JavaMissing, match="is Java 11"):
+    with pytest.raises(DependencyMissing, match="is Java 11"):
         check_java()
 
 

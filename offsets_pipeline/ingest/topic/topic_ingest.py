@@ -28,7 +28,7 @@ from offsets_pipeline.errors import (
     LogTruncated,
     NoSuchTopic,
     OffsetsError,
-    TopicStopped,
+    StreamFailed,
 )
 from offsets_pipeline.ingest.batch_barrier import BatchBarrier
 from offsets_pipeline.ingest.record_kind import topic_kind_of
@@ -225,7 +225,7 @@ class TopicIngest:
 
         Raises:
             AuthenticationFailed, NotAuthorized, StoreMismatch: as `prepare`.
-            TopicStopped: the query failed too often in a row.
+            StreamFailed: the query failed too often in a row.
             NotOnConnect: the session is of a Spark Connect server.
         """
         require_context(self._spark, "reading a topic")
@@ -252,7 +252,7 @@ class TopicIngest:
                 failures = waits = 0
             failures += failed
             if failures > _FAILURES_IN_A_ROW:
-                raise TopicStopped(f"{said}; the query failed too often without reading a record")
+                raise StreamFailed(f"{said}; the query failed too often without reading a record")
             if away is None:
                 self._warnings.warn(f"{said}; trying again")
             else:

@@ -107,7 +107,7 @@ def client_settings(options: KafkaOptions) -> ClientSettings:
     """The settings that a user's options ask for.
 
     Raises ConfigError for an option that is unknown, or has a wrong value, or needs another option; NoSuchPath for
-    a missing key store; ClientMissing if a SASL mechanism needs a package that is not installed.
+    a missing key store; DependencyMissing if a SASL mechanism needs a package that is not installed.
     """
     given = options.for_clients()
     unknown = sorted(given.keys() - _GENERAL - _OF_TLS - _OF_SASL)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kafka.net.sasl import get_sasl_mechanism
 
 from offsets_pipeline.common.input_text import shown
-from offsets_pipeline.errors import ClientMissing, ConfigError
+from offsets_pipeline.errors import ConfigError, DependencyMissing
 from offsets_pipeline.kafka.broker.oauth_token import ClientCredentials
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class SaslLogin:
     def of(cls, given: Mapping[str, str]) -> SaslLogin:
         """The login that Kafka's options describe.
 
-        Raises ConfigError for a missing or wrong option, and ClientMissing for a package that is not installed.
+        Raises ConfigError for a missing or wrong option, and DependencyMissing for a package that is not installed.
         """
         mechanism = given.get("sasl.mechanism", _KERBEROS).upper()
         if mechanism not in _LOGIN_MODULES:
@@ -122,6 +122,6 @@ def _require(mechanism: str, package: str) -> None:
     try:
         importlib.import_module(package)
     except (ImportError, OSError):  # OSError: the system's library is missing
-        raise ClientMissing(
+        raise DependencyMissing(
             f"SASL {mechanism} needs the package {package}, which is not installed: pip install {package}"
         ) from None

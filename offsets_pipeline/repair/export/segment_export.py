@@ -77,8 +77,8 @@ def export_segments(
         on_read: called with the number of records read since its last call.
 
     Raises:
-        TargetNotEmpty: ``to`` has other content, or another export writes to it.
-        TargetNotWritable: ``to`` cannot be written, for a disk that is full for example.
+        TargetNotWritable: ``to`` has other content, another export writes to it, or it cannot be written, for a disk
+            that is full for example.
         UnsupportedTable: the table `log` cannot be read without Spark.
         StoreMismatch: the store has the topic of Connect's configurations, whose values it does not hold.
     """

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.foreign_errors import first_line
-from offsets_pipeline.errors import TargetNotEmpty, TargetNotWritable
+from offsets_pipeline.errors import TargetNotWritable
 from offsets_pipeline.store.delta.filesystems import synchronise
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def target_folder(folder: Path, topic: str) -> Iterator[Finish]:
 
     The `with` block writes the folders and syncs them, and calls the result with the manifest.
 
-    If the export fails, removes all that it wrote. Raises TargetNotEmpty, TargetNotWritable.
+    If the export fails, removes all that it wrote. Raises TargetNotWritable.
     """
     try:
         with _locked(folder, topic) as finish:
@@ -58,7 +58,7 @@ def target_folder(folder: Path, topic: str) -> Iterator[Finish]:
 def _locked(folder: Path, topic: str) -> Iterator[Finish]:
     there = folder.exists()
     if there and not folder.is_dir():
-        raise TargetNotEmpty(f"cannot export to {folder}: it is not a local folder; name a new or empty one")
+        raise TargetNotWritable(f"cannot export to {folder}: it is not a local folder; name a new or empty one")
     ours = re.compile(rf"{re.escape(topic)}-\d+({re.escape(UNFINISHED)})?")
     _check_empty(folder, {child.name for child in folder.iterdir()} if there else set(), ours)
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def _locked(folder: Path, topic: str) -> Iterator[Finish]:
         try:
             fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a killed process releases it
         except BlockingIOError:
-            raise TargetNotEmpty(
+            raise TargetNotWritable(
                 f"cannot export to {folder}: another export writes to it; wait until it ends, or name another folder"
             ) from None
         manifest.truncate(0)
@@ -89,15 +89,15 @@ def _finish(folder: Path, file: IO[str], manifest: DataclassInstance) -> None:
 
 
 def _check_empty(folder: Path, names: set[str], ours: re.Pattern[str]) -> None:
-    """Raise TargetNotEmpty unless the folder is empty, or has only the remains of a killed export."""
+    """Raise TargetNotWritable unless the folder is empty, or has only the remains of a killed export."""
     if MANIFEST in names:
-        raise TargetNotEmpty(
+        raise TargetNotWritable(
             f"cannot export to {folder}: it has a complete export ({MANIFEST}); name a new or empty folder"
         )
     if _UNFINISHED_MANIFEST in names:
         names = {name for name in names if name != _UNFINISHED_MANIFEST and not ours.fullmatch(name)}
     if names:
-        raise TargetNotEmpty(f"cannot export to {folder}: it is not empty; name a new or empty folder")
+        raise TargetNotWritable(f"cannot export to {folder}: it is not empty; name a new or empty folder")
 
 
 def _remove_all(folder: Path, ours: re.Pattern[str], *, is_new: bool) -> None:

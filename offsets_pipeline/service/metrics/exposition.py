@@ -13,7 +13,7 @@ from prometheus_client.registry import CollectorRegistry
 from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.common.periodic import Periodic
-from offsets_pipeline.errors import MetricsUnavailable
+from offsets_pipeline.errors import TargetNotWritable
 from offsets_pipeline.service.metrics.metric_families import FAMILIES
 
 if TYPE_CHECKING:
@@ -71,17 +71,17 @@ def registry_of(*sources: ValueSource) -> CollectorRegistry:
 
 
 def write_metrics(registry: CollectorRegistry, path: Path) -> None:
-    """Replace a file with all metrics, atomically. Raises MetricsUnavailable."""
+    """Replace a file with all metrics, atomically. Raises TargetNotWritable."""
     try:
         write_to_textfile(str(path), registry)
     except OSError as error:
-        raise MetricsUnavailable(f"cannot write metrics to {path}: {error.strerror}") from error
+        raise TargetNotWritable(f"cannot write metrics to {path}: {error.strerror}") from error
 
 
 class Exposition(Closing):
     """Exposes metrics in a file or at a port until `close`, or the end of `with`; passes later failures to ``warn``.
 
-    Raises MetricsUnavailable if the file cannot be written, or the address cannot be bound, at the start.
+    Raises TargetNotWritable if the file cannot be written, ServiceUnavailable if the address cannot be bound.
     """
 
     def __init__(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-from offsets_pipeline.errors import MetricsUnavailable, ServiceUnavailable
 from offsets_pipeline.service.rest.guard import send_response
 from offsets_pipeline.service.rest.limits import Limits
 from offsets_pipeline.service.rest.server import Access, RestServer
@@ -27,12 +26,9 @@ def serve_metrics(registry: CollectorRegistry, host: str, port: int, limits: Lim
 
     Requests need no authentication. On a loopback address their header Host must name it, as for all services.
 
-    Raises MetricsUnavailable if the address cannot be bound.
+    Raises ServiceUnavailable if the address cannot be bound.
     """
-    try:
-        server = RestServer(host, port, Access(is_public=True), lambda _: _app(registry), _MAX_REQUEST_BYTES, limits)
-    except ServiceUnavailable as error:
-        raise MetricsUnavailable(f"cannot serve metrics at {host}:{port}: {error}") from error
+    server = RestServer(host, port, Access(is_public=True), lambda _: _app(registry), _MAX_REQUEST_BYTES, limits)
     server.start()
     return server
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.errors import ClientMissing, ConfigError, NoSuchPath
+from offsets_pipeline.errors import ConfigError, DependencyMissing, NoSuchPath
 from offsets_pipeline.kafka.broker import oauth_token
 from offsets_pipeline.kafka.broker.client_settings import _GENERAL, _OF_SASL, _OF_TLS, FetchLimits, client_settings
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
@@ -169,9 +169,9 @@ def test_mechanisms_that_need_a_package_say_which(monkeypatch: pytest.MonkeyPatc
         return imported(name)
 
     monkeypatch.setattr(importlib, "import_module", without)
-    with pytest.raises(ClientMissing, match="SASL GSSAPI needs the package gssapi, which is not installed"):
+    with pytest.raises(DependencyMissing, match="SASL GSSAPI needs the package gssapi, which is not installed"):
         sasl({"sasl.kerberos.service.name": "kafka"})
-    with pytest.raises(ClientMissing, match="SASL AWS_MSK_IAM needs the package botocore"):
+    with pytest.raises(DependencyMissing, match="SASL AWS_MSK_IAM needs the package botocore"):
         sasl({"sasl.mechanism": "AWS_MSK_IAM"})
     monkeypatch.setattr(importlib, "import_module", lambda _: None)
     kerberos = "com.sun.security.auth.module.Krb5LoginModule required useTicketCache=true serviceName=broker;"

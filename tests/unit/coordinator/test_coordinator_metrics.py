@@ -17,10 +17,10 @@ from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetAndMetada
 from offsets_pipeline.errors import (
     InvalidGroupId,
     InvalidRequiredAcks,
-    MetricsUnavailable,
     NoSuchGroup,
     NotCoordinator,
     OffsetMetadataTooLarge,
+    ServiceUnavailable,
 )
 from offsets_pipeline.service.metrics.metric_families import FAMILIES
 from tests.unit.coordinator.stores import NOW_MS
@@ -104,7 +104,7 @@ def test_the_port_is_there_while_the_coordinator_is_open(store: Path) -> None:
     coordinator = opened(store, FixedClock(NOW_MS))
     port = coordinator.metrics_port
     assert port
-    with pytest.raises(MetricsUnavailable, match=f"cannot serve metrics at 127.0.0.1:{port}"):
+    with pytest.raises(ServiceUnavailable, match=f"cannot listen at 127.0.0.1:{port}"):
         Coordinator.open(store, housekeeping=False, metrics_port=("127.0.0.1", port))
     coordinator.close()
     assert coordinator.metrics_port is None

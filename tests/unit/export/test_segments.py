@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.errors import InvalidPartitionCount, InvalidTopic, NoSegments, NoSuchPath, TargetNotEmpty
+from offsets_pipeline.errors import InvalidPartitionCount, InvalidTopic, NoSegments, NoSuchPath, TargetNotWritable
 from offsets_pipeline.ingest.segments.segment_files import find_log
 from offsets_pipeline.kafka.record.compression import Codec
 from offsets_pipeline.kafka.record.segment import read_segment
@@ -217,7 +217,7 @@ def test_manifest_says_what_was_exported(tmp_path: Path) -> None:
     }
     assert_lists_what_is_there(tmp_path / "to")
     assert find_log([str(tmp_path / "to")]).partitions() == {0, 1, 2}  # an ingest does not look at it
-    with pytest.raises(TargetNotEmpty, match="it has a complete export"):
+    with pytest.raises(TargetNotWritable, match="it has a complete export"):
         export_segments(StateReader(str(store)), tmp_path / "to")
 
 
@@ -309,11 +309,11 @@ def test_killed_export_is_replaced_and_a_running_one_is_left_alone(tmp_path: Pat
     left = contents(to)
     with (
         target.target_folder(tmp_path / "other", "__consumer_offsets"),
-        pytest.raises(TargetNotEmpty, match="another export writes to"),
+        pytest.raises(TargetNotWritable, match="another export writes to"),
     ):
         export_segments(StateReader(str(store)), tmp_path / "other")
     (to / "photo.jpg").write_bytes(b"")
-    with pytest.raises(TargetNotEmpty, match="is not empty"):
+    with pytest.raises(TargetNotWritable, match="is not empty"):
         export_segments(StateReader(str(store)), to)
     (to / "photo.jpg").unlink()
     assert contents(to) == left
@@ -325,7 +325,7 @@ def test_a_place_that_is_taken_is_refused(tmp_path: Path) -> None:
     store = log_store(tmp_path / "store", 1, [append([(0, 5)])])
     (tmp_path / "a file").write_text("text")
     for place, said in ((tmp_path, "is not empty"), (tmp_path / "a file", "is not a local folder")):
-        with pytest.raises(TargetNotEmpty, match=said):
+        with pytest.raises(TargetNotWritable, match=said):
             export_segments(StateReader(str(store)), place)
     assert sorted(child.name for child in tmp_path.iterdir()) == ["a file", "store"]
 

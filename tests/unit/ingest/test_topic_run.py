@@ -22,7 +22,7 @@ from offsets_pipeline.errors import (
     NotAuthorized,
     OffsetsError,
     StoreMismatch,
-    TopicStopped,
+    StreamFailed,
     WriteConflict,
 )
 from offsets_pipeline.ingest.topic import topic_ingest
@@ -138,7 +138,7 @@ def test_a_query_that_fails_again_and_again_ends_it_unless_it_worked_meanwhile()
         ingest.run()
         assert ingest.outcomes == []
     with pytest.raises(
-        TopicStopped, match=r"^reading topic t failed: why; the query failed too often without reading a record$"
+        StreamFailed, match=r"^reading topic t failed: why; the query failed too often without reading a record$"
     ):
         Scripted([*failing, False, BrokerUnreachable("away"), *failing[:1]]).run()
 
