@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import ExitStack
-from dataclasses import astuple, fields
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -66,14 +65,11 @@ def expire_offsets(options: ExpireOffsets, settings: Settings) -> int:
             failures = f"; log partitions {', '.join(map(str, run.failed))} failed" if run.failed else ""
             at = "" if options.every_ms is None else f"{run.at}: "
             sys.stdout.write(f"{at}{run.offsets} offsets and {run.groups} groups expired in {run.store}{failures}\n")
+    elif options.format_ == "csv":  # one header for all runs
+        write_rows(ExpiryRun._fields, ((*run[:-1], " ".join(map(str, run.failed))) for run in runs()), "csv")
     else:
-        names = [each.name for each in fields(ExpiryRun)]
-        rows = (astuple(run) for run in runs())
-        if options.format_ == "csv":
-            write_rows(names, ((*row[:-1], " ".join(map(str, row[-1]))) for row in rows), "csv")
-        else:
-            for row in rows:
-                write_rows(names, [row], "json")
+        for run in runs():
+            write_rows(ExpiryRun._fields, [run], "json")
     return 1 if failed and options.every_ms is None else 0
 
 

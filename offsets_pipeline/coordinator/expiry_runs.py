@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.common.foreign_errors import in_one_line
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
 
 
-@dataclass(frozen=True)
-class ExpiryRun:
+class ExpiryRun(NamedTuple):
     """One run over the log partitions: numbers of expired offsets and removed groups, and the failed partitions."""
 
     at: str

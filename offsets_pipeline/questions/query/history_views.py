@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import chain, groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -23,6 +22,7 @@ from offsets_pipeline.questions.history.partition_history import HistoryOptions,
 from offsets_pipeline.questions.query.parse_tree import Filters
 from offsets_pipeline.semantics.log_row import of_groups
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS
+from offsets_pipeline.store.log.file_writer import log_partitions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,14 +64,15 @@ def history_views(store: Store, filters: Mapping[str, Filters] = MappingProxyTyp
 def _replayed(view: str, options: HistoryOptions, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Replay log partitions in a task, for one view."""
     at, shown = -1, Shown()
-    for (log_partition, log_incarnation), parts in groupby(_parts(batches), _partition_and_incarnation):
+    parts = chain.from_iterable(log_partitions_of(each, _IN_ORDER[:2]) for each in batches if each.num_rows)
+    for (log_partition, log_incarnation), batches_of_one in groupby(parts, _partition_and_incarnation):
         at, shown = log_partition, shown if log_partition == at else Shown()
         replayed = PartitionHistory(
             options, log_partition, log_incarnation, shown if options.has_incarnations else None
         )
         waiting_rows = 0
-        for rows in parts:
-            replayed.add(rows)
+        for rows in batches_of_one:
+            replayed.add(pa.Table.from_batches([rows]))
             waiting_rows += rows.num_rows
             if waiting_rows >= _TAKE_ROWS:
                 waiting_rows = 0
@@ -80,17 +81,7 @@ def _replayed(view: str, options: HistoryOptions, batches: Iterable[pa.RecordBat
         yield from replayed.take()[view].to_batches()
 
 
-def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows of each log partition and log incarnation, batch by batch."""
-    for batch in batches:
-        rows = pa.Table.from_batches([batch])
-        changes = np.diff(rows["log_partition"].to_numpy()) != 0
-        changes |= np.diff(rows["log_incarnation"].to_numpy()) != 0
-        bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), rows.num_rows]
-        yield from (rows.slice(start, end - start) for start, end in pairwise(bounds) if end > start)
-
-
-def _partition_and_incarnation(rows: pa.Table) -> tuple[int, int]:
+def _partition_and_incarnation(rows: pa.RecordBatch) -> tuple[int, int]:
     return rows["log_partition"][0].as_py(), rows["log_incarnation"][0].as_py()
 
 

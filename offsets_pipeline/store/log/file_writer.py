@@ -24,7 +24,7 @@ from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.store.log.log_scan import LogScan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyarrow import fs
 
@@ -189,10 +189,12 @@ def rewritten(folder: TableFolder, compression: str, files: list[DataFile]) -> l
         raise
 
 
-def log_partitions_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
-    """Split rows, sorted by log partition, into batches of one log partition each, as `LogFileWriter` takes them."""
-    partition = rows["log_partition"].to_numpy()
-    bounds = [0, *(np.flatnonzero(np.diff(partition)) + 1).tolist(), rows.num_rows]
+def log_partitions_of(
+    rows: pa.RecordBatch | pa.Table, columns: Sequence[str] = ("log_partition",)
+) -> Iterator[pa.RecordBatch]:
+    """Split rows, sorted by these columns, where one of them changes, into batches as `LogFileWriter` takes them."""
+    changes = np.any([np.diff(rows[name].to_numpy()) for name in columns], axis=0)
+    bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), rows.num_rows]
     for start, end in pairwise(bounds):
         part = rows.slice(start, end - start)
         yield from part.to_batches() if isinstance(part, pa.Table) else [part]
