@@ -83,12 +83,10 @@ def _positions(store: str, reader: StateReader, options: Fetch, settings: Settin
 
 def _of_samples(samples: PositionSamples, source: str, since_ms: int | None) -> Positions:
     """The newest positions; the offset for a time is the log end of the last sample up to it: no record is skipped."""
+    before = {} if since_ms is None else samples.latest(since_ms)
     found = {}
-    for place in samples.places():
-        series = samples.series(place)
-        newest = series.last()
-        before = None if since_ms is None else series.until(since_ms).last()
-        if newest is not None:
-            times = () if before is None or since_ms is None else (TimedOffset(since_ms, before.log_end_offset),)
-            found[TopicPartition(*place)] = Position(newest.log_start_offset, newest.log_end_offset, times)
+    for place, newest in samples.latest().items():
+        then = before.get(place)
+        times = () if then is None or since_ms is None else (TimedOffset(since_ms, then.log_end_offset),)
+        found[TopicPartition(*place)] = Position(newest.log_start_offset, newest.log_end_offset, times)
     return Positions(source, found)

@@ -45,9 +45,8 @@ def _names_and_ends(reader: StateReader, options: SharePartitions, settings: Set
             bounds = bounds_of_topics(live.cluster, set(names.values()))
         return names, {place: each.end for place, each in bounds.items() if isinstance(each, LogBounds)}
     source = reader if options.groups is None else open_reader(options.groups, settings)
-    samples = read_samples(table_of(source.location))
-    lasts = ((place, samples.series(place).last()) for place in samples.places())
-    return source.topic_names(), {place: last.log_end_offset for place, last in lasts if last is not None}
+    latest = read_samples(table_of(source.location)).latest()
+    return source.topic_names(), {place: each.log_end_offset for place, each in latest.items()}
 
 
 def _shown(batches: list[dict[str, Any]]) -> str:

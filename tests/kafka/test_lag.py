@@ -253,7 +253,7 @@ def test_samples_of_a_broker_are_what_it_answers(broker: LiveBroker, store: Path
     assert sampler.sample() == 3
     sampler.close()
     found = read_samples(table_of(str(store)))
-    assert {*found.places()} == {("plain", 0), ("plain", 1), ("trimmed", 0)}
+    assert {*found.latest()} == {("plain", 0), ("plain", 1), ("trimmed", 0)}
     assert found.series(("plain", 0)).log_end_offset.tolist() == [10, 12]
     # at the end it writes the last sample of those that stayed as they were
     assert found.series(("plain", 1)).log_end_offset.tolist() == [5, 5]

@@ -105,9 +105,11 @@ class PositionSamples:
             np.fromiter((each.stop for each in found), np.int64, len(found)),
         )
 
-    def places(self) -> Iterable[Place]:
-        """The partitions that were sampled."""
-        return self._slices.keys()
+    def latest(self, until_ms: int | None = None) -> dict[Place, Sample]:
+        """The last sample of each partition, or its last one up to a time; none of partitions without samples."""
+        of_each = {place: self.series(place) for place in self._slices}
+        lasts = {place: (each if until_ms is None else each.until(until_ms)).last() for place, each in of_each.items()}
+        return {place: last for place, last in lasts.items() if last is not None}
 
 
 def sample_rows(positions: Mapping[Place, tuple[int, int]], sampled_ms: int, source: str) -> pa.Table:

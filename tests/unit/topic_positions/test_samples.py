@@ -80,9 +80,9 @@ def test_sample_that_cannot_be_written_is_made_up_for(table: TableFolder, monkey
 
 def test_only_the_topics_asked_for_are_read(table: TableFolder) -> None:
     SampleWriter(table, "a test").write({("it's", 0): (0, 1), ("u", 0): (0, 2)}, 0)
-    assert list(read_samples(table, ["it's"]).places()) == [("it's", 0)]
-    assert list(read_samples(table, []).places()) == []
-    assert list(read_samples(TableFolder(f"{table.folder}-none", TOPIC_OFFSETS)).places()) == []
+    assert list(read_samples(table, ["it's"]).latest()) == [("it's", 0)]
+    assert list(read_samples(table, []).latest()) == []
+    assert list(read_samples(TableFolder(f"{table.folder}-none", TOPIC_OFFSETS)).latest()) == []
 
 
 def test_csv_of_samples_is_read(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_csv_of_samples_is_read(tmp_path: Path) -> None:
     )
     found = PositionSamples(read_sample_file(str(path), NOW_MS))
     assert points(found.series(PLACE)) == [(1000, 0, 10), (2000, 5, 20)]
-    assert list(PositionSamples(read_sample_file(str(path), NOW_MS, ["u"])).places()) == []
+    assert list(PositionSamples(read_sample_file(str(path), NOW_MS, ["u"])).latest()) == []
 
 
 def test_csv_of_a_reset_has_the_present_and_samples(tmp_path: Path) -> None:
