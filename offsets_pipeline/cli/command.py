@@ -80,11 +80,13 @@ class Options:
         exclusive: Groups of option names (`--format`). A command line may have one option of each group.
         required: Groups of option names. A command line needs an option of each group.
         needs: Option names with the option that each one needs, and after a colon why.
+        of_one_store: Option names. A command line with one of them may name one store only.
     """
 
     exclusive: ClassVar[Sequence[Sequence[str]]] = ()
     required: ClassVar[Sequence[Sequence[str]]] = ()
     needs: ClassVar[Sequence[tuple[str, str]]] = ()
+    of_one_store: ClassVar[Sequence[str]] = ()
 
     def __init__(self, **values: object) -> None:
         vars(self).update(values)
@@ -221,6 +223,9 @@ class Command(click.Command):
         for option, needed in options.needs:
             if option in given and needed.partition(":")[0] not in given:
                 raise click.UsageError(f"{option} needs {needed}", ctx)
+        for option in options.of_one_store:
+            if option in given and len(set(ctx.params.get("stores", ()))) > 1:
+                raise click.UsageError(f"{option} is about one store: give --store once", ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, a line each, so that they can be copied."""

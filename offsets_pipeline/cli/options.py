@@ -8,7 +8,7 @@ import click
 
 from offsets_pipeline.cli.command import CommandOptions, Options, flag, grouped, option, several
 from offsets_pipeline.cli.output import FORMATS
-from offsets_pipeline.cli.values import ADDRESS, FILE, HOURS, INTERVAL, NO_DURATION, OPTION, PATH, SERVERS, TIME
+from offsets_pipeline.cli.values import ADDRESS, AS_SET, FILE, HOURS, INTERVAL, OPTION, PATH, SERVERS, TIME
 from offsets_pipeline.common.input_text import INT32_MAX
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
@@ -66,7 +66,7 @@ def every_option(default: str | None = None) -> Any:  # noqa: ANN401 - an int or
         type=INTERVAL,
         metavar="[DURATION]",
         is_flag=False,
-        flag_value=NO_DURATION,
+        flag_value=AS_SET,
         help=f"{help_} (default: setting {default}).",
     )
 
@@ -87,7 +87,9 @@ def partitions_option(help_: str) -> Any:  # noqa: ANN401 - an int or None
     return option(*names, type=click.IntRange(1, INT32_MAX), metavar="N", help=help_)
 
 
-def retention_option(help_: str) -> Any:  # noqa: ANN401 - an int or None
+def retention_option(
+    help_: str = "The broker's offsets.retention.minutes (default: as `follow` read it, else settings).",
+) -> Any:  # noqa: ANN401 - an int or None
     """The option `--retention-minutes`."""
     return option("--retention-minutes", type=click.IntRange(1, INT32_MAX), metavar="N", help=help_)
 
@@ -165,6 +167,7 @@ class PositionsFrom(LiveBrokers):
     """Where positions of topics come from: a cluster, a file, or by default the samples of the store."""
 
     exclusive = (("--bootstrap-server", "--positions"),)
+    of_one_store = ("--bootstrap-server", "--positions")
 
     positions: str | None = option(
         "--positions",
@@ -173,11 +176,6 @@ class PositionsFrom(LiveBrokers):
         help="CSV file or Delta table with positions. Header: topic,partition,log_start_offset,log_end_offset,"
         "sampled_at, or that of reset-offsets.",
     )
-
-    def require_one_of(self, stores: tuple[str, ...]) -> None:
-        """Raise click.UsageError for positions of one cluster and several stores."""
-        if len(set(stores)) > 1 and (self.bootstrap_server is not None or self.positions is not None):
-            raise click.UsageError("--bootstrap-server and --positions are of one cluster: give one --store with them")
 
 
 def listen_option(default: str) -> Any:  # noqa: ANN401 - a host and a port
@@ -223,4 +221,4 @@ class ReportCoverage(Options):
         help="A group without a commit for this time is stale.",
     )
     within_hours: int = option("--within", type=HOURS, default=168, help="Show offsets that expire within this time.")
-    retention_minutes: int | None = retention_option("The broker's offsets.retention.minutes (default: settings).")
+    retention_minutes: int | None = retention_option()

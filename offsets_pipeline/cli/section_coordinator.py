@@ -150,13 +150,17 @@ class ResetOffsets(OneStore):
 
     exclusive = (
         ("--group", "--all-groups"),
-        ("--topic", "--all-topics"),
+        ("--topic", "--all-topics", "--from-file"),
         _SCENARIOS,
         ("--bootstrap-server", "--positions"),
         ("--execute", "--dry-run"),
         ("--format", "--export"),
     )
-    required = (_SCENARIOS,)
+    required = (
+        _SCENARIOS,
+        ("--group", "--all-groups", "--from-file"),
+        ("--topic", "--all-topics", "--from-file"),
+    )
 
     groups: tuple[str, ...] = groups_option()
     all_groups: bool = flag("--all-groups", help="Every consumer group.")
@@ -194,19 +198,6 @@ class ResetOffsets(OneStore):
     format_: str = format_option("Format of the plan; csv is the format of --export.")
     export: bool = flag("--export", help="CSV without a header, for Kafka's --from-file.")
     work = "reset_command.reset_offsets"
-
-    def check(self) -> None:
-        """Raise click.UsageError if the command line names no groups or no partitions, or partitions twice."""
-        names_partitions = self.topics or self.all_topics
-        if self.from_file is not None:
-            if names_partitions:
-                raise click.UsageError(
-                    "--from-file is not allowed with --topic or --all-topics: it names the partitions"
-                )
-        elif not (self.groups or self.all_groups):
-            raise click.UsageError("no group is named: add --group G (may be repeated) or --all-groups")
-        elif not names_partitions:
-            raise click.UsageError("no partition is named: add --topic T[:P,P...] (may be repeated) or --all-topics")
 
 
 @coordinator.command(
@@ -333,9 +324,7 @@ class ExpireOffsets(OneStore):
     within_hours: int | None = option(
         "--within", type=HOURS, help="Forecast: include offsets that expire within this time."
     )
-    at_ms: int | None = option(
-        "--at", type=TIME, help="Forecast: as if now were this time, ISO 8601 or milliseconds since 1970."
-    )
+    at_ms: int | None = time_option("--at", "Forecast: as if now were this time")
     retention_minutes: int | None = retention_option(
         "Forecast: the broker's offsets.retention.minutes (default: as `follow` read it, else settings)."
     )

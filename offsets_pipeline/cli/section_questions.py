@@ -162,10 +162,6 @@ class Lag(SeveralStores):
     format_: str = format_option()
     work = "lag_command.lag"
 
-    def check(self) -> None:
-        """Raise click.UsageError for positions of one cluster and several stores."""
-        self.positions_from.require_one_of(self.stores)
-
 
 @questions.command(
     "share-partitions",
@@ -206,7 +202,7 @@ class Problems(SeveralStores):
         help="Show deletions, and members that left, of this time before the end of the log.",
     )
     within_hours: int = option("--within", type=HOURS, default=24, help="Show offsets that expire within this time.")
-    retention_minutes: int | None = retention_option("The broker's offsets.retention.minutes (default: settings).")
+    retention_minutes: int | None = retention_option()
     live: LiveBrokers = grouped(LiveBrokers)
 
 
@@ -262,10 +258,6 @@ class Fetch(SeveralStores):
     positions_from: PositionsFrom = grouped(PositionsFrom)
     format_: str = format_option()
     work = "fetch_command.fetch"
-
-    def check(self) -> None:
-        """Raise click.UsageError for positions of one cluster and several stores."""
-        self.positions_from.require_one_of(self.stores)
 
 
 @questions.command("log-info", "offsets log-info --store store")
@@ -461,6 +453,7 @@ class AsOf(SeveralStores):
 
     exclusive = (("--time", "--position"),)
     required = (("--time", "--position"),)
+    of_one_store = ("--position",)
 
     time_ms: int | None = time_option("--time", "Each log partition before its first record younger than T")
     positions: dict[int, int] | None = option(
@@ -470,11 +463,6 @@ class AsOf(SeveralStores):
     members: bool = MEMBERS
     format_: str = format_option()
     work = "history_commands.as_of"
-
-    def check(self) -> None:
-        """Raise click.UsageError for a position and several stores."""
-        if len(set(self.stores)) > 1 and self.positions is not None:
-            raise click.UsageError("--position is of one log: give one --store with it")
 
 
 @questions.command(

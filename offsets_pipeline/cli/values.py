@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 #: The value of `--every` without a duration: the interval is a setting.
 AS_SET = 0
-#: click's value for `--every` without a duration.
-NO_DURATION = "as set"
 
 _COMMIT = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+)=(?P<offset>\d+)")
 _PLACE = re.compile(r"(?P<topic>[^:]+)(:(?P<partition>\d+))?")
@@ -45,7 +43,7 @@ class TextType(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
         """Read the text. Raises click.BadParameter."""
-        if not isinstance(value, str):  # a default
+        if not isinstance(value, str):  # a default, or AS_SET
             return value
         try:
             return self._read(value)
@@ -184,21 +182,11 @@ ADDRESS = TextType("[HOST:]PORT", read_address)
 TIME = TextType("T", parse_time_ms)
 DURATION = TextType("D", read_duration)
 RESET = TextType("POLICY", parse_reset)
+INTERVAL = TextType("DURATION", read_interval)
 SERVERS = TextType("HOST:PORT", read_servers)
 PATTERN = TextType("PATTERN", read_pattern)
 SCHEMA = TextType("NAME", read_schema)
 ZOOKEEPER = TextType("HOST:PORT[/CHROOT]", read_zookeeper)
-
-
-class _Interval(TextType):
-    """`--every`: AS_SET stands for the option without a value."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        """Read the text. Raises click.BadParameter."""
-        return AS_SET if value == NO_DURATION else super().convert(value, param, ctx)
-
-
-INTERVAL = _Interval("DURATION", read_interval)
 
 
 class _Option(TextType):

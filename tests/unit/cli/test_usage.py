@@ -193,9 +193,11 @@ SAID = {
     "ingest-segments|--store|{store}|segments|--offsets-partitions|0": (
         "invalid value for '--offsets-partitions' / '--offsets-topic-num-partitions' / "
     ),
-    "reset-offsets|--store|{store}|--all-topics|--to-offset|1": "no group is named: add --group G (may be repeated)",
-    "reset-offsets|--store|{store}|--group|g|--to-offset|1": "no partition is named: add --topic T[:P,P...] (may be",
-    "reset-offsets|--store|{store}|--group|g|--all-topics|--from-file|f": "--from-file is not allowed with --topic or",
+    "reset-offsets|--store|{store}|--all-topics|--to-offset|1": "one of --group, --all-groups, --from-file is required",
+    "reset-offsets|--store|{store}|--group|g|--to-offset|1": "one of --topic, --all-topics, --from-file is required",
+    "reset-offsets|--store|{store}|--group|g|--all-topics|--from-file|f": (
+        "--from-file is not allowed with --all-topics. "
+    ),
     "reset-offsets|--store|{store}|--group|g|--all-topics|--to-latest|--command-config|f": (
         "--command-config needs --bootstrap-server. "
     ),
@@ -205,9 +207,9 @@ SAID = {
         )
         for line in ("report|--html|{store}", "serve", "fold", "reset-offsets|--group|g|--all-topics|--to-latest")
     },
-    "as-of|--store|{store}|--store|other|--position|0:1": "--position is of one log: give one --store with it",
+    "as-of|--store|{store}|--store|other|--position|0:1": "--position is about one store: give --store once",
     "fetch|--store|{store}|--store|other|--group|g|--topic|t|--positions|f": (
-        "--bootstrap-server and --positions are of one cluster: give one --store with them"
+        "--positions is about one store: give --store once"
     ),
 }
 

@@ -207,7 +207,7 @@ def test_several_stores_answer_with_their_clusters(
     assert main(["lag", *stores, "--group", "ok", "--group", "none"]) == 1
     assert f"no group 'none' in {store}, {other}" in capsys.readouterr().err
     assert main(["lag", *stores, "--bootstrap-server", "localhost:1"]) == 2
-    assert "give one --store with them" in capsys.readouterr().err
+    assert "give --store once" in capsys.readouterr().err
 
 
 def test_groups_are_named_or_match_patterns(store: Path, positions: Path, capsys: pytest.CaptureFixture[str]) -> None:
