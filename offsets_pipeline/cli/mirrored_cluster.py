@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.cli.options import LiveBrokers
     from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.query.state_reader import StateReader
 
 
 @contextmanager
@@ -38,13 +39,18 @@ def mirrored_cluster(store: str, brokers: LiveBrokers, settings: Settings) -> It
         raise StoreMismatch(f"{store} is an owned store, which has no brokers to ask")
     answer_time_of(reader, store, settings)
     with Cluster(kafka_options(brokers, settings)) as cluster:
-        ids = {reader.properties.cluster_id, cluster.cluster_id()}
-        if None not in ids and len(ids) > 1:
-            raise StoreMismatch(
-                f"{cluster.settings.at} is cluster {cluster.cluster_id()}, but {store} has the log of cluster "
-                f"{reader.properties.cluster_id}; name brokers of that cluster"
-            )
+        require_same_cluster(reader, cluster)
         yield cluster
+
+
+def require_same_cluster(reader: StateReader, cluster: Cluster) -> None:
+    """Raise StoreMismatch if the brokers are of another cluster than the log of the store, and both are known."""
+    of_log, of_brokers = reader.properties.cluster_id, cluster.cluster_id()
+    if None not in {of_log, of_brokers} and of_log != of_brokers:
+        raise StoreMismatch(
+            f"{cluster.settings.at} is cluster {of_brokers}, but {reader.location} has the log of cluster {of_log}; "
+            "name brokers of that cluster"
+        )
 
 
 def say_undo(store: str, brokers: LiveBrokers, group_ids: Collection[str], before_ms: int) -> None:

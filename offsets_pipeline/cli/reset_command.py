@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.answer_times import answer_time_of
@@ -12,7 +11,7 @@ from offsets_pipeline.cli.mirrored_cluster import mirrored_cluster, say_undo
 from offsets_pipeline.cli.opened import open_coordinator, open_folder
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.common.clock import SystemClock, time_before_ms
-from offsets_pipeline.common.input_text import printable
+from offsets_pipeline.common.input_text import first_ones, printable
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import NonEmptyGroup, NotCoordinator, OffsetsError
@@ -95,9 +94,7 @@ def _reset_cluster(
     """Show the plan of a reset in the cluster that the store mirrors, or commit it."""
     with mirrored_cluster(options.store, options.live, settings) as cluster:
         plan = _plan(options, settings, scenario, cluster_group_offsets(cluster, group_ids))
-        offsets: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
-        for each in plan.offsets:
-            offsets[each.group_id][each.where] = each.new_offset, ""
+        offsets = [(each.group_id, each.where, each.new_offset, "") for each in plan.offsets]
         before_ms = SystemClock().now_ms() - 1
         failed = commit_offsets_of_groups(cluster, offsets) if options.execute else {}
     committed = [each for each in plan.offsets if (each.group_id, each.where) not in failed]
@@ -109,12 +106,8 @@ def _reset_cluster(
 
 
 def _scenario(options: ResetOffsets, group_ids: Sequence[str], clock: Clock) -> Scenario:
-    for is_chosen, plain in (
-        (options.to_earliest, Plain.TO_EARLIEST),
-        (options.to_latest, Plain.TO_LATEST),
-        (options.to_current, Plain.TO_CURRENT),
-    ):
-        if is_chosen:
+    for plain in Plain:
+        if getattr(options, plain.name.lower()):
             return plain
     if options.to_offset is not None:
         return ToOffset(options.to_offset)
@@ -211,12 +204,8 @@ def raise_errors(active: Mapping[str, str], failed: Sequence[OffsetsError], acti
     errors = list(dict.fromkeys(failed))
     if active:
         named = [f"{group_id!r} is {state}" for group_id, state in active.items()]
-        more = f", and {len(named) - _NAMED_GROUPS} more" if len(named) > _NAMED_GROUPS else ""
-        errors.append(
-            NonEmptyGroup(
-                f"cannot {action} groups with members: {', '.join(named[:_NAMED_GROUPS])}{more}; stop the members first"
-            )
-        )
+        said = f"cannot {action} groups with members: {first_ones(named, _NAMED_GROUPS)}; stop the members first"
+        errors.append(NonEmptyGroup(said))
     for error in errors[1:]:
         warn(str(error))
     if errors:

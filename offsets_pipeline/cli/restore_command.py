@@ -8,13 +8,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.live_cluster import kafka_options
+from offsets_pipeline.cli.mirrored_cluster import require_same_cluster
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.options import LiveBrokers
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.reset_command import raise_errors
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.common.warnings import warn
-from offsets_pipeline.errors import InvalidReset, NoSuchGroup
+from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.ingest.topic_positions.broker_positions import positions_of
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
 from offsets_pipeline.kafka.broker.cluster import Cluster
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.questions.query.state_reader import StateReader
-    from offsets_pipeline.repair.offset_reset.restore_plan import Finder, RestoredOffset, RestorePlan
+    from offsets_pipeline.repair.offset_reset.restore_plan import Finder, RestorePlan
 
 _COLUMNS = ("group", "topic", "partition", "past_offset", "new_offset", "current_offset", "method", "detail")
 
@@ -62,8 +63,12 @@ def restore(options: Restore, settings: Settings) -> None:
             )
             source = opened.enter_context(Cluster(kafka_options(brokers, settings)))
         plan = _plan(reader, live, source, past, same_offsets=options.same_offsets)
-        planned = [each for each in plan.offsets if each.new_offset is not None]
-        failed = _commit(live, planned) if options.execute else {}
+        offsets = [  # metadata may describe the offset: only with the same offset they are right
+            (each.group_id, each.where, each.new_offset, each.metadata if each.new_offset == each.past_offset else "")
+            for each in plan.offsets
+            if each.new_offset is not None
+        ]
+        failed = commit_offsets_of_groups(live, offsets) if options.execute else {}
     _show(options, plan, failed)
     if plan.active and not options.groups:
         states = ", ".join(f"{group_id!r} is {state}" for group_id, state in plan.active.items())
@@ -119,11 +124,7 @@ def _plan(
     finder: Finder = same_offset
     is_other = of_store is not None and of_live is not None and of_store != of_live
     if source is not None:
-        if None not in {of_store, source.cluster_id()} and source.cluster_id() != of_store:
-            raise InvalidReset(
-                f"{source.settings.at} is cluster {source.cluster_id()}, but {reader.location} has the offsets of "
-                f"cluster {of_store}; name brokers of that cluster with --source-bootstrap-server"
-            )
+        require_same_cluster(reader, source)
         finder = _translated(reader, live, source, past, positions.by_partition)
     elif is_other and not same_offsets:
         warn(
@@ -169,17 +170,6 @@ def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str
     for name in found:
         warn(f"topic {name!r} was created again since: its offsets may stand for other records")
     return found
-
-
-def _commit(live: Cluster, planned: Sequence[RestoredOffset]) -> dict[tuple[str, tuple[str, int]], OffsetsError]:
-    """Commit; returns the errors of offsets that were not committed. The others are."""
-    of_groups: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
-    for each in planned:
-        if each.new_offset is not None:
-            # metadata may describe the offset: only with the same offset they are right
-            metadata = each.metadata if each.new_offset == each.past_offset else ""
-            of_groups[each.group_id][each.where] = each.new_offset, metadata
-    return commit_offsets_of_groups(live, of_groups)
 
 
 def _show(options: Restore, plan: RestorePlan, failed: Mapping[tuple[str, tuple[str, int]], OffsetsError]) -> None:

@@ -264,7 +264,7 @@ def test_reset_of_a_mirrored_store_is_planned_for_its_broker(
     assert err.splitlines()[-1] == (
         "offsets: error: cannot reset groups with members: "
         + ", ".join(f"{name!r} is Stable" for name in stable[:5])
-        + f", and {len(stable) - 5} more; stop the members first"
+        + f" and {len(stable) - 5} more; stop the members first"
     )
     assert main([*at, "--group", "k-reset", "--to-offset", "2", "--dry-run"]) == 0
     assert capsys.readouterr().out == "".join(

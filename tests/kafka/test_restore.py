@@ -190,7 +190,7 @@ def test_offsets_are_translated_by_samples_where_their_cluster_is_gone(
     }
     named = ["--source-bootstrap-server", clusters.broker.address]
     assert main(restore(clusters, clusters.mirror, *named, store=store.location)) == 1
-    assert "has the offsets of cluster of-another-cluster; name brokers of that cluster" in capsys.readouterr().err
+    assert "has the log of cluster of-another-cluster; name brokers of that cluster" in capsys.readouterr().err
 
 
 def test_group_without_an_offset_at_the_time_is_an_error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
@@ -14,7 +15,7 @@ from offsets_pipeline.kafka.broker.group_coordinators import ask_coordinators
 from offsets_pipeline.kafka.broker.log_offsets import by_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.connection import Connection, Message
@@ -83,11 +84,17 @@ def _refused(answer: Message, at: str, action: str, needs: str) -> dict[tuple[st
 
 
 def commit_offsets_of_groups(
-    cluster: Cluster, offsets: Mapping[str, Mapping[tuple[str, int], tuple[int, str]]]
+    cluster: Cluster, offsets: Iterable[tuple[str, tuple[str, int], int, str]]
 ) -> dict[tuple[str, tuple[str, int]], OffsetsError]:
-    """Commit as `commit_group_offsets`, group by group; returns the errors by group and partition, and raises none."""
+    """Commit as `commit_group_offsets`, group by group; returns the errors by group and partition, and raises none.
+
+    ``offsets``: group, (topic, partition), offset and metadata.
+    """
     failed: dict[tuple[str, tuple[str, int]], OffsetsError] = {}
-    for group_id, of_group in offsets.items():
+    of_groups: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
+    for group_id, place, offset, metadata in offsets:
+        of_groups[group_id][place] = offset, metadata
+    for group_id, of_group in of_groups.items():
         try:
             refused = refused_offsets(cluster, group_id, of_group)
         except OffsetsError as error:

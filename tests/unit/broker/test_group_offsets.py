@@ -115,7 +115,7 @@ def test_a_moving_coordinator_is_asked_again(broker: FakeBroker, cluster: Cluste
     grown.brokers.append(MetadataResponse.MetadataResponseBroker(node_id=2, host="127.0.0.1", port=broker.port))
     broker.answers[METADATA] = lambda _: grown
     coordinate(broker, 2)  # a broker that was not there before
-    assert commit_offsets_of_groups(cluster, {"g": offsets}) == {}
+    assert commit_offsets_of_groups(cluster, [("g", at, *each) for at, each in offsets.items()]) == {}
 
 
 @pytest.mark.parametrize(("highest", "version", "requests"), [(10, 9, 1), (8, 8, 1), (7, 7, 2)])
