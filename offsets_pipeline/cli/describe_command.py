@@ -109,11 +109,8 @@ def _with_lag(name: str, group: GroupAnswer, lags: Mapping[tuple[str, str, int],
 
 
 def _list(readers: Mapping[str, StateReader], settings: Settings, options: Describe) -> None:
-    listed = []
-    times = []
-    for store, reader in readers.items():
-        times.append((reader.cluster, answer_time_of(reader, store, settings)))
-        listed += list_groups(reader, patterns=options.groups)
+    times = [(reader.cluster, answer_time_of(reader, store, settings)) for store, reader in readers.items()]
+    listed = [each for reader in readers.values() for each in list_groups(reader, patterns=options.groups)]
     if options.format_ == "table" and not (options.state or options.verbose):
         write_lines(each.group for each in listed)
         return

@@ -174,15 +174,7 @@ def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str
 
 def _show(options: Restore, plan: RestorePlan, failed: Mapping[tuple[str, tuple[str, int]], OffsetsError]) -> None:
     rows = [
-        (
-            each.group_id,
-            *each.where,
-            each.past_offset,
-            each.new_offset,
-            each.current_offset,
-            None if each.method is None else each.method.value,
-            each.detail,
-        )
+        (each.group_id, *each.where, each.past_offset, each.new_offset, each.current_offset, each.method, each.detail)
         for each in plan.offsets
         if (each.group_id, each.where) not in failed
     ]

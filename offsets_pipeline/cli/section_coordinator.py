@@ -223,8 +223,8 @@ class Restore(OneStore):
         "timestamps of their records.",
         "--source-bootstrap-server",
     )
-    source_options: tuple[str, ...] = option(
-        "--source-option", type=OPTION, multiple=True, help="The same option for the store's cluster."
+    source_options: tuple[str, ...] = several(
+        "--source-option", type=OPTION, help="The same option for the store's cluster."
     )
     same_offsets: bool = flag(
         "--same-offsets", help="Another cluster has the same records at the same offsets: do not translate."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from offsets_pipeline.cli.command import HelpSection, argument, flag, grouped, option
+from offsets_pipeline.cli.command import HelpSection, argument, flag, grouped, option, several
 from offsets_pipeline.cli.options import (
     GROUP_WITHOUT_MEMBERS,
     IF_HELD,
@@ -220,11 +220,8 @@ class ImportCheckpoint(OneStore):
 
     path: str = argument("PATH", type=PATH, help="checkpointLocation of a Structured Streaming query.")
     group: str = GROUP_WITHOUT_MEMBERS
-    sources: tuple[str, ...] = option(
-        "--source",
-        multiple=True,
-        metavar="NAME",
-        help="Name of a Kafka source, or its number in the query, from 0. May be repeated (default: all).",
+    sources: tuple[str, ...] = several(
+        "--source", metavar="NAME", help="Name of a Kafka source, or its number in the query, from 0 (default: all)."
     )
     offsets_partitions: int | None = PARTITIONS_OF_NEW_STORE
 

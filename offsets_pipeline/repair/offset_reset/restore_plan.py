@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.errors import UnknownTopicOrPartition
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Finder = Callable[[TopicPartition, int], "FoundOffset"]
 
 
-class FoundBy(Enum):
+class FoundBy(StrEnum):
     """The way in which an offset was found."""
 
     COMMITTED = "committed"
