@@ -80,9 +80,7 @@ class Day:
         if second % _SAMPLE_SECONDS == 0:
             self._samples.write({("t", 0): (0, second)}, self.clock.now_ms())
         if second % _NOTE_SECONDS == 0:
-            LogMetadata(self.store, self._settings, self.clock).bounds(
-                {at: (0, end) for at, end in enumerate(self._ends)}
-            )
+            LogMetadata(self.store, self.clock).bounds({at: (0, end) for at, end in enumerate(self._ends)})
         if second % _LEASE_SECONDS == 0:
             self._leases.replace(LEASES.arrow_schema().empty_table(), seen=self._leases.snapshot())
         if second * 1000 % self._settings.fold.upkeep_interval_ms == 0:

@@ -100,7 +100,7 @@ class NameCluster(OneStore):
         from offsets_pipeline.cli.opened import open_reader
         from offsets_pipeline.store.delta.store_folder import name_cluster
 
-        name_cluster(open_reader(self.store, settings).location, self.name, settings.fold)
+        name_cluster(open_reader(self.store, settings).location, self.name)
         sys.stdout.write(f"the cluster of {self.store} is {self.name}\n")
 
 

@@ -66,7 +66,6 @@ class Lease:
         self._folder = folder
         self._table = TableFolder(f"{folder}/{LEASES.name}", LEASES)
         self._tasks = tasks
-        self._settings = settings
         self._clock = clock
         self._warn = warn
         self._own: Row = {
@@ -170,7 +169,7 @@ class Lease:
                 self._table.replace(pa.Table.from_pylist(kept + new, _SCHEMA), seen=seen)
             return holder
 
-        return with_retries(claim, "a lease", self._settings.fold)
+        return with_retries(claim, "a lease")
 
     def _has_lapsed(self, row: Row) -> bool:
         """Whether the holder has ended or has not renewed its lease, by its own time or since this process looks."""
@@ -206,7 +205,7 @@ class Lease:
                 self._table.replace(pa.Table.from_pylist(kept, _SCHEMA), seen=seen)
 
         try:
-            with_retries(release, "the end of a lease", self._settings.fold)
+            with_retries(release, "the end of a lease")
         except Exception as error:  # noqa: BLE001 - the work is done; the lease lapses
             self._warn(f"cannot release the lease of {self._folder}: {in_one_line(error)}; it lapses by itself")
 

@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 
-from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.store.delta.filesystems import arrow_folder, open_path, without_file_scheme
@@ -281,7 +280,6 @@ class Store:
         topic_id: str | None,
         name: str,
         partitions: int,
-        settings: FoldSettings,
         retention: Retention | None = None,
     ) -> Store:
         """Write the topic of the log to the store's properties; returns the store with these properties.
@@ -297,11 +295,10 @@ class Store:
                 topic_name=name,
                 offsets_partitions=partitions,
                 retention=known.retention if retention in (None, known.retention) else retention,
-            ),
-            settings,
+            )
         )
 
-    def with_semantics(self, semantics: CoordinatorSemantics, settings: FoldSettings) -> Store:
+    def with_semantics(self, semantics: CoordinatorSemantics) -> Store:
         """Write the coordinator semantics to the store's properties; returns the store with these properties.
 
         The state keeps its own until a reload replaces it.
@@ -314,14 +311,14 @@ class Store:
             if self.properties.kind == OWNED:
                 what = f"it is an owned store, and its coordinator is {MODERN}"
             raise StoreMismatch(f"cannot replay {self.location} as {semantics}: {what}")
-        return self._with_properties(replace(self.properties, coordinator_semantics=semantics), settings)
+        return self._with_properties(replace(self.properties, coordinator_semantics=semantics))
 
-    def _with_properties(self, properties: StoreProperties, settings: FoldSettings) -> Store:
+    def _with_properties(self, properties: StoreProperties) -> Store:
         known = self.properties.as_table_properties().items()
         new = dict(properties.as_table_properties().items() - known)  # another process may have changed the others
         if not new:
             return self
-        set_properties(self.table(LOG.name), new, "a change of the store's properties", settings)
+        set_properties(self.table(LOG.name), new, "a change of the store's properties")
         return self._same(self._spark, properties)
 
     def in_session(self, spark: SparkSession) -> Store:
@@ -362,7 +359,7 @@ class Store:
                     raise
                 raise WriteConflict(f"another process is creating {self.table_name(table.name)}") from error
 
-        with_retries(create, f"the creation of {self.table_name(table.name)}", FoldSettings())
+        with_retries(create, f"the creation of {self.table_name(table.name)}")
 
 
 def _with_article(kind: str) -> str:

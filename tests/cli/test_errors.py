@@ -46,8 +46,8 @@ def place(workbench: Workbench, folded: Callable[[str], Path], owned: Path, tmp_
     for name, text in {
         "no.toml": "[log\n",
         "setting.toml": "[log]\noffset_partitions = 5\n",
-        "value.toml": "[fold]\nmax_retries = true\n",
-        "section.toml": "[folds]\nmax_retries = 1\n",
+        "value.toml": "[fold]\ndriver_rows = true\n",
+        "section.toml": "[folds]\ndriver_rows = 1\n",
         "positions.csv": POSITIONS,
         "hours.toml": "[log]\nhistory_hours = -1\n",
     }.items():
@@ -146,7 +146,7 @@ OTHERS = [
             "{folder}/setting.toml: [log] offset_partitions is not a setting; did you mean offsets_partitions? "
         ),
         "verify|--store|{store}|--config|{folder}/value.toml": (
-            "{folder}/value.toml: [fold] max_retries: true is not allowed; it takes a whole number from 0 to 100"
+            "{folder}/value.toml: [fold] driver_rows: true is not allowed; it takes a whole number from 0 to 2147483647"
         ),
         "verify|--store|{store}|--config|{folder}/section.toml": "{folder}/section.toml: [folds] is not a section; ",
         "commit|--store|{nothing}|--group|g|t:0=1": "no store at {nothing}",

@@ -19,13 +19,14 @@ from offsets_pipeline.fold.maintenance import maintain_store
 from offsets_pipeline.fold.state.fold import reload_partitions
 from offsets_pipeline.fold.stream.fold_stream import start_fold
 from offsets_pipeline.fold.stream.folding import Folding
+from offsets_pipeline.store.delta import retry
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.clean import clean_log
 from offsets_pipeline.store.session import build_session
 from offsets_pipeline.store.store import Store
 
 RELOAD_EVERY_SECONDS = 5.0
-FOLD = FoldSettings(trigger_interval_ms=500, max_retries=100, max_backoff_ms=500, compact_files=5)
+FOLD = FoldSettings(trigger_interval_ms=500, compact_files=5)
 
 
 def say(text: str) -> None:
@@ -60,6 +61,7 @@ def main(location: str, what: str) -> None:
     spark = SparkSettings(master="local[2]", shuffle_partitions=2, driver_memory="1g")
     settings = Settings(spark=spark, fold=replace(FOLD, expire_in_stream=False))
     store = Store.open(build_session(what, settings), location)
+    retry.MAX_RETRIES, retry.MAX_BACKOFF_MS = 100, 500
     ended = threading.Event()
     say("ready")
     work = threading.Thread(target={"upkeep": upkeep, "folds": folds}[what], args=(store, settings, ended))

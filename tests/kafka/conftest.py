@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.common.config.sections import FoldSettings, TopicSettings
+from offsets_pipeline.common.config.sections import TopicSettings
+from offsets_pipeline.ingest.topic import topic_ingest
 from tests.kafka.brokers import KafkaJvm, kafka_3_9
 
 if TYPE_CHECKING:
@@ -19,9 +20,10 @@ _SHORT = TopicSettings(watch_interval_ms=200, note_interval_ms=200, min_records_
 
 
 @pytest.fixture
-def quick(settings: Settings) -> Settings:
-    """Settings of queries that look often."""
-    return replace(settings, topic=_SHORT, fold=FoldSettings(trigger_interval_ms=100, max_backoff_ms=500))
+def quick(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings of queries that look often, also for a broker that is away."""
+    monkeypatch.setattr(topic_ingest, "_MAX_BACKOFF_SECONDS", 0.5)
+    return replace(settings, topic=_SHORT)
 
 
 @pytest.fixture(scope="module")

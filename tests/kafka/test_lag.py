@@ -277,7 +277,7 @@ def note_follow(store: Path, settings: Settings, read_at_ms: int, topic_ends: Ma
         topic_end = topic_ends.get(at, end)
         reads[at] = TopicRead(0, end, topic_end, topic_end, read_at_ms - DAY_MS, read_at_ms, None, None)
     opened = Store(cast("SparkSession", None), str(store), StoreProperties(MIRRORED, 5))
-    LogMetadata(opened, settings, SystemClock()).read(reads)
+    LogMetadata(opened, SystemClock()).read(reads)
 
 
 def shown_by_all(

@@ -48,7 +48,7 @@ def test_metrics_are_of_the_current_log_incarnation_and_state(
     def figures() -> Figures:
         return exposed(state.count)
 
-    notes = LogMetadata(workbench.open(store), workbench.settings, CLOCK)
+    notes = LogMetadata(workbench.open(store), CLOCK)
     notes.damage([(0, "a file", Damage(10, 5, "a reason", b"12345"))])
     seen = figures()
     assert counted(seen) == answered_by_the_broker(OLD)
@@ -59,7 +59,7 @@ def test_metrics_are_of_the_current_log_incarnation_and_state(
     appended(store, rows, log_incarnation=1)
     assert figures() == seen
     # it counts, and nothing of it is folded
-    LogMetadata(workbench.open(store), workbench.settings, CLOCK, 1).bounds(dict.fromkeys(range(5), (0, 10_000)))
+    LogMetadata(workbench.open(store), CLOCK, 1).bounds(dict.fromkeys(range(5), (0, 10_000)))
     behind = {at: end - first for at, (first, end) in extents((r.log_partition, r.record_offset) for r in rows).items()}
     seen_then = figures()
     assert counted(seen_then) == counted(seen)

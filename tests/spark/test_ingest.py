@@ -367,7 +367,7 @@ def test_segments_are_refused_by_a_store_that_follows_a_topic(
     workbench: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:
     store = copied(empty(5), place / "store")
-    notes = LogMetadata(workbench.open(store), workbench.settings, CLOCK)
+    notes = LogMetadata(workbench.open(store), CLOCK)
     notes.bounds({0: (0, 0)})  # what an ingest of segments notes
     workbench.ingest(store, segments_of("4.2.0-txn-open"))
     held = log_of(store)

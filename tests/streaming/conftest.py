@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.store.delta import retry
+
 if TYPE_CHECKING:
     from tests.spark.stores import Workbench
+
+
+@pytest.fixture
+def many_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try a write that other writers overtake again more often than for users, and sooner."""
+    monkeypatch.setattr(retry, "MAX_RETRIES", 50)
+    monkeypatch.setattr(retry, "MAX_BACKOFF_MS", 500)
 
 
 @pytest.fixture

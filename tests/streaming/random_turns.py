@@ -51,7 +51,7 @@ class Turn:
     """
 
     def __init__(self, bench: Workbench, store: Path, chance: random.Random, clock: FixedClock = CLOCK) -> None:
-        fold = replace(bench.settings.fold, trigger_interval_ms=20, max_retries=50, max_backoff_ms=100)
+        fold = replace(bench.settings.fold, trigger_interval_ms=20)
         self.bench = replace(bench, settings=replace(bench.settings, fold=fold))
         self.store, self.chance, self.clock = store, chance, clock
         self.done: list[str] = []

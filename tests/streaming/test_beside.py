@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from offsets_pipeline.ingest.segments.segment_ingest import IngestReport
     from tests.spark.stores import Workbench
 
-pytestmark = [pytest.mark.streaming, pytest.mark.slow]
+pytestmark = [pytest.mark.streaming, pytest.mark.slow, pytest.mark.usefixtures("many_retries")]
 
 DEADLINE_SECONDS = 240
-PATIENT = FoldSettings(trigger_interval_ms=200, max_retries=50, max_backoff_ms=500)
+OFTEN = FoldSettings(trigger_interval_ms=200)
 
 
 def runs(stream: FoldStream) -> bool:
@@ -43,7 +43,7 @@ def runs(stream: FoldStream) -> bool:
 def test_reload_beside_a_running_stream_loses_nothing(
     workbench: Workbench, empty: Callable[[int], Path], chance: random.Random, place: Path, tmp_path: Path
 ) -> None:
-    bench = replace(workbench, settings=replace(workbench.settings, fold=PATIENT))
+    bench = replace(workbench, settings=replace(workbench.settings, fold=OFTEN))
     store = copied(empty(5), place / "store")
     folded = Event()
 

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.log_row import LogRow
     from tests.spark.stores import Workbench
 
-pytestmark = [pytest.mark.streaming, pytest.mark.slow]
+pytestmark = [pytest.mark.streaming, pytest.mark.slow, pytest.mark.usefixtures("many_retries")]
 
 DEADLINE_SECONDS = 240
 PARTITIONS = IN_SEGMENTS.log_partitions
-PATIENT = FoldSettings(trigger_interval_ms=200, max_retries=50, max_backoff_ms=500)
+OFTEN = FoldSettings(trigger_interval_ms=200)
 
 
 def cleaned(bench: Workbench, store: Path) -> Cleaned:
@@ -52,7 +52,7 @@ def a_log(tmp_path: Path, seed: int) -> tuple[list[LogRow], Path]:
 def test_stream_that_runs_and_restarts_over_a_log_that_is_cleaned_gives_the_whole_log_s_state(
     workbench: Workbench, empty: Callable[[int], Path], place: Path, tmp_path: Path
 ) -> None:
-    bench = replace(workbench, settings=replace(workbench.settings, fold=PATIENT))
+    bench = replace(workbench, settings=replace(workbench.settings, fold=OFTEN))
     rows, whole = a_log(tmp_path, 24)
     store, chosen = copied(empty(PARTITIONS), place / "store"), random.Random(22)
     bench.ingest(store, write_prefix(whole, tmp_path / "0", 0.2, chosen))

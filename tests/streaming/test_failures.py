@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.common.config.sections import FoldSettings
-from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.store.delta.retry import with_retries
 from tests.places import copied, remove_place
@@ -128,24 +126,6 @@ def test_fold_resumes_after_a_crash(workbench: Workbench, empty: Callable[[int],
     assert_as_reference(location, log_of(location))
 
 
-def test_write_is_tried_again_as_often_as_the_settings_say_and_waits_longer_each_time() -> None:
-    waits: list[float] = []
-    tries: list[int] = []
-
-    def overtaken() -> int:
-        tries.append(1)
-        if len(tries) < 4:
-            raise WriteConflict("overtaken")
-        return 7
-
-    settings = FoldSettings(max_retries=3, retry_backoff_ms=100, max_backoff_ms=150)
-    assert with_retries(overtaken, "a write", settings, waits.append) == 7
-    assert [0.05 <= waits[0] <= 0.1, 0.075 <= waits[1] <= 0.15, 0.075 <= waits[2] <= 0.15] == [True] * 3
-    tries.clear()
-    with pytest.raises(WriteConflict, match=r"^cannot commit a write: other writers committed first, 3 times; "):
-        with_retries(overtaken, "a write", FoldSettings(max_retries=2), waits.append)
-
-
 def test_other_errors_are_not_tried_again() -> None:
     tries: list[int] = []
     waits: list[float] = []
@@ -155,7 +135,7 @@ def test_other_errors_are_not_tried_again() -> None:
         raise Died
 
     with pytest.raises(Died):
-        with_retries(broken, "a write", FoldSettings(), waits.append)
+        with_retries(broken, "a write", waits.append)
     assert (tries, waits) == ([1], [])
 
 

@@ -76,7 +76,7 @@ def assert_state_is_of(store: Path, rows: list[LogRow]) -> None:
 
 
 def let_it_count(workbench: Workbench, store: Path, log_incarnation: int = 1) -> None:
-    notes = LogMetadata(workbench.open(store), workbench.settings, CLOCK, log_incarnation)
+    notes = LogMetadata(workbench.open(store), CLOCK, log_incarnation)
     notes.bounds(dict.fromkeys(range(5), (0, 10_000)))
 
 

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from tests.programs import OFFSETS, QUICK, offsets
+from tests.programs import QUICK, offsets
 
 if TYPE_CHECKING:
     import random
@@ -36,13 +36,21 @@ publish_within_ms = 500
 publish_large_within_ms = 1000
 compact_files = 5
 expire_in_stream = false
-max_retries = 100
-max_backoff_ms = 500
 [spark]
 master = "local[2]"
 shuffle_partitions = 2
 driver_memory = "1g"
 """
+
+
+#: The command `offsets`, with more retries of a write that other writers overtake.
+PATIENT = """
+from offsets_pipeline.cli import main
+from offsets_pipeline.store.delta import retry
+retry.MAX_RETRIES, retry.MAX_BACKOFF_MS = 100, 500
+main()
+"""
+PATIENT_OFFSETS = (sys.executable, "-c", PATIENT)
 
 
 class Program:
@@ -95,11 +103,11 @@ def test_a_reader_never_sees_half_a_state(chance: random.Random, place: Path, tm
     at = ("--store", store, "--config", settings)
     output = tmp_path / "output"
     writer = Program(output, sys.executable, ROOT / "tests/coordinator/writer.py", store, "w", "1000000", "-1")
-    fold = Program(output, OFFSETS, "fold", *at, "--if-held", "wait")
+    fold = Program(output, *PATIENT_OFFSETS, "fold", *at, "--if-held", "wait")
     others = [
-        Program(output, OFFSETS, "reload", *at),
-        Program(output, OFFSETS, "maintain", *at),
-        Program(output, OFFSETS, "clean-log", *at, "--older-than", "0"),
+        Program(output, *PATIENT_OFFSETS, "reload", *at),
+        Program(output, *PATIENT_OFFSETS, "maintain", *at),
+        Program(output, *PATIENT_OFFSETS, "clean-log", *at, "--older-than", "0"),
     ]
     reader = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("published_reader.py")), str(store)],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.log_row import LogRow
     from tests.spark.stores import Workbench
 
-pytestmark = [pytest.mark.streaming, pytest.mark.slow]
+pytestmark = [pytest.mark.streaming, pytest.mark.slow, pytest.mark.usefixtures("many_retries")]
 
 PARTITIONS = IN_SEGMENTS.log_partitions
 STEPS = 2_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -423,6 +422,7 @@ def test_late_log_partition_joins_the_incarnation(
     assert_as_reference(location, log_of(location))
 
 
+@pytest.mark.usefixtures("many_retries")
 def test_folds_of_many_threads_lose_nothing(workbench: Workbench, empty: Callable[[int], Path], place: Path) -> None:
     location = copied(empty(1), place / "store")
     store = fold_steps(workbench, location, 1)
@@ -430,11 +430,10 @@ def test_folds_of_many_threads_lose_nothing(workbench: Workbench, empty: Callabl
     for step in range(20):
         log.commit(("g", "t", step % 3), step)
     appended(location, log.rows)
-    patient = replace(workbench.settings, fold=FoldSettings(max_retries=50, max_backoff_ms=200))
     folded: list[int] = []
 
     def fold() -> None:
-        folded.append(fold_log(store, patient, CLOCK))
+        folded.append(fold_log(store, workbench.settings, CLOCK))
 
     threads = [threading.Thread(target=fold) for _ in range(4)]
     for thread in threads:

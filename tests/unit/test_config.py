@@ -130,8 +130,8 @@ def test_the_path_wins_over_the_environment_and_that_over_the_folder(
             '[log] corrupt_records: "skip" is not allowed; it takes "quarantine" or "fail"',
         ),
         (
-            '[fold]\nmax_retries = "5"\n',
-            '[fold] max_retries: "5" is not allowed; it takes a whole number from 0 to 100',
+            '[fold]\ndriver_rows = "5"\n',
+            '[fold] driver_rows: "5" is not allowed; it takes a whole number from 0 to 2147483647',
         ),
         (
             "[coordinator]\noffset_commit_value_version = 5\n",
@@ -140,10 +140,6 @@ def test_the_path_wins_over_the_environment_and_that_over_the_folder(
         (
             "[coordinator]\noffsets_commit_required_acks = -2\n",
             "[coordinator] offsets_commit_required_acks: -2 is not allowed; it takes a whole number from -1 to 1",
-        ),
-        (
-            "[fold]\nretry_backoff_ms = 9000\n",
-            "[fold] max_backoff_ms: 5000 is not allowed; it takes at least retry_backoff_ms, which is 9000",
         ),
         (
             '[spark]\ndriver_memory = "2 GB"\n',

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from offsets_pipeline.common.clock import FixedClock
-from offsets_pipeline.common.config import Settings
-from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics, of_setting
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-SETTINGS = FoldSettings()
 CLASSIC = CoordinatorSemantics.CLASSIC
 
 
@@ -72,7 +69,7 @@ def test_a_topic_is_noted_and_unknown_ids_keep_the_known_ones(tmp_path: Path) ->
         (None, None, ("c", "A" * 22)),
         ("d", "B" * 22, ("d", "B" * 22)),
     ):
-        store = store.with_topic(cluster_id, topic_id, "groups", 7, SETTINGS)
+        store = store.with_topic(cluster_id, topic_id, "groups", 7)
         for found in (store.properties, properties_of(store.location)):
             assert (found.cluster_id, found.topic_id) == known
             assert (found.topic_name, found.offsets_partitions) == ("groups", 7)
@@ -86,7 +83,7 @@ def test_a_replay_takes_records_before_its_end_out_of_the_quarantine_of_its_log_
             {"log_partition": at, "record_offset": offset, "reason": "cut off", "key": b"", "value": None}
             for at, offset in records
         ]
-        note_quarantine(store, rows, 0, Settings(), FixedClock(1), replayed_to=replayed_to)
+        note_quarantine(store, rows, 0, FixedClock(1), replayed_to=replayed_to)
         held = store.table(QUARANTINE.name).snapshot().rows(["log_partition", "record_offset"]).to_pylist()
         return sorted((row["log_partition"], row["record_offset"]) for row in held)
 
@@ -107,15 +104,15 @@ def test_the_retention_of_the_brokers_is_noted_with_the_time_at_which_it_was_fir
     ):
         found = None if minutes is None else Retention(minutes * 60_000, 2_000, is_known=True, read_at_ms=read_at_ms)
         version = store.version("log")
-        store = store.with_topic(None, None, "groups", 1, SETTINGS, found)
+        store = store.with_topic(None, None, "groups", 1, found)
         expected = Retention(known * 60_000, 2_000, is_known=True)
         for noted in (store.properties.retention, properties_of(store.location).retention):
             assert noted == expected
             assert noted.read_at_ms == known_ms
         assert (store.version("log") > version) == (known_ms == read_at_ms)
-        name_cluster(store.location, f"named-{read_at_ms}", SETTINGS)  # by another process
+        name_cluster(store.location, f"named-{read_at_ms}")  # by another process
     assert properties_of(store.location).cluster_name == "named-4000"
-    store.with_topic("c", None, "groups", 1, SETTINGS)
+    store.with_topic("c", None, "groups", 1)
     assert properties_of(store.location).cluster_name == "named-4000"
 
 
@@ -134,10 +131,10 @@ def test_only_the_log_of_a_broker_has_classic_semantics(
 ) -> None:
     store = created(tmp_path / "s", StoreProperties(kind, 1, topic_kind=topic_kind))
     if refused is None:
-        store.with_semantics(semantics, SETTINGS)
+        store.with_semantics(semantics)
     else:
         with pytest.raises(StoreMismatch, match=f"as classic: {refused}"):
-            store.with_semantics(semantics, SETTINGS)
+            store.with_semantics(semantics)
     assert properties_of(store.location).coordinator_semantics == (semantics if refused is None else MODERN)
 
 

@@ -101,24 +101,6 @@ class FoldSettings(Section):
     expire_in_stream: bool = setting(default=True, allowed=TRUE_OR_FALSE)
     """Whether the stream over an owned store expires offsets, every `offsets_retention_check_interval_ms` (R22)."""
 
-    max_retries: int = setting(10, whole_number(0, 100))
-    """Retries of a write after a conflict with another writer; 0 is none."""
-
-    retry_backoff_ms: int = setting(100, whole_number(1, _INT32_MAX))
-    """Milliseconds before the first retry; the wait doubles with each retry."""
-
-    max_backoff_ms: int = setting(5_000, whole_number(1, _INT32_MAX))
-    """The longest wait before a retry, in milliseconds."""
-
-    def __post_init__(self) -> None:
-        """Check each value, and that `max_backoff_ms` is at least `retry_backoff_ms`."""
-        Section.__post_init__(self)
-        if self.max_backoff_ms < self.retry_backoff_ms:
-            raise ConfigError(
-                f"max_backoff_ms: {self.max_backoff_ms} is not allowed; "
-                f"it takes at least retry_backoff_ms, which is {self.retry_backoff_ms}"
-            )
-
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings(Section):

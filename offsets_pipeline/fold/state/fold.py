@@ -72,7 +72,7 @@ def fold_log(
     Raises UndecodableRecord if the settings say so, WriteConflict if other folds came first too often, NotAStore if the
     store has got another format.
     """
-    return with_retries(lambda: _fold_once(store, settings, clock, warn, append), "a fold of the log", settings.fold)
+    return with_retries(lambda: _fold_once(store, settings, clock, warn, append), "a fold of the log")
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def reload_partitions(
     often.
     """
     if semantics is not None:
-        store = store.with_semantics(semantics, settings.fold)
+        store = store.with_semantics(semantics)
     chosen = None if partitions is None else sorted(set(partitions))
     count = store.current_log().offsets_partitions
     for partition in chosen or []:
@@ -137,7 +137,7 @@ def reload_partitions(
         progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
         return _Fold(store, settings, clock, progress, semantics).rebuild(chosen).records
 
-    return with_retries(reload, "a reload", settings.fold)
+    return with_retries(reload, "a reload")
 
 
 def _fold_once(
@@ -263,11 +263,8 @@ class _Fold:
         return changes
 
     def _note(self, changes: Changes, replayed_to: Mapping[int, int] = MappingProxyType({})) -> None:
-        settings, clock = self._settings, self._clock
-        note_quarantine(
-            self._store, changes.quarantine, self._log_incarnation, settings, clock, replayed_to=replayed_to
-        )
-        note_topics(self._store, changes.topics, settings)
+        note_quarantine(self._store, changes.quarantine, self._log_incarnation, self._clock, replayed_to=replayed_to)
+        note_topics(self._store, changes.topics)
 
     def _reserve_incarnation(self) -> int:
         """Reserve the number of a state incarnation, which no other replay gets."""
@@ -284,7 +281,7 @@ class _Fold:
             table.commit(seen=snapshot, advance={INCARNATION: number})
             return number
 
-        return with_retries(reserve, "a new incarnation of the state", self._settings.fold)
+        return with_retries(reserve, "a new incarnation of the state")
 
     def _swap(
         self,

@@ -123,14 +123,14 @@ def ingest_segments(
     appends = 0
     try:
         for copies in found.copies():
-            what = "an ingest of segments"
-            added, left_out, files = with_retries(partial(_ingest, store, copies, settings, clock), what, settings.fold)
+            ingest = partial(_ingest, store, copies, settings, clock)
+            added, left_out, files = with_retries(ingest, "an ingest of segments")
             appends += added > 0
             report.added += added
             report.left_out += left_out
             report.files += files
-        _note(LogMetadata(store, settings, clock, store.current_log().number), report)
-        note_topics(store, found.topic_names.items(), settings)
+        _note(LogMetadata(store, clock, store.current_log().number), report)
+        note_topics(store, found.topic_names.items())
     except BaseException as error:
         if not isinstance(error, CommitUnknown):  # it may still appear
             store.discard(appends)

@@ -84,7 +84,7 @@ class MirroredTopic:
             )
             for at, each in progress.bounds.items()
         }
-        LogMetadata(self.store, self._settings, self._clock, progress.reading.log_incarnation).read(reads)
+        LogMetadata(self.store, self._clock, progress.reading.log_incarnation).read(reads)
         self._noted_at = time.monotonic()
         self._noted_complete = last_ms is not None
 
@@ -100,7 +100,7 @@ class MirroredTopic:
         """Write new or changed names of topics, by topic id (R35)."""
         new = {topic_id: name for topic_id, name in names.items() if self._names.get(topic_id) != name}
         if new:
-            note_topics(self.store, new.items(), self._settings)
+            note_topics(self.store, new.items())
             self._names |= new
 
     def adopt(self, topic: TopicDescription, retention: Retention | None = None) -> None:
@@ -111,4 +111,4 @@ class MirroredTopic:
         of_topic = topic.cluster_id, topic.topic_id, self._topic_name, topic.partitions
         if retention is not None:
             retention = replace(retention, read_at_ms=self._clock.now_ms())
-        self.store = self.store.with_topic(*of_topic, self._settings.fold, retention)
+        self.store = self.store.with_topic(*of_topic, retention)

@@ -85,9 +85,7 @@ class TopicAppender:
         Raises WriteConflict if other writers appended first too often, and the exceptions of ``confirm``.
         """
         return with_retries(
-            lambda: self._append_once(store, rows, complete_ms, records, next_fold),
-            "an append of a topic",
-            self._settings.fold,
+            lambda: self._append_once(store, rows, complete_ms, records, next_fold), "an append of a topic"
         )
 
     def _append_once(
@@ -117,7 +115,7 @@ class TopicAppender:
         if not files and not damage:
             return appender.nothing
         self._confirm()
-        LogMetadata(store, self._settings, self._clock, self._log_incarnation).damage(damage)
+        LogMetadata(store, self._clock, self._log_incarnation).damage(damage)
         if not files:
             return appender.nothing
         append = appender.append_files(files, complete_ms)

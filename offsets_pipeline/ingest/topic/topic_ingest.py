@@ -75,7 +75,7 @@ _STOP_TIMEOUT, _STOP_SECONDS = "spark.sql.streaming.stopTimeout", 10
 _POLL_SECONDS = 0.1
 _FOLD_SECONDS = 1.0  # between two looks for appends of other processes
 _FAILURES_IN_A_ROW = 5
-_MOST_WAITS = 10  # limit of the exponent of the backoff
+_MAX_BACKOFF_SECONDS = 5.0
 _STEADY_SECONDS = 60  # reset the failure count if a query has run this long and has caught up with the topic
 
 
@@ -203,7 +203,7 @@ class TopicIngest:
             self._warnings.warn(
                 f"the broker's coordinator is {semantics}, that of {store.location} is {known}: it changes"
             )
-            store = store.with_semantics(semantics, self._settings.fold)
+            store = store.with_semantics(semantics)
         notes = MirroredTopic(store, self._topic, self._settings, self._clock)
         self._topic_watch = TopicWatch(
             notes, self._topic, self._settings, self._clock, self._observer, self._warnings.warn
@@ -231,14 +231,14 @@ class TopicIngest:
         require_context(self._spark, "reading a topic")
         self._folding = folding
         self._spark.dataSource.register(RecordBatchSource)
-        failures = waits = 0
+        failures, backoff_seconds = 0, _POLL_SECONDS
         while not self._stopped.is_set():
             before, self._is_steady = self.added, False
             failed, away = False, None
             try:
                 if self._read(available_now=available_now) and available_now:
                     break
-                waits = 0
+                backoff_seconds = _POLL_SECONDS
                 continue
             except _QueryFailedError as error:
                 failed = True
@@ -249,7 +249,7 @@ class TopicIngest:
                 said = str(error)
                 away = error if isinstance(error, MAY_PASS) else None
             if self._is_steady or self.added > before:
-                failures = waits = 0
+                failures, backoff_seconds = 0, _POLL_SECONDS
             failures += failed
             if failures > _FAILURES_IN_A_ROW:
                 raise StreamFailed(f"{said}; the query failed too often without reading a record")
@@ -257,8 +257,8 @@ class TopicIngest:
                 self._warnings.warn(f"{said}; trying again")
             else:
                 self._observer.unreachable(away)
-            waits = min(waits + 1, _MOST_WAITS)
-            self._stopped.wait(min(2**waits * _POLL_SECONDS, self._settings.fold.max_backoff_ms / 1000))
+            backoff_seconds = min(2 * backoff_seconds, _MAX_BACKOFF_SECONDS)
+            self._stopped.wait(backoff_seconds)
         return self.added
 
     # --- one query

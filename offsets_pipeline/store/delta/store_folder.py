@@ -26,7 +26,6 @@ from offsets_pipeline.store.delta.table_folder import TableFolder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsets_pipeline.common.config.sections import FoldSettings
     from offsets_pipeline.store.delta.snapshot import Snapshot
 
 
@@ -80,24 +79,24 @@ def require_same(place: str, found: StoreProperties, wanted: StoreProperties) ->
         )
 
 
-def name_cluster(folder: str, name: str, settings: FoldSettings) -> None:
+def name_cluster(folder: str, name: str) -> None:
     """Give the store's cluster a name. Processes that write to the store go on.
 
     Raises NoSuchStore, NotAStore, WriteConflict if other writers change the properties too often.
     """
     properties_of(folder)
     log = TableFolder(f"{folder}/{LOG.name}", LOG)
-    set_properties(log, {CLUSTER_NAME: name}, "a change of the cluster's name", settings)
+    set_properties(log, {CLUSTER_NAME: name}, "a change of the cluster's name")
 
 
-def set_properties(log: TableFolder, properties: Mapping[str, str], what: str, settings: FoldSettings) -> None:
+def set_properties(log: TableFolder, properties: Mapping[str, str], what: str) -> None:
     """Set properties of a store's log. Raises WriteConflict, naming ``what``, if other writers do so too often."""
 
     def change() -> None:
         seen = log.snapshot()
         log.commit(seen=seen, metadata=log.with_properties(seen, properties), operation="SET TBLPROPERTIES")
 
-    with_retries(change, what, settings)
+    with_retries(change, what)
 
 
 def no_store(folder: str) -> NoSuchStore | NotAStore:

@@ -106,7 +106,7 @@ def clean_log(
     """
     lag_ms = max(older_than_ms, settings.log.min_compaction_lag_ms)
     return with_retries(
-        lambda: _Cleaning(store, settings, clock, lag_ms).clean(dry_run=dry_run), "a cleaning of the log", settings.fold
+        lambda: _Cleaning(store, settings, clock, lag_ms).clean(dry_run=dry_run), "a cleaning of the log"
     )
 
 
@@ -146,7 +146,7 @@ class _Cleaning:
         removed = sum(sum(each.dropped.values()) + each.superseded for each in looked_at)
         if changed and not dry_run:
             cleaned = {partition for each in looked_at for partition in each.dropped}
-            notes = LogMetadata(self._store, self._settings, self._clock, self._bounds.range.log_incarnation)
+            notes = LogMetadata(self._store, self._clock, self._bounds.range.log_incarnation)
             # before the commit to `log`: an ingest that misses records must know that a cleaning removed them
             notes.cleaned({partition: self._bounds.range.ends[partition] for partition in sorted(cleaned)})
             self._table.commit(

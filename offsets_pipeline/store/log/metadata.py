@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from offsets_pipeline.common.clock import Clock
-    from offsets_pipeline.common.config import Settings
     from offsets_pipeline.kafka.record.segment import Damage
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.delta.table_folder import TableFolder
@@ -54,7 +53,7 @@ def partition_rows(store: Store, log_incarnation: int) -> list[dict[str, Any]]:
     return [row for row in rows if row["log_incarnation"] == log_incarnation]
 
 
-def note_topics(store: Store, names: Iterable[tuple[str, str]], settings: Settings) -> None:
+def note_topics(store: Store, names: Iterable[tuple[str, str]]) -> None:
     """Write pairs of topic id and name to the table `topics`; keeps the lesser of two names of one id (R35).
 
     Raises WriteConflict if other writers came first too often.
@@ -74,14 +73,13 @@ def note_topics(store: Store, names: Iterable[tuple[str, str]], settings: Settin
             table.replace(pa.table(columns, schema=rows.schema), seen=seen)
 
     if given:
-        with_retries(write, f"a change of {TOPICS.name}", settings.fold)
+        with_retries(write, f"a change of {TOPICS.name}")
 
 
 def note_quarantine(
     store: Store,
     records: Sequence[Mapping[str, Any]],
     log_incarnation: int,
-    settings: Settings,
     clock: Clock,
     *,
     replayed_to: Mapping[int, int] = MappingProxyType({}),
@@ -117,7 +115,7 @@ def note_quarantine(
             _append(table, news, seen)
 
     if records or (replayed_to and store.table(QUARANTINE.name).snapshot().files()):
-        with_retries(write, f"a change of {QUARANTINE.name}", settings.fold)
+        with_retries(write, f"a change of {QUARANTINE.name}")
 
 
 class LogMetadata:
@@ -126,9 +124,8 @@ class LogMetadata:
     Every method raises WriteConflict if other writers committed first too often.
     """
 
-    def __init__(self, store: Store, settings: Settings, clock: Clock, log_incarnation: int = LOG_INCARNATION) -> None:
+    def __init__(self, store: Store, clock: Clock, log_incarnation: int = LOG_INCARNATION) -> None:
         self._store = store
-        self._settings = settings
         self._clock = clock
         self._log_incarnation = log_incarnation
 
@@ -194,7 +191,7 @@ class LogMetadata:
                 table.replace(pa.Table.from_pylist(in_order, LOG_PARTITIONS.arrow_schema()), seen=seen)
 
         if noted:
-            with_retries(write, f"a change of {LOG_PARTITIONS.name}", self._settings.fold)
+            with_retries(write, f"a change of {LOG_PARTITIONS.name}")
 
     def damage(self, damage: Sequence[tuple[int, str, Damage]]) -> None:
         """Add damaged stretches of files to the quarantine, each once: (log partition, file, stretch).
@@ -218,7 +215,7 @@ class LogMetadata:
             _append(table, list(rows.values()), seen)
 
         if damage:
-            with_retries(write, f"an append to {QUARANTINE.name}", self._settings.fold)
+            with_retries(write, f"an append to {QUARANTINE.name}")
 
 
 def _append(quarantine: TableFolder, rows: list[dict[str, Any]], seen: Snapshot) -> None:

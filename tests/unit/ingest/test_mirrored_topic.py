@@ -110,7 +110,7 @@ def test_log_info_names_the_open_transaction_and_no_topic_end_below_the_log_end(
         (None, None),
     ]
     assert [each.topic_end for each in info] == [20] * 5
-    LogMetadata(opened(store), Settings(), CLOCK).bounds({1: (10, 33)})  # the log has grown since
+    LogMetadata(opened(store), CLOCK).bounds({1: (10, 33)})  # the log has grown since
     assert [(each.end, each.topic_end) for each in log_info(StateReader(str(store)))[1:3]] == [(33, 33), (10, 20)]
     reading.look(NOW_MS + 1, AS_IT_STANDS, [])
     notes.note(reading)

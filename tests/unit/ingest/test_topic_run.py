@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
-from offsets_pipeline.common.config.sections import FoldSettings, TopicSettings
+from offsets_pipeline.common.config.sections import TopicSettings
 from offsets_pipeline.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -44,6 +44,12 @@ PASSING = [
 LASTING = [NotAuthorized("no"), AuthenticationFailed("no"), StoreMismatch("other"), InvalidPartitionCount("51")]
 
 
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a millisecond after each error."""
+    monkeypatch.setattr(topic_ingest, "_MAX_BACKOFF_SECONDS", 0.001)
+
+
 class Heard(TopicObserver):
     """The warnings."""
 
@@ -70,9 +76,8 @@ class Scripted(TopicIngest):
 
     def __init__(self, outcomes: Sequence[bool | Exception | Reads]) -> None:
         self.heard, self.outcomes = Heard(), list(outcomes)
-        settings = replace(Settings(), fold=FoldSettings(retry_backoff_ms=1, max_backoff_ms=1))
         spark = cast("SparkSession", MagicMock())
-        super().__init__(spark, "store", KafkaOptions("b", {}), settings, FixedClock(0), self.heard, "t")
+        super().__init__(spark, "store", KafkaOptions("b", {}), Settings(), FixedClock(0), self.heard, "t")
 
     def _read(self, *, available_now: bool) -> bool:  # noqa: ARG002 - told to `run`
         if not self.outcomes:
@@ -101,7 +106,7 @@ def test_transient_error_is_waited_for_and_reported(error: OffsetsError) -> None
 def test_waits_grow_up_to_the_longest_one_until_a_reading_works(monkeypatch: pytest.MonkeyPatch) -> None:
     away, waits = BrokerUnreachable("away"), list[float]()
     ingest = Scripted([*[away] * 5, False, away, _QueryFailedError("why"), Reads(3), away])
-    ingest._settings = replace(Settings(), fold=FoldSettings(retry_backoff_ms=1, max_backoff_ms=1_000))
+    monkeypatch.setattr(topic_ingest, "_MAX_BACKOFF_SECONDS", 1.0)
     monkeypatch.setattr(ingest._stopped, "wait", waits.append)
     ingest.run()
     assert waits == [0.2, 0.4, 0.8, 1.0, 1.0, 0.2, 0.4, 0.2, 0.4]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import pyarrow as pa
 
 from offsets_pipeline.common.clock import SystemClock
-from offsets_pipeline.common.config import Settings
 from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from offsets_pipeline.common.config import Settings
 
 
 class TimedRow(NamedTuple):
@@ -50,7 +51,7 @@ def folded_store(
     properties = StoreProperties(MIRRORED, offsets_partitions, coordinator_semantics=semantics)
     create_tables(str(to), properties)
     store = Store(cast("SparkSession", None), str(to), properties)
-    note_topics(store, topic_names.items(), settings)
+    note_topics(store, topic_names.items())
     append_and_fold(store, list(rows), settings)
     return to
 
@@ -80,7 +81,7 @@ def note_files_read_now(store: Store, rows: Iterable[LogRow]) -> None:
     ends: dict[int, int] = {}
     for row in rows:
         ends[row.log_partition] = max(row.record_offset + 1, ends.get(row.log_partition, 0))
-    LogMetadata(store, Settings(), SystemClock()).bounds({at: (0, end) for at, end in ends.items()})
+    LogMetadata(store, SystemClock()).bounds({at: (0, end) for at, end in ends.items()})
 
 
 def timed_segment_rows(folder: Path) -> Iterator[TimedRow]:

@@ -49,7 +49,7 @@ def store(tmp_path: Path) -> str:
     """The recorded log, read now. The last four records are two minutes younger than the others."""
     location = share_store(tmp_path / "share")
     rows = share_rows()
-    note_topics(opened(tmp_path / "share"), {(key, name) for name, key in answers()["topic_ids"].items()}, IN_DRIVER)
+    note_topics(opened(tmp_path / "share"), {(key, name) for name, key in answers()["topic_ids"].items()})
     for at_ms, some in ((START_MS, rows[:-4]), (START_MS + 2 * MINUTE_MS, rows[-4:])):
         appended(location, some, record_timestamp=at_ms * 1000, appended_ms=at_ms)
     note_files_read_now(opened(tmp_path / "share"), rows)

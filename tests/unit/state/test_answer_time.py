@@ -59,7 +59,7 @@ def followed(store: Store) -> Store:
         log.commit(("g", "t", 0), 1)
         log.commit(("g", "t", 1), 2)
     appended(store.location, [row for log in logs for row in log.rows], record_timestamp=OLD_MS * 1000)
-    LogMetadata(store, Settings(), CLOCK).read({0: read(2), 1: read(2)})
+    LogMetadata(store, CLOCK).read({0: read(2), 1: read(2)})
     fold_log(store, Settings(), FixedClock(NOW_MS - MINUTE_MS))
     return store
 
@@ -69,24 +69,24 @@ def test_a_followed_store_answers_as_of_its_last_complete_reading(followed: Stor
 
 
 def test_the_log_partition_that_was_read_longest_ago_counts(followed: Store) -> None:
-    LogMetadata(followed, Settings(), CLOCK).read({0: read(2, read_at_ms=NOW_MS - 500), 1: read(2)})
+    LogMetadata(followed, CLOCK).read({0: read(2, read_at_ms=NOW_MS - 500), 1: read(2)})
     assert answered(followed).as_of == shown_time(NOW_MS - 1_000)
 
 
 def test_a_mirror_that_nothing_reads_is_behind(followed: Store) -> None:
-    LogMetadata(followed, Settings(), CLOCK).read({1: read(2, read_at_ms=NOW_MS + 1_000)})
+    LogMetadata(followed, CLOCK).read({1: read(2, read_at_ms=NOW_MS + 1_000)})
     later = answer_time(StateReader(followed.location, 100, FixedClock(NOW_MS + MINUTE_MS)), MINUTE_MS)
     assert later.stale == [Stale(0, MIRROR_BEHIND, None, shown_time(NOW_MS - 1_000))]
 
 
 def test_a_topic_with_more_records_than_the_log_is_ahead_of_its_mirror(followed: Store) -> None:
-    LogMetadata(followed, Settings(), CLOCK).read({1: read(2, topic_end_offset=9, stable_offset=9)})
+    LogMetadata(followed, CLOCK).read({1: read(2, topic_end_offset=9, stable_offset=9)})
     assert answered(followed).stale == [Stale(1, MIRROR_BEHIND, 7, shown_time(NOW_MS - 1_000))]
 
 
 def test_an_open_transaction_holds_records_back(followed: Store) -> None:
     since = NOW_MS - 5 * MINUTE_MS
-    LogMetadata(followed, Settings(), CLOCK).read({0: read(2, topic_end_offset=6, open_since_ms=since)})
+    LogMetadata(followed, CLOCK).read({0: read(2, topic_end_offset=6, open_since_ms=since)})
     assert answered(followed).stale == [Stale(0, HELD_BACK, 4, shown_time(since))]
 
 
@@ -95,7 +95,7 @@ def test_records_that_are_too_many_to_fold_make_answers_as_old_as_the_last_folde
     for number in range(3):
         log.commit(("g", "t", number), 5)
     appended(followed.location, log.rows, record_timestamp=NOW_MS * 1000)
-    LogMetadata(followed, Settings(), CLOCK).read({0: read(5), 1: read(2)})
+    LogMetadata(followed, CLOCK).read({0: read(5), 1: read(2)})
     assert answered(followed).stale == []
     folded = shown_time(OLD_MS)
     assert answered(followed, at_most=2) == AnswerTime(folded, [Stale(0, NOT_FOLDED, 3, folded)])
@@ -109,7 +109,7 @@ def test_a_log_partition_is_as_of_its_newest_record_while_the_mirror_catches_up(
         log.commit(("g", "t", number), 5)
     appended(followed.location, log.rows, record_timestamp=newest * 1000, appended_ms=NOW_MS)
     behind = read(4, topic_end_offset=8, stable_offset=8, read_at_ms=since)
-    LogMetadata(followed, Settings(), CLOCK).read({0: behind, 1: read(2)})
+    LogMetadata(followed, CLOCK).read({0: behind, 1: read(2)})
     found = answered(followed)
     assert found == AnswerTime(shown_time(newest), [Stale(0, MIRROR_BEHIND, 4, shown_time(newest))])
     assert found.data_ms == {0: newest, 1: NOW_MS - 1_000}
@@ -139,7 +139,7 @@ def test_segment_files_answer_as_of_when_they_were_read(store: Store) -> None:
     log = LogPartition(0)
     log.commit(("g", "t", 0), 1)
     appended(store.location, log.rows)
-    LogMetadata(store, Settings(), FixedClock(NOW_MS - 10**9)).bounds({0: (0, 1)})
+    LogMetadata(store, FixedClock(NOW_MS - 10**9)).bounds({0: (0, 1)})
     assert answered(store) == AnswerTime(shown_time(NOW_MS - 10**9), [])
 
 
@@ -160,7 +160,7 @@ def test_commands_say_it_in_json_and_warn_once_for_each_reason(
     now_ms = SystemClock().now_ms()
     fresh = {"read_at_ms": now_ms, "complete_since_ms": 0}
     held = read(2, topic_end_offset=6, open_since_ms=now_ms - 1_000, **fresh)
-    LogMetadata(followed, Settings(), CLOCK).read({0: held, 1: read(2, topic_end_offset=3, stable_offset=3, **fresh)})
+    LogMetadata(followed, CLOCK).read({0: held, 1: read(2, topic_end_offset=3, stable_offset=3, **fresh)})
     capsys.readouterr()
     of_group = ("--group", "g", "--topic", "t")
     for command, key in (
@@ -207,7 +207,7 @@ def test_old_data_and_old_transactions_are_problems_of_status(
         at_ms = SystemClock().now_ms() - age_ms
         held = read(2, topic_end_offset=6, open_since_ms=at_ms, read_at_ms=at_ms, complete_since_ms=0)
         behind = read(2, topic_end_offset=3, stable_offset=3, read_at_ms=at_ms, complete_since_ms=0)
-        LogMetadata(followed, Settings(), CLOCK).read({0: held, 1: behind})
+        LogMetadata(followed, CLOCK).read({0: held, 1: behind})
         capsys.readouterr()
         assert main(["status", "--store", followed.location, "--format", "json"]) == 0
         found = json.loads(capsys.readouterr().out)
@@ -232,7 +232,7 @@ def test_the_past_is_stale_only_where_the_log_lacks_records_of_it(
         return found
 
     since = NOW_MS - 5 * MINUTE_MS
-    LogMetadata(followed, Settings(), CLOCK).read({HOME: read(2, topic_end_offset=6, open_since_ms=since)})
+    LogMetadata(followed, CLOCK).read({HOME: read(2, topic_end_offset=6, open_since_ms=since)})
     before, after = shown_time(since), shown_time(since + 1)
     assert (asked("as-of", "--time", before)["as_of"], asked("as-of", "--time", before)["stale"]) == (before, [])
     assert [each["reason"] for each in asked("as-of", "--time", after)["stale"]] == [HELD_BACK]

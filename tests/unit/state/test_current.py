@@ -162,7 +162,7 @@ def test_a_new_incarnation_of_the_log_answers_as_a_whole_or_not_at_all(folded: S
     log.end_commit(9)
     appended(folded.location, log.rows, log_incarnation=1)
     assert offsets_in(folded)["g", "t", 0] == (3, False)  # it does not count yet
-    LogMetadata(folded, settings, CLOCK, 1).bounds({0: (0, 0), 1: (0, 3)})
+    LogMetadata(folded, CLOCK, 1).bounds({0: (0, 0), 1: (0, 3)})
     assert offsets_in(folded) == {("g", "t", 0): (30, False), ("g", "t", 5): (31, False)}
     assert_answers_as_reference(folded.location, log.rows, earlier)
     assert offsets_in(folded, at_most=2)["g", "t", 0] == (3, False)

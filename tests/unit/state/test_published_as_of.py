@@ -56,7 +56,7 @@ def read_to(store: Store, ends: dict[int, int]) -> None:
         times = {"complete_since_ms": NOW_MS - 10**6, "read_at_ms": READ_MS}
         fields: dict[str, Any] = {**dict.fromkeys(TopicRead._fields), **known, **times}
         notes[at] = TopicRead(**fields)
-    LogMetadata(store, Settings(), CLOCK).read(notes)
+    LogMetadata(store, CLOCK).read(notes)
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
 from offsets_pipeline.fold.state.publishing import drop_replaced, publish
 from offsets_pipeline.fold.state.verify import verify_store
+from offsets_pipeline.store.delta import retry
 from offsets_pipeline.store.log.metadata import LogMetadata
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of
@@ -148,9 +148,9 @@ def test_reload_gives_up_where_a_stream_is_always_quicker(
         raise WriteConflict("another fold came first")
 
     monkeypatch.setattr(FoldProgress, "replace", overtaken)
-    once = replace(settings, fold=FoldSettings(max_retries=0))
+    monkeypatch.setattr(retry, "MAX_RETRIES", 0)
     with pytest.raises(WriteConflict, match="cannot commit a reload: other writers committed first"):
-        reload_partitions(folded, None, once, CLOCK)
+        reload_partitions(folded, None, settings, CLOCK)
     monkeypatch.undo()
     assert_as_reference(folded.location, log_of(folded.location))
 
@@ -174,7 +174,7 @@ def test_state_of_a_superseded_log_incarnation_becomes_that_of_the_one_that_coun
     log = LogPartition(0)
     log.commit(("h", "a", 0), 70)
     appended(folded.location, log.rows, log_incarnation=1)
-    LogMetadata(folded, settings, CLOCK, 1).bounds({0: (0, 1), 1: (0, 0)})
+    LogMetadata(folded, CLOCK, 1).bounds({0: (0, 1), 1: (0, 0)})
     assert replay(folded, settings, CLOCK) == 1
     assert progress_of(folded).log_incarnation == 1
     assert {each.log_incarnation for each in progress_of(folded).partitions.values()} == {1}

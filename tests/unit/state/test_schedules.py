@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.common.config import Settings
-from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS
@@ -21,6 +20,7 @@ from offsets_pipeline.fold.state.publishing import compact_facts, drop_replaced,
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.group_description import describe_group
+from offsets_pipeline.store.delta import retry
 from tests.folded_stores import new_store, opened
 from tests.logs import in_batches
 from tests.parameters import crossed
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.partition_state import PartitionState
 
 PARTITIONS = 2
-QUICK = Settings(fold=FoldSettings(retry_backoff_ms=1, max_backoff_ms=1))
+SETTINGS = Settings()
 #: Few offsets, so that each append changes and deletes what is there.
 FEW = Shape(
     steps={"commit": 10, "tombstone": 4, "marker": 4, "classic": 2, "remove": 2, "consumer": 2, "share": 1},
@@ -85,7 +85,7 @@ class Run:
     def fold(self) -> None:
         store = opened(place_of(self.location))
         for _ in range(3):
-            fold_log(store, QUICK, CLOCK)
+            fold_log(store, SETTINGS, CLOCK)
 
     def publish(self) -> None:
         store = opened(place_of(self.location))
@@ -94,7 +94,7 @@ class Run:
 
     def reload(self, partitions: list[int] | None) -> None:
         try:
-            reload_partitions(opened(place_of(self.location)), partitions, QUICK, CLOCK)
+            reload_partitions(opened(place_of(self.location)), partitions, SETTINGS, CLOCK)
         except WriteConflict as conflict:
             assert "beside" in str(conflict) or "other writers" in str(conflict)  # noqa: PT017
 
@@ -152,7 +152,7 @@ class Run:
         """Fold and publish the rest, and assert that all is as specified."""
         self.append_all()
         store = opened(place_of(self.location))
-        fold_log(store, QUICK, CLOCK)
+        fold_log(store, SETTINGS, CLOCK)
         assert publish(store, CLOCK)
         assert_as_reference(self.location, self.appended)
         assert_published(self.location, self.appended, PARTITIONS, self.semantics)
@@ -213,10 +213,10 @@ def run_schedule(folder: Path, seed: int, semantics: CoordinatorSemantics) -> li
         whole.append()
     if chance.random() < 0.8:
         store = opened(folder)
-        fold_log(store, QUICK, CLOCK)
+        fold_log(store, SETTINGS, CLOCK)
         if chance.random() < 0.8:
             whole.append()
-            fold_log(store, QUICK, CLOCK)
+            fold_log(store, SETTINGS, CLOCK)
             assert publish(store, CLOCK)
     folds = chance.choice([1, 1, 2])
     reloads = [chance.choice([None, [0], [1]]) for _ in range(chance.choice([0, 1, 1, 2]))]
@@ -232,6 +232,8 @@ def run_schedule(folder: Path, seed: int, semantics: CoordinatorSemantics) -> li
     elif folds == 1:  # docs/adr/0037: else a query is not exact
         processes.append(Process("query", whole.query))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retry, "MAX_BACKOFF_MS", 1)
+        patch.setattr(retry, "RETRY_BACKOFF_MS", 1)
         schedule_tables(patch, whole.check)
         done = run(processes, chance, kills=chance.choice([0, 1, 3]))
     whole.finish()

@@ -271,7 +271,7 @@ def test_a_store_of_groups_has_the_names_and_the_log_ends(tmp_path: Path, capsys
     location = share_store(tmp_path / "share", share_rows())
     groups = str(folded_capture(tmp_path / "groups", "4.2.0-share"))
     names = [(topic_id, name) for name, topic_id in answers()["topic_ids"].items()]
-    note_topics(opened(tmp_path / "groups"), set(names), IN_DRIVER)
+    note_topics(opened(tmp_path / "groups"), set(names))
     ends = answers()["log_ends"]
     lines = [f"{name},0,0,{end},2026-11-20T12:00:00Z" for name, end in ends.items()]
     positions = tmp_path / "positions.csv"
