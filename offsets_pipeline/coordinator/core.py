@@ -57,7 +57,7 @@ class CoordinatorCore:
         self.refusals = Refusals()
         n = store.properties.offsets_partitions
         self.log = OwnedLog(store.location, n, f"coordinator {self.instance}", settings.log.codec(FAST))
-        self.partitions = Partitions(n, self.settings.offsets_load_buffer_size)
+        self.partitions = Partitions(n)
         self.appender = Appender(self.log, self.lock, clock, self.catch_up, self.partitions.replay, self.counts)
         self.registry = Registry(store.location, self.instance)
         self._stops_at_corrupt = settings.log.corrupt_records == "fail"

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
+_COMPACT_AT_BYTES = 5_242_880  # rows of the log that a load holds before it compacts them
+
 
 class LoadStatus(Enum):
     """The load status of a log partition (R28)."""
@@ -58,9 +60,8 @@ class _Partition:
 class Partitions:
     """The log partitions of a coordinator. Not thread-safe."""
 
-    def __init__(self, offsets_partitions: int, load_buffer_bytes: int) -> None:
+    def __init__(self, offsets_partitions: int) -> None:
         self._offsets_partitions = offsets_partitions
-        self._load_buffer_bytes = load_buffer_bytes
         self._partitions = [_Partition() for _ in range(offsets_partitions)]
 
     def status(self, log_partition: int) -> LoadStatus:
@@ -113,7 +114,7 @@ class Partitions:
             tokens[number] = partition.load
             partition.status = LoadStatus.LOADING
             partition.held = []
-        return Loading(tokens, self._offsets_partitions, self._load_buffer_bytes)
+        return Loading(tokens, self._offsets_partitions)
 
     def wanted(self, loading: Loading) -> set[int]:
         """Return the log partitions of a load that were not unloaded, nor loaded again, since it began."""
@@ -176,16 +177,16 @@ class Partitions:
 class Loading:
     """A running load of some log partitions. `add` and `replay` need no lock."""
 
-    def __init__(self, tokens: dict[int, int], offsets_partitions: int, buffer_bytes: int) -> None:
+    def __init__(self, tokens: dict[int, int], offsets_partitions: int) -> None:
         self.tokens = tokens
         self.begun = time.monotonic()
         self.states = {number: PartitionState(number, offsets_partitions) for number in tokens}
         self._held: list[pa.Table] = []
         self._held_bytes = 0
-        self._buffer_bytes = self._compact_at_bytes = buffer_bytes
+        self._compact_at_bytes = _COMPACT_AT_BYTES
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows of the log, in any order. Compacts them by raw key when they exceed the buffer (R10)."""
+        """Add rows of the log, in any order. Compacts them by raw key when they take too much memory (R10)."""
         self._held.append(rows)
         self._held_bytes += rows.nbytes
         if self._held_bytes > self._compact_at_bytes:
@@ -195,13 +196,6 @@ class Loading:
 
     def replay(self, check: Callable[[], None] = lambda: None) -> None:
         """Replay the added rows into `states`. Calls ``check`` before each log partition; it may raise to cancel."""
-        if self._compact_at_bytes > self._buffer_bytes:
-            _LOG.warning(
-                "loading %s with a buffer larger (%d bytes) than configured offsets.load.buffer.size (%d bytes)",
-                _named(self.tokens),
-                self._compact_at_bytes,
-                self._buffer_bytes,
-            )
         if not self._held:
             return
         self._compact()
@@ -248,11 +242,6 @@ def _compacted(rows: pa.Table) -> pa.Table:
     names = rows.schema.names
     rows = rows.append_column("records", pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
     return compact_early(rows, {}).select(names)
-
-
-def _named(log_partitions: Collection[int]) -> str:
-    first, last = min(log_partitions), max(log_partitions)
-    return f"log partition {first}" if first == last else f"{len(log_partitions)} log partitions ({first} to {last})"
 
 
 def _refuse_lost_groups(before: PartitionState | None, after: PartitionState) -> None:

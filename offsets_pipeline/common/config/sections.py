@@ -121,9 +121,6 @@ class CoordinatorSettings(Section):
     offsets_commit_required_acks: int = setting(-1, whole_number(-1, 1))
     """When a commit is acknowledged (R27): 0 at once, 1 when the log holds it, -1 when storage holds it durably."""
 
-    offsets_load_buffer_size: int = setting(5_242_880, whole_number(1, _INT32_MAX))
-    """Bytes of the log to read between two compactions in memory, while a log partition loads."""
-
     offset_commit_value_version: int = setting(4, whole_number(0, 4))
     """Version of the values of offset commits; a commit with its own retention time always has version 1 (R7)."""
 

@@ -1,8 +1,7 @@
-"""Loads that do not wait: callbacks, cancellation by `close`, and the buffer of a load (R28)."""
+"""Loads that do not wait: callbacks, and cancellation by `close` (R28)."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
@@ -193,21 +192,3 @@ def test_a_load_that_fails_tells_the_callback(
         coordinator.load_partition(0, wait=wait, on_partition_loaded=told.partition).result(_SECONDS)
     assert told.partitions == [(0, OSError)]
     assert coordinator.status(0) is LoadStatus.LOADED  # the state before
-
-
-@pytest.mark.parametrize(("size", "grows"), [(100, True), (5_242_880, False)])
-def test_a_buffer_that_has_to_grow_is_a_warning(
-    store: Path, caplog: pytest.LogCaptureFixture, size: int, grows: bool
-) -> None:
-    with opened(store) as coordinator:
-        for number in range(20):
-            coordinator.commit_offsets("a", {("t", number): 1})
-    with caplog.at_level(logging.WARNING), opened(store, offsets_load_buffer_size=size) as coordinator:
-        warnings = [each.getMessage() for each in caplog.records]
-        assert [each.startswith("loading 3 log partitions (0 to 2) with a buffer larger (") for each in warnings] == (
-            [True] if grows else []
-        )
-        assert all(f"than configured offsets.load.buffer.size ({size} bytes)" in each for each in warnings)
-        caplog.clear()
-        coordinator.load_partition(coordinator.partition_for("a"))
-        assert len(caplog.records) == grows

@@ -39,8 +39,16 @@ if TYPE_CHECKING:
 FIXED = examples(100)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compacts_at_once() -> Iterator[None]:
+    """The first rows of a load are compacted, and then all whenever they have doubled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("offsets_pipeline.coordinator.loading._COMPACT_AT_BYTES", 1)
+        yield
+
+
 def loaded_in_chunks(rows: list[LogRow], chunks: list[list[LogRow]], n: int) -> dict[int, Replayed]:
-    partitions = Partitions(n, 1)
+    partitions = Partitions(n)
     loading = partitions.begin_load(range(n))
     for chunk in chunks:
         loading.add(table_of(chunk))
@@ -60,6 +68,22 @@ def test_loading_compacts_and_gives_what_a_replay_gives(log: Log, data: st.DataO
         assert state == replay(log.partitions[number], number, 2)
 
 
+def test_keys_that_stay_are_not_compacted_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    compacted: list[int] = []
+
+    def counted(rows: pa.Table) -> pa.Table:
+        compacted.append(rows.num_rows)
+        return rows
+
+    monkeypatch.setattr("offsets_pipeline.coordinator.loading._compacted", counted)
+    loading = Partitions(1).begin_load([0])
+    log = LogPartition()
+    for number in range(64):
+        log.commit(("g", "t", number), 1)
+        loading.add(table_of(log.rows[-1:]))
+    assert compacted == [1, 3, 7, 15, 31, 63]
+
+
 def test_written_records_are_there_after_reopening(store: Path) -> None:
     with opened(store) as coordinator:
         coordinator.store_group(stable("active"))
@@ -69,7 +93,7 @@ def test_written_records_are_there_after_reopening(store: Path) -> None:
         coordinator.remove_group("a")
         before = [Replayed.of(coordinator._core.partitions.state(number)) for number in range(3)]
         ends = list(coordinator._core.log.ends)
-    with opened(store, offsets_load_buffer_size=1) as coordinator:
+    with opened(store) as coordinator:
         assert [Replayed.of(coordinator._core.partitions.state(number)) for number in range(3)] == before
         assert coordinator._core.log.ends == ends
         coordinator.end_transaction(7, 0, commit=True)
@@ -169,7 +193,7 @@ def test_a_load_that_is_stopped_midway_publishes_nothing(
 def test_of_two_loads_the_later_one_publishes() -> None:
     log = LogPartition()
     log.commit(("g", "t", 0), 1)
-    partitions = Partitions(1, 5_000_000)
+    partitions = Partitions(1)
     first = partitions.begin_load([0])
     second = partitions.begin_load([0])
     first.add(table_of(log.rows))

@@ -238,7 +238,8 @@ def test_columnar_replay_at_once_and_in_steps_gives_the_specified_state(
 @pytest.mark.parametrize("name", CAPTURE_NAMES)
 def test_coordinator_loads_the_specified_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:  # R16, R28
     n = capture_partitions(name)
-    partitions = Partitions(n, 1)
+    monkeypatch.setattr("offsets_pipeline.coordinator.loading._COMPACT_AT_BYTES", 1)
+    partitions = Partitions(n)
     loading = partitions.begin_load(range(n))
     for rows in capture_rows(name).values():
         loading.add(table_of(rows))
