@@ -15,10 +15,10 @@ from offsets_pipeline.errors import ConfigError
 from offsets_pipeline.fold.stream.follow import follow
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler, SamplerThread
-from offsets_pipeline.observability.collectors import QueryMetrics, StateMetrics, TopicMetrics
+from offsets_pipeline.observability.collectors import QueryMetrics, StateMetrics
 from offsets_pipeline.observability.group_metrics import GroupMetrics
 from offsets_pipeline.observability.mirror_sample import MirrorSample
-from offsets_pipeline.observability.operator_log import OperatorLog, TopicLog
+from offsets_pipeline.observability.operator_log import FollowedTopic, OperatorLog
 from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -57,7 +57,7 @@ class _TopicReading:
         self._kafka = kafka_options(options.brokers, settings)
         self._clock = clock = SystemClock()
         self._log = OperatorLog(clock, only_warnings=options.available_now)
-        self._topic = TopicMetrics(TopicLog(options.topic or settings.topic.name, self._log, clock), clock)
+        self._topic = FollowedTopic(options.topic or settings.topic.name, self._log, clock)
         self._queries = QueryMetrics()
         self._folded = 0
         self._mirror: MirrorSample | None = None

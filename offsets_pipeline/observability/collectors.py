@@ -1,4 +1,4 @@
-"""Metrics of a followed topic: of its streaming queries, of topic and log, and of the state tables."""
+"""Metrics of a followed topic: of its streaming queries, of its log, and of the state tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS
 from offsets_pipeline.fold.state.view_queries import VIEWS
-from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE
 from offsets_pipeline.store.delta.table_folder import TableFolder
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
-    from offsets_pipeline.common.clock import Clock
-    from offsets_pipeline.errors import OffsetsError
-    from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
     from offsets_pipeline.questions.query.relations import Relations
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.service.metrics.metric_families import Values
@@ -85,82 +81,6 @@ class QueryMetrics(StreamingQueryListener):
         return {
             "offsets_batch_duration_seconds": durations,
             "offsets_batches_total": {query: batches for query, (batches, _) in durations.items()},
-        }
-
-
-class TopicMetrics(TopicObserver):
-    """Metrics of a followed topic; passes each call on to ``following``."""
-
-    def __init__(self, following: TopicObserver, clock: Clock) -> None:
-        self._following = following
-        self._clock = clock
-        self._records_read = 0
-        self._log_incarnation: int | None = None
-        self._is_up: bool | None = None
-        self._succeeded_ms: int | None = None
-        self._progress: TopicProgress | None = None  # of the last look, if it succeeded
-
-    def connected(self, address: str, cluster_id: str | None) -> None:
-        """Pass the call on."""
-        self._following.connected(address, cluster_id)
-
-    def missing(self, address: str) -> None:
-        """Set the topic as not up."""
-        self._is_up = False
-        self._following.missing(address)
-
-    def planned(self, progress: TopicProgress) -> None:
-        """Set the incarnation of the log: the query starts or restarts."""
-        self._log_incarnation = progress.reading.log_incarnation
-        self._succeeded()
-        self._following.planned(progress)
-
-    def landed(self, records: int) -> None:
-        """Count records that were appended to the log."""
-        self._records_read += records
-        self._following.landed(records)
-
-    def looked(self, progress: TopicProgress) -> None:
-        """Note the offsets of the topic. Batches that follow bring the log nearer to them."""
-        self._progress = progress
-        self._succeeded()
-        self._following.looked(progress)
-
-    def unreachable(self, error: OffsetsError) -> None:
-        """Drop the gauges of the topic's offsets: their last values say nothing about the topic now."""
-        self._progress, self._is_up = None, False
-        self._following.unreachable(error)
-
-    def transaction_ended(self, log_partition: int) -> None:
-        """Pass the call on."""
-        self._following.transaction_ended(log_partition)
-
-    def warned(self, text: str) -> None:
-        """Pass the call on."""
-        self._following.warned(text)
-
-    def _succeeded(self) -> None:
-        self._is_up, self._succeeded_ms = True, self._clock.now_ms()
-
-    def values(self) -> Values:
-        """Return the metrics of the topic, and of the log's distance from it."""
-        progress = self._progress
-        return {
-            "offsets_records_read_total": self._records_read,
-            "offsets_log_incarnation": self._log_incarnation,
-            "offsets_topic_up": self._is_up,
-            "offsets_topic_last_success_timestamp_seconds": self._succeeded_ms and self._succeeded_ms / 1000,
-            **({} if progress is None else self._of_offsets(progress)),
-        }
-
-    def _of_offsets(self, progress: TopicProgress) -> Values:
-        now_ms = self._clock.now_ms()
-        return {
-            "offsets_log_behind_topic_records": progress.behind(),
-            "offsets_topic_unstable_records": {at: each.end - each.stable for at, each in progress.bounds.items()},
-            "offsets_topic_open_transaction_seconds": {
-                at: max(0.0, (now_ms - since_ms) / 1000) for at, since_ms in progress.open_since_ms.items()
-            },
         }
 
 

@@ -1,4 +1,4 @@
-"""Lines with timestamps on stderr for the operator of a followed topic: one line for each change of state."""
+"""A followed topic for its operator: lines with timestamps on stderr, one for each change of state, and metrics."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class OperatorLog:
         sys.stderr.flush()
 
 
-class TopicLog(TopicObserver):
-    """Writes the changes of state of a followed topic to an `OperatorLog`."""
+class FollowedTopic(TopicObserver):
+    """Writes the changes of state of a followed topic to an `OperatorLog`, and has its metrics."""
 
     def __init__(self, topic: str, log: OperatorLog, clock: Clock) -> None:
         self._topic = topic
@@ -74,6 +74,10 @@ class TopicLog(TopicObserver):
         self._is_caught_up = False
         self._away_since_ms: int | None = None
         self._reasons: set[type[OffsetsError]] = set()
+        self._records_read = 0
+        self._is_up: bool | None = None
+        self._succeeded_ms: int | None = None
+        self._progress: TopicProgress | None = None  # of the last look, if it succeeded
 
     def connected(self, address: str, cluster_id: str | None) -> None:
         """Write which broker answered."""
@@ -81,13 +85,14 @@ class TopicLog(TopicObserver):
 
     def missing(self, address: str) -> None:
         """Write that the topic does not exist yet."""
+        self._is_up = False
         self._log.say(
             f"the cluster at {address} has no topic {self._topic} yet: waiting until its first consumer creates it"
         )
 
     def planned(self, progress: TopicProgress) -> None:
         """Write what is read, unless the last plan was the same."""
-        self._is_back()
+        self._succeeded()
         plan = progress.reading.log_incarnation, len(progress.bounds)
         if plan == self._plan:
             return
@@ -97,9 +102,14 @@ class TopicLog(TopicObserver):
             f"{progress.reading.log_incarnation}, {sum(progress.behind().values())} record offsets behind"
         )
 
+    def landed(self, records: int) -> None:
+        """Count records that were appended to the log."""
+        self._records_read += records
+
     def looked(self, progress: TopicProgress) -> None:
         """Write when the log has caught up with the topic, and when it has fallen behind."""
-        self._is_back()
+        self._progress = progress  # batches that follow bring the log nearer to the topic
+        self._succeeded()
         behind, last_ms = sum(progress.behind().values()), progress.complete.last_ms
         is_recent = last_ms is not None and last_ms >= max(progress.began_ms, self._clock.now_ms() - _LATE_MS)
         is_caught_up = not behind or is_recent
@@ -111,7 +121,11 @@ class TopicLog(TopicObserver):
         self._is_caught_up = is_caught_up
 
     def unreachable(self, error: OffsetsError) -> None:
-        """Write that no broker answers, or why the cluster refuses; each kind of error once until it is back."""
+        """Write that no broker answers, or why the cluster refuses; each kind of error once until it is back.
+
+        Drops the gauges of the topic's offsets: their last values say nothing about the topic now.
+        """
+        self._progress, self._is_up = None, False
         if self._away_since_ms is None:
             self._away_since_ms = self._clock.now_ms()
         if type(error) in self._reasons:
@@ -128,9 +142,31 @@ class TopicLog(TopicObserver):
         """Write a warning."""
         self._log.warning(text)
 
-    def _is_back(self) -> None:
+    def values(self) -> Values:
+        """Return the metrics of the topic, and of the log's distance from it."""
+        progress = self._progress
+        return {
+            "offsets_records_read_total": self._records_read,
+            "offsets_log_incarnation": self._plan and self._plan[0],
+            "offsets_topic_up": self._is_up,
+            "offsets_topic_last_success_timestamp_seconds": self._succeeded_ms and self._succeeded_ms / 1000,
+            **({} if progress is None else self._of_offsets(progress)),
+        }
+
+    def _of_offsets(self, progress: TopicProgress) -> Values:
+        now_ms = self._clock.now_ms()
+        return {
+            "offsets_log_behind_topic_records": progress.behind(),
+            "offsets_topic_unstable_records": {at: each.end - each.stable for at, each in progress.bounds.items()},
+            "offsets_topic_open_transaction_seconds": {
+                at: max(0.0, (now_ms - since_ms) / 1000) for at, since_ms in progress.open_since_ms.items()
+            },
+        }
+
+    def _succeeded(self) -> None:
+        self._is_up, self._succeeded_ms = True, self._clock.now_ms()
         if self._away_since_ms is not None:
-            seconds = (self._clock.now_ms() - self._away_since_ms) / 1000
+            seconds = (self._succeeded_ms - self._away_since_ms) / 1000
             self._log.say(f"back after {seconds:.0f} s: topic {self._topic} can be read again")
         self._away_since_ms = None
         self._reasons.clear()

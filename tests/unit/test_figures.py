@@ -12,11 +12,11 @@ from deltalake import write_deltalake
 
 from offsets_pipeline.errors import BrokerUnreachable, TargetNotWritable
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
-from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
-from offsets_pipeline.observability.collectors import LogExtent, QueryMetrics, TopicMetrics
+from offsets_pipeline.observability.collectors import LogExtent, QueryMetrics
+from offsets_pipeline.observability.operator_log import FollowedTopic, OperatorLog
 from offsets_pipeline.service.metrics import exposition
 from offsets_pipeline.service.metrics.exposition import Exposition
 from offsets_pipeline.store.delta.schemas import LOG
@@ -162,7 +162,7 @@ class Gauges:
 
     def __init__(self) -> None:
         self.now_ms_ = 1_000_000
-        self.topic = TopicMetrics(TopicObserver(), self)
+        self.topic = FollowedTopic("t", OperatorLog(self, only_warnings=True), self)
 
     def now_ms(self) -> int:
         return self.now_ms_

@@ -13,7 +13,7 @@ from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
-from offsets_pipeline.observability.operator_log import OperatorLog, TopicLog
+from offsets_pipeline.observability.operator_log import FollowedTopic, OperatorLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ class Followed:
     def __init__(self, capsys: pytest.CaptureFixture[str], *, only_warnings: bool = False) -> None:
         self.clock = FixedClock(BEGIN_MS)
         self.log = OperatorLog(self.clock, only_warnings=only_warnings)
-        self.topic = TopicLog("t", self.log, self.clock)
+        self.topic = FollowedTopic("t", self.log, self.clock)
         self.progress = self.plan(0)
         self._capsys = capsys
 

@@ -13,10 +13,9 @@ from offsets_pipeline.common.clock import FixedClock, SystemClock
 from offsets_pipeline.common.config.sections import LagSettings
 from offsets_pipeline.errors import BrokerUnreachable
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
-from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
-from offsets_pipeline.observability.collectors import TopicMetrics
 from offsets_pipeline.observability.group_metrics import GroupMetrics
+from offsets_pipeline.observability.operator_log import FollowedTopic, OperatorLog
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.service.metrics.exposition import registry_of
 from offsets_pipeline.service.metrics.metric_families import FAMILIES
@@ -74,7 +73,7 @@ def test_each_incident_has_its_alert(
     create_tables(location, StoreProperties(MIRRORED, 1))
     store = Store.open(cast("SparkSession", None), location)
     samples = table_of(location)
-    topic = TopicMetrics(TopicObserver(), clock)
+    topic = FollowedTopic("t", OperatorLog(clock, only_warnings=True), clock)
     groups = GroupMetrics(
         lambda: StateReader(location), samples, LagSettings(), lambda _: RETENTION_MS, clock, pytest.fail
     )
