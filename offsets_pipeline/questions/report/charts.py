@@ -61,7 +61,7 @@ def bar_chart(name: str, title: str, description: str, bars: Sequence[Bar]) -> s
     parts = []
     for row, bar in enumerate(bars):
         middle, width = _ROW * row + _ROW / 2 + 4, max(1.0, space * bar.value / longest)
-        label = printable(bar.label) or NO_NAME
+        label = printable(bar.label or NO_NAME)
         left = _LABELS + width + 6
         parts.append(
             f"<g><title>{escape(label)}: {escape(bar.shown)}</title>"
@@ -92,7 +92,7 @@ def line_chart(
     parts = list(axes.drawn())
     for style, line in zip(styles, series, strict=True):
         parts += [
-            f'<g class="s{style}"><title>{escape(printable(line.name))}</title>',
+            f'<g class="s{style}"><title>{escape(printable(line.name or NO_NAME))}</title>',
             *axes.line(line.points),
             "</g>",
         ]
@@ -105,16 +105,16 @@ def line_chart(
 
 def column_chart(name: str, title: str, description: str, columns: TimeSeries, span_ms: tuple[int, int]) -> str:
     """Return a column for each point, which counts from its time to the next one's."""
-    points = [each for each in columns.points if each.value is not None]
-    axes = _Axes(span_ms, max((each.value or 0 for each in points), default=0))
+    points = [(at_ms, value) for at_ms, value in columns.points if value is not None]
+    axes = _Axes(span_ms, max((value for _, value in points), default=0))
     parts = list(axes.drawn())
     width = (_WIDTH - _LEFT - _RIGHT) / max(1, len(points))
-    for point in points:
-        x, y = axes.x(point.at_ms), axes.y(point.value or 0)
-        if point.value:
+    for at_ms, value in points:
+        x, y = axes.x(at_ms), axes.y(value)
+        if value:
             parts.append(
                 f'<rect x="{x + 1:.1f}" y="{y:.1f}" width="{max(1.0, width - 2):.1f}" '
-                f'height="{_HEIGHT - _BOTTOM - y:.1f}" class="bar"><title>{shown_number(point.value)}</title></rect>'
+                f'height="{_HEIGHT - _BOTTOM - y:.1f}" class="bar"><title>{shown_number(value)}</title></rect>'
             )
     return _svg(name, title, description, _HEIGHT, parts)
 
@@ -192,7 +192,7 @@ def number_ticks(highest: float) -> list[Tick]:
 
 def time_ticks(from_ms: int, until_ms: int) -> list[Tick]:
     """Return at most about six round times within a span; labels are in UTC."""
-    span = max(1, until_ms - from_ms)
+    span = until_ms - from_ms
     step = next((each for each in _TIME_STEPS if span / each <= _X_TICKS), _TIME_STEPS[-1])
     if step < _MINUTE:
         form = "%H:%M:%S"

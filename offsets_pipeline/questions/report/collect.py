@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.semantics.retention import Expiry, RetentionInputs
+    from offsets_pipeline.semantics.retention import RetentionInputs
     from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
 _COLUMNS = 24  # of the chart of expiries
@@ -225,19 +225,14 @@ def expiring_offsets(
     """Return the offsets that expire soon if no record follows, by group and rule (R18-R20)."""
     within_ms = options.expiry_hours * MS_OF_HOUR
     retention_ms = options.retention_minutes * MS_PER_MINUTE
-    by_group: dict[tuple[str, Rule], list[Expiry]] = defaultdict(list)
+    by_group: dict[tuple[str, Rule], list[int]] = defaultdict(list)
     for held in inputs:
         for each in forecast(held, retention_ms, semantics).expiries:
-            if each.is_over(now_ms + within_ms):
-                by_group[each.group_id, each.rule].append(each)
-    found = [_expiring(group, rule, expiries) for (group, rule), expiries in by_group.items()]
+            if each.at_ms is not None and each.is_over(now_ms + within_ms):
+                by_group[each.group_id, each.rule].append(each.at_ms)
+    found = [_expiring(group, rule, times) for (group, rule), times in by_group.items()]
     found.sort(key=lambda row: (row.held, row.first_ms, row.group))
-    times = [
-        each.at_ms
-        for (_, rule), expiries in by_group.items()
-        for each in expiries
-        if each.at_ms is not None and rule.lets_expire
-    ]
+    times = [at_ms for (_, rule), times in by_group.items() for at_ms in times if rule.lets_expire]
     return Expiring(
         total=len(found),
         within_ms=within_ms,
@@ -246,8 +241,7 @@ def expiring_offsets(
     )
 
 
-def _expiring(group: str, rule: Rule, expiries: Sequence[Expiry]) -> ExpiringGroup:
-    times = [each.at_ms for each in expiries if each.at_ms is not None]
+def _expiring(group: str, rule: Rule, times: Sequence[int]) -> ExpiringGroup:
     number, _, reason = rule.value.partition(": ")
     return ExpiringGroup(group, len(times), min(times), max(times), number, reason, held=not rule.lets_expire)
 

@@ -44,7 +44,7 @@ _COLUMNS = 48
 
 
 class CommitHistory(NamedTuple):
-    """The newest visible commits, and of rewinds and deletions the latest first."""
+    """The newest visible commits of each offset, their rewinds, and deletions, the latest first."""
 
     windows: Windows
     rewinds: list[Rewind]
@@ -101,7 +101,7 @@ def commit_rates(windows: Windows, span_ms: tuple[int, int]) -> GroupLines:
     """Return committed offsets a minute over a span; the groups that commit most in it come first."""
     from_ms, until_ms = span_ms
     width_ms = max(MS_PER_MINUTE, -(-(until_ms - from_ms) // _COLUMNS))
-    columns = max(1, -(-(until_ms - from_ms) // width_ms))
+    columns = -(-(until_ms - from_ms) // width_ms)
     counts: dict[str, Counter[int]] = {}
     for (group, _, _), commits in windows.items():
         for commit in commits:

@@ -149,14 +149,14 @@ def _summary(report: Report) -> str:
 
 def _groups(report: Report) -> str:
     found = report.groups
-    behind = sorted((row for row in found.rows if row.lag), key=lambda row: -(row.lag or 0))
-    bars = [Bar(row.group, row.lag or 0, _lag_of(row)) for row in behind[:_BARS]]
+    behind = sorted(((lag, row) for row in found.rows if (lag := row.lag)), key=lambda each: -each[0])
+    bars = [Bar(row.group, lag, _shown_lag(lag, row.lag_seconds)) for lag, row in behind[:_BARS]]
     if bars:
         chart = _figure(
             bar_chart(
                 "lag-bars",
                 "Groups with the largest lag",
-                "Offsets behind the log end: " + "; ".join(f"{bar.label} {bar.shown}" for bar in bars[:5]),
+                "Offsets behind the log end: " + "; ".join(f"{bar.label or NO_NAME} {bar.shown}" for bar in bars[:5]),
                 bars,
             ),
             "Lag: offsets behind the log end, summed over the partitions of a group.",
@@ -194,10 +194,8 @@ def _group_columns(found: ReportedGroups) -> Columns:
     }
 
 
-def _lag_of(row: GroupRow) -> str:
-    if row.lag_seconds is None:
-        return f"{row.lag:,}"
-    return f"{shown_number(row.lag or 0)}, {_duration(row.lag_seconds)}"
+def _shown_lag(lag: int, seconds: float | None) -> str:
+    return f"{lag:,}" if seconds is None else f"{shown_number(lag)}, {_duration(seconds)}"
 
 
 def _lag_over_time(report: Report) -> str:
@@ -366,9 +364,8 @@ def _described(series: Sequence[TimeSeries]) -> str:
     for line in series[:MAX_SERIES]:
         values = [each.value for each in line.points if each.value is not None]
         if values:
-            parts.append(
-                f"{printable(line.name)}: last {shown_number(values[-1])}, highest {shown_number(max(values))}"
-            )
+            newest, highest = shown_number(values[-1]), shown_number(max(values))
+            parts.append(f"{printable(line.name or NO_NAME)}: last {newest}, highest {highest}")
     return "; ".join(parts) or "no values"
 
 

@@ -27,17 +27,21 @@ from offsets_pipeline.questions.report.collect import (
     _by_time,
     _urgency,
     collect_report,
+    expiring_offsets,
     group_rows,
+    stale_groups,
     state_at,
     state_now,
 )
-from offsets_pipeline.questions.report.model import GroupRow
+from offsets_pipeline.questions.report.model import ExpiringGroup, GroupRow, StaleGroup, StaleGroups
 from offsets_pipeline.semantics import partition_state
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
+from offsets_pipeline.semantics.retention import holdings_of
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import StoreProperties
 from offsets_pipeline.store.delta.store_folder import create_tables
 from offsets_pipeline.store.store import Store
-from tests.logs import CAPTURES, capture_partitions, capture_rows, oracle
+from tests.logs import CAPTURES, LogPartition, capture_partitions, capture_rows, oracle
 from tests.member_bytes import assignment, subscription
 from tests.simulated import END_MS, PRODUCED, START_MS, STEP_MS, STEPS, simulate_day
 from tests.unit.lag.stores import folded_store as timed_store
@@ -52,7 +56,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.report.model import Report
     from offsets_pipeline.semantics.log_row import LogRow
 
-HOUR_MS = 3_600_000
+HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 OPTIONS = ReportOptions(rows=1_000, hours=1, stale_hours=1, expiry_hours=1, retention_minutes=1)
 
 
@@ -245,7 +249,10 @@ def test_a_simulated_day_has_the_lag_that_was_simulated(day: Path) -> None:
     assert [row.group for row in chosen.rows] == ["steady", "rewound", "stopped", "slow"]
     (rewind,) = found.rewinds.rows
     assert [part.rewinds for part in found.groups.parts] == [[], [], [], [rewind]]
-    assert all(part.lag and part.commits for part in found.groups.parts)
+    assert [(part.lag and part.lag.name, part.commits and part.commits.name) for part in found.groups.parts] == [
+        (row.group, row.group) for row in found.groups.rows
+    ]
+    assert (found.as_of_ms, found.until_ms, found.groups.missing) == (END_MS, END_MS, None)
     turn = STEPS * 2 // 3
     assert (rewind.group, rewind.from_offset, rewind.to_offset, rewind.at_ms) == (
         "rewound",
@@ -273,7 +280,11 @@ def test_committed_offsets_without_a_known_lag_are_counted() -> None:
     positions = SampledPositions(PositionSamples(samples), END_MS)
     rows = lag_rows({"g": group}, positions, {0: END_MS}, lambda *_: WindowColumns.of({}))
     (found,) = group_rows({"g": group}, rows)
-    assert (found.lag, found.lag_unknown, found.lag_reason) == (3, 1, "no position of the partition is known")
+    said = "no position of the partition is known"
+    assert found == GroupRow("g", "Empty", "Classic", 0, 2, END_MS, 3, None, 1, said, found.status, found.lag_as_of)
+    # a partition that a member has and no offset is committed for is no offset without a lag
+    assigned = [row._replace(partition=2) if row.lag is None else row for row in rows]
+    assert group_rows({"g": group}, assigned)[0].lag_unknown == 0
 
 
 def test_offsets_that_expire_are_counted_in_24_parts_of_the_time() -> None:
@@ -281,6 +292,44 @@ def test_offsets_that_expire_are_counted_in_24_parts_of_the_time() -> None:
     assert [point.at_ms for point in points] == list(range(0, 240, 10))
     assert [point.value for point in points] == [3, 1, *[0] * 21, 3]
     assert [point.value for point in _by_time([7], 7, 0).points] == [1, *[0] * 23]
+
+
+def test_a_group_is_stale_as_soon_as_its_newest_commit_has_the_age() -> None:
+    ages = {"a": HOUR_MS, "b": HOUR_MS - 1, "d": HOUR_MS + 5, "c": HOUR_MS + 5, "none": None}
+    commits = {name: END_MS - age for name, age in ages.items() if age is not None}
+    groups = {
+        name: GroupAnswer(
+            "Classic", "Empty", "", "", None, 0, misplaced=False, offsets=[OffsetAnswer("t", 0, 5, 1, "")]
+        )
+        for name in ages
+    }
+    found = stale_groups(groups, commits, END_MS, replace(OPTIONS, rows=2))
+    rows = [StaleGroup(name, "Empty", 1, END_MS - HOUR_MS - 5, HOUR_MS + 5) for name in "cd"]
+    assert found == StaleGroups(3, None, HOUR_MS, rows)
+
+
+def test_offsets_that_expire_within_the_time_are_told_by_group_and_rule() -> None:
+    """Hand-worked, with a retention of a minute: what is held has no column, and what expires later is left out."""
+    log, held_ms = LogPartition(), END_MS - 2 * MINUTE_MS
+    for group, topic, partition, at_ms in (
+        *(("h", "t", 0, END_MS), ("g", "t", 0, END_MS), ("g", "t", 1, held_ms), ("g", "t", 2, END_MS + 59 * MINUTE_MS)),
+        *(("g", "t", 3, END_MS + 59 * MINUTE_MS + 1), ("g", "u", 0, held_ms)),
+    ):
+        log.commit((group, topic, partition), 1, commit_timestamp=at_ms)
+    log.commit(("g", "u", 0), 2, 7)
+    state = partition_state.replay(log.rows, 0, 1)
+    inputs = [each for group in state.groups if (each := holdings_of(state, group)) is not None]
+    found = expiring_offsets(inputs, MODERN, END_MS, OPTIONS)
+    last_ms, due_ms, next_ms = END_MS + HOUR_MS, END_MS - MINUTE_MS, END_MS + MINUTE_MS
+    said = "its group has no protocol"
+    pending = "an open transaction holds a commit for it"
+    assert found.rows == [
+        ExpiringGroup("g", 3, due_ms, last_ms, "R18c", said, held=False),
+        ExpiringGroup("h", 1, next_ms, next_ms, "R18c", said, held=False),
+        ExpiringGroup("g", 1, due_ms, due_ms, "R20", pending, held=True),
+    ]
+    assert (found.total, found.missing, found.within_ms) == (3, None, HOUR_MS)
+    assert [each.value for each in found.by_time.points] == [3, *[0] * 22, 1]
 
 
 def test_groups_are_in_the_order_of_status_lag_and_last_commit() -> None:
@@ -332,6 +381,26 @@ def test_a_rewind_names_the_member_that_had_the_partition(tmp_path: Path) -> Non
         (0, 50, 20, "m"),
         (1, 50, 20, None),  # no member has partition 1
     ]
+
+
+def test_a_part_has_the_ten_latest_rewinds_and_deletions(tmp_path: Path) -> None:
+    store, clock = tmp_path / "store", FixedClock(START_MS)
+    opened = OwnedStore.create(store, 1)
+    places = [("t", partition) for partition in range(11)]
+    with Coordinator.open(opened, clock=clock, housekeeping=False) as coordinator:
+        for offset in (50, 20):
+            coordinator.commit_offsets("g", dict.fromkeys(places, offset))
+            coordinator.commit_offsets("h", {("t", 0): offset})
+        coordinator.delete_offsets("g", places)
+    fold_log(Store(cast("SparkSession", None), str(store), opened.properties), Settings(), clock)
+    found = report_of(store, clock.now_ms(), replace(OPTIONS, rows=5))
+    assert [each.partition for each in found.rewinds.rows] == [*range(5)]
+    assert (found.rewinds.total, found.groups.missing) == (12, "The lag is not known: no positions of the topics are.")
+    assert {
+        part.group: ([each.partition for each in part.rewinds], [each.partition for each in part.deletions])
+        for part in found.groups.parts
+    } == {"g": ([*range(10)], [*range(10, 0, -1)]), "h": ([0], [])}
+    assert [(part.lag, part.commits and part.commits.name) for part in found.groups.parts] == [(None, "h"), (None, "g")]
 
 
 def test_commits_before_a_deletion_count(tmp_path: Path) -> None:

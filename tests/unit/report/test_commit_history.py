@@ -18,8 +18,11 @@ from offsets_pipeline.questions.report.commit_history import (
     read_commits,
     rewinds,
 )
-from offsets_pipeline.questions.report.model import Rewind
+from offsets_pipeline.questions.report.model import Point, Rewind
+from offsets_pipeline.semantics.partitioning import partition_for
 from tests.folded_stores import folded_capture
+from tests.logs import LogPartition
+from tests.unit.history.history_stores import START_MS, random_store
 from tests.unit.report.reports import HOUR_MS, MINUTE_MS, NOW_MS
 
 if TYPE_CHECKING:
@@ -74,6 +77,69 @@ def test_a_commit_at_the_data_time_is_in_the_charts() -> None:
     assert charted_span(after, end_ms, 60 * MINUTE_MS) == (40 * MINUTE_MS, end_ms)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "end", "expected"),
+    [
+        ([40 * 60], 100 * 60, (39 * 60, 40 * 60)),  # an hour ago: of another hour
+        ([40 * 60, 70 * 60], 100 * 60, (69 * 60, 100 * 60)),
+        ([40 * 60 + 45], 100 * 60 + 30, (40 * 60 + 30, 100 * 60 + 30)),  # not more than an hour
+        ([70 * 60 + 1], 100 * 60, (70 * 60, 100 * 60)),
+    ],
+)
+def test_a_chart_of_an_hour_has_no_commit_of_an_hour_ago(
+    seconds: list[int], end: int, expected: tuple[int, int]
+) -> None:
+    windows = {("g", "t", 0): [WindowCommit(1, each * 1_000) for each in seconds]}
+    assert charted_span(windows, end * 1_000, 60 * MINUTE_MS) == tuple(each * 1_000 for each in expected)
+
+
+def test_commits_count_in_the_column_that_ends_with_them() -> None:
+    """Hand-worked: of 100 minutes each of the 48 columns has 125 seconds, so a commit is 0.48 a minute."""
+    times = {("a", 0): [0, 1, 125_000, 125_001, 6_000_000, 6_000_001], ("c", 0): [7], ("b", 0): [7], ("c", 1): [9]}
+    windows = {(group, "t", at): [WindowCommit(1, each) for each in found] for (group, at), found in times.items()}
+    found = commit_rates(windows, (0, 6_000_000))
+    assert (found.total, found.missing, [line.name for line in found.series]) == (3, None, ["a", "c", "b"])
+    counts = [{0: 2, 1: 1, 47: 1}, {0: 2}, {0: 1}]
+    for line, count in zip(found.series, counts, strict=True):
+        assert line.points == [Point(125_000 * at + 62_500, count.get(at, 0) * 0.48) for at in range(48)]
+    (line,) = commit_rates({("g", "t", 0): [WindowCommit(1, 1)]}, (0, 30 * MINUTE_MS + 1)).series
+    assert line.points == [Point(MINUTE_MS * at + 30_000, int(at == 0)) for at in range(31)]
+
+
+def test_visible_commits_up_to_a_time_are_the_history(tmp_path: Path) -> None:
+    """R1, R12: a misplaced commit counts nothing, nor one that becomes visible after a newer one."""
+    home = partition_for("g", 2)
+    log, astray = LogPartition(home), LogPartition(1 - home)
+    for at_ms, partition, offset in ((1, 0, 5), (2, 0, 9), (3, 0, 3), (3, 1, 6), (4, 1, 4), (5, 0, 2)):
+        log.commit(("g", "t", partition), offset, 7 if at_ms == 4 else None, commit_timestamp=START_MS + at_ms)
+    log.end_commit(7)
+    log.commit(("g", "t", 1), 8, 8, commit_timestamp=START_MS + 6)
+    log.commit(("g", "t", 1), 7, commit_timestamp=START_MS + 7)
+    log.end_commit(8)
+    log.delete(("g", "t", 0))
+    log.delete(("g", "t", 1))
+    astray.commit(("g", "t", 0), 1, commit_timestamp=START_MS)
+    astray.delete(("g", "t", 0))
+    rows = {home: log.rows, 1 - home: astray.rows}
+    times = {(at, row.record_offset): START_MS + row.record_offset for at, of_one in rows.items() for row in of_one}
+    store = random_store(tmp_path / "store", rows, times, 2)
+    first = [WindowCommit(offset, START_MS + at_ms) for offset, at_ms in ((5, 1), (9, 2), (3, 3), (2, 5))]
+    second = [WindowCommit(offset, START_MS + at_ms) for offset, at_ms in ((6, 3), (4, 4), (7, 7))]
+    rewind = Rewind(START_MS + 3, "g", "t", 0, 9, 3, None)
+    found = read_commits(store, ["g"])
+    assert found.windows == {("g", "t", 0): first, ("g", "t", 1): second}
+    assert found.rewinds == [
+        rewind,
+        Rewind(START_MS + 4, "g", "t", 1, 6, 4, None),
+        Rewind(START_MS + 5, "g", "t", 0, 3, 2, None),
+    ]
+    assert [(each.at_ms, each.partition, each.offset) for each in found.deletions] == [
+        *((START_MS + 11, 1, 7), (START_MS + 10, 0, 2))
+    ]
+    until = read_commits(store, ["g"], START_MS + 3)
+    assert until == ({("g", "t", 0): first[:3], ("g", "t", 1): second[:1]}, [rewind], [])
+
+
 def test_history_ends_with_what_happened_at_its_last_moment(tmp_path: Path) -> None:
     """The script of this capture deletes the offset of `g-deleted`."""
     store = str(folded_capture(tmp_path / "store", "4.2.0-classic"))
@@ -116,6 +182,8 @@ def test_rewinds_are_those_of_the_span_the_latest_first() -> None:
     found = [Rewind(NOW_MS - hours * HOUR_MS, "g", "t", hours % 3, 9, 5, None) for hours in (23, 25, 1, -1, 24, 0)]
     shown = rewinds(found, SPAN_MS)
     assert [each.at_ms for each in shown.rows] == [NOW_MS - hours * HOUR_MS for hours in (0, 1, 23, 24)]
+    at_once = [Rewind(NOW_MS, *where, 9, 5) for where in (("g", "s", 1), ("g", "t", 0), ("g", "t", 2), ("h", "a", 0))]
+    assert rewinds(reversed(at_once), SPAN_MS).rows == at_once
     assert (shown.total, shown.missing) == (4, None)
 
 

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from dataclasses import replace
+from hashlib import sha256
 from html import escape
 from html.parser import HTMLParser
 
 import pytest
 
-from offsets_pipeline.questions.report.model import GroupLines, Point, Report, Rewind, Rewinds, TimeSeries
+from offsets_pipeline.questions.query.describe import MemberAnswer
+from offsets_pipeline.questions.report.model import (
+    Deletion,
+    Expiring,
+    ExpiringGroup,
+    GroupLines,
+    GroupPart,
+    GroupRow,
+    Point,
+    Report,
+    ReportedGroups,
+    Rewind,
+    Rewinds,
+    StaleGroup,
+    StaleGroups,
+    TimeSeries,
+)
 from offsets_pipeline.questions.report.page import fragment, page
-from tests.unit.report.reports import EMPTY_REPORT, NAMES, NOW_MS, full_report
+from tests.unit.report.reports import EMPTY_REPORT, HOUR_MS, NAMES, NOW_MS, full_report
 
 _VOID = {"meta", "link", "input"}
 _ALLOWED = {
@@ -234,6 +252,174 @@ def test_a_part_has_what_is_known_of_its_group_and_names_the_rest() -> None:
         assert all(escape(each.reason) in text for each in part.deletions if part.group.isprintable())
 
 
+def tables(text: str) -> dict[str, list[list[str]]]:
+    """The cells of each table by its caption; the first row has the headings."""
+    found = {}
+    for caption, table in re.findall("<table><caption>(.*?)</caption>(.*?)</table>", text, re.DOTALL):
+        rows = re.findall("<tr>(.*?)</tr>", table, re.DOTALL)
+        cells = [re.findall("<t[hd](?: [^>]*)?>(.*?)</t[hd]>", row) for row in rows]
+        found[caption] = [["".join(Outline(cell).texts) for cell in row] for row in cells]
+    return found
+
+
+AT = "2026-11-18 11:06:40"
+
+
+def small_report() -> Report:
+    """A report of three groups, of which the first has a part with everything and the second one with nothing."""
+    first = GroupRow("a", "Stable", "Consumer", 2, 1_000, NOW_MS, 1_500, 90.0, status="ERR")
+    second = GroupRow("b", "Empty", "Classic", 0, 3, None, lag_unknown=2)
+    third = GroupRow("", "Empty", "Classic", 1, 4, 10**17, 1_200, None, 1, "no sample", "OK")
+    line = TimeSeries("a", [Point(NOW_MS - 2, 7.0), Point(NOW_MS - 1, 9.0), Point(NOW_MS, 8.0)])
+    rewind = Rewind(NOW_MS - 1, "a", "t", 1, 1_500, 400)
+    expiring = [
+        ExpiringGroup("a", 2, NOW_MS, NOW_MS + 60_000, "R18a", "empty", held=False),
+        ExpiringGroup("a", 1, NOW_MS + 1, NOW_MS + 1, "R18c", "simple", held=False),
+        ExpiringGroup("b", 1, NOW_MS - 1, NOW_MS - 1, "R20", "pending", held=True),
+    ]
+    deletions = [
+        Deletion(NOW_MS, "a", "t", 3, 1_007, "expired", "over"),
+        Deletion(None, "a", "t", 4, None, "lost", "?"),
+    ]
+    member = MemberAnswer("m", None, "c", "/h", ["t-1", "t-2"], None)
+    return replace(
+        EMPTY_REPORT,
+        from_ms=NOW_MS - 10,
+        warnings=["the report lacks"],
+        groups=ReportedGroups(
+            3,
+            None,
+            [first, second, third],
+            [
+                GroupPart("a", [member], line, line, [rewind], deletions, expiring[:1]),
+                GroupPart("b", [], None, None, [], [], []),
+            ],
+        ),
+        lag_over_time=GroupLines(2, None, [line, TimeSeries("b", [Point(NOW_MS, None)])]),
+        commit_rates=GroupLines(2, None, [TimeSeries("", [Point(NOW_MS, 2.0)]), line]),
+        rewinds=Rewinds(2, None, [rewind, replace(rewind, by="m", to_offset=1_501)]),
+        stale=StaleGroups(1, None, 24 * HOUR_MS, [StaleGroup("b", "Empty", 3_000, NOW_MS - 90_000, 90_000)]),
+        expiring=Expiring(
+            4, None, 2 * HOUR_MS, expiring, TimeSeries("e", [Point(NOW_MS, 3), Point(NOW_MS + HOUR_MS, 1)])
+        ),
+    )
+
+
+def test_tables_have_the_values_of_the_report() -> None:
+    text = fragment(small_report())
+    groups = ["Group", "Status", "Lag", "Lag in time", "Last commit", "State", "Members", "Offsets", "Lag not known"]
+    rewinds = [["Time", "Group", "Partition", "From", "To", "Back by", "By"]]
+    rewinds += [["2026-11-18 11:06:39", "a", "t-1", "1,500", "400", "1,100", "unknown"]]
+    expiring = [["Group", "Offsets", "First expires", "Last expires", "Why"]]
+    expiring += [["a", "2", f"{AT} (due)", "2026-11-18 11:07:40", "R18a: empty"]]
+    assert tables(text.partition('id="parts"')[0]) == {
+        "Groups, the worst first (2 of 3)": [
+            groups,
+            ["a", "ERR", "1,500", "1 min 30 s", AT, "Stable", "2", "1,000", ""],
+            ["b", "-", "-", "-", "-", "Empty", "0", "3", "2 partitions: not known"],
+        ],
+        "More groups (1 of 3)": [
+            groups,
+            ['""', "OK", "1,200", "-", f"{10**17} ms", "Empty", "1", "4", "1 partitions: no sample"],
+        ],
+        # those of the second chart come after those of the first
+        "Numbers of the chart": [["Group", "First", "Last", "Highest"], ['""', "2", "2", "2"], ["a", "7", "8", "9"]],
+        "Rewinds, the latest first": [*rewinds, ["2026-11-18 11:06:39", "a", "t-1", "1,500", "1,501", "-1", "m"]],
+        "Groups without a commit for 1 d or longer, the longest first": [
+            ["Group", "State", "Offsets", "Last commit", "Ago"],
+            ["b", "Empty", "3,000", "2026-11-18 11:05:10", "1 min 30 s"],
+        ],
+        "Offsets that expire within 2 h if their groups commit no more, the soonest first (3 of 4)": [
+            *expiring,
+            ["a", "1", AT, AT, "R18c: simple"],
+            ["b", "1", "2026-11-18 11:06:39, held", "2026-11-18 11:06:39", "R20: pending"],
+        ],
+    }
+    assert tables(text.partition('id="parts"')[2]) == {
+        "Members": [["Member", "Client", "Host", "Partitions"], ["m", "c", "/h", "t-1, t-2"]],
+        "Rewinds, the latest first": rewinds,
+        "Deleted offsets, the latest first": [
+            ["Time", "Partition", "Offset", "Cause"],
+            [AT, "t-3", "1,007", "expired: over"],
+            ["-", "t-4", "-", "lost: ?"],
+        ],
+        "Offsets that expire soon": expiring,
+    }
+    assert re.findall('<p class="note">(.*?)</p>', text) == ["The report lacks"]
+    assert '<tr><td class="name">b</td><td>Empty</td><td class="n">3,000</td>' in text
+    assert tables(text.partition('id="rates"')[0])["Numbers of the chart"][2:] == [["b", "-", "-", "-"]]
+    known = replace(small_report().groups, rows=small_report().groups.rows[:1])
+    assert "Lag not known" not in fragment(replace(small_report(), groups=known))
+    assert "more groups" not in fragment(replace(small_report(), groups=known))
+
+
+def test_charts_are_described_by_their_highest_and_newest_values() -> None:
+    text = fragment(small_report())
+    described = dict(re.findall('<desc id="([^"]*)-text">(.*?)</desc>', text))
+    part = sha256(b"a").hexdigest()[:16]
+    assert described == {
+        "lag-bars": "Offsets behind the log end: a 1.5k, 1 min 30 s; &quot;&quot; 1,200",
+        "lag-lines": "a: last 8, highest 9",
+        "rate-lines": "&quot;&quot;: last 2, highest 2; a: last 8, highest 9",
+        "expiry-columns": "Number of offsets that expire, by time, within 2 h.",
+        f"lag-{part}": "a: last 8, highest 9",
+        f"rate-{part}": "a: last 8, highest 9",
+    }
+    assert re.findall('<g class="s(.)"><title>(.*?)</title>', text)[:4] == [
+        *(("0", "a"), ("1", "b"), ("1", "&quot;&quot;"), ("0", "a"))
+    ]
+    # wide charts whose right end matters: all but the bars and the columns
+    assert (text.count('class="scroll newest"'), text.count("<figure>")) == (4, 6)
+    assert re.findall('<li class="(s.)">.*?</svg>(.*?)</li>', text) == [
+        *(("s0", "a"), ("s1", "b"), ("s1", "&quot;&quot;"), ("s0", "a"))
+    ]
+    # 684 wide from x = 56: the columns span the two hours, lines the ten milliseconds
+    columns = text.partition('id="expiring"')[2].partition("</figure>")[0]
+    assert re.findall('<rect x="([^"]*)"', columns) == ["57.0", "399.0"]
+    paths = re.findall('<path d="M([^ ]*) [^"]*" class="line"/>', text)
+    assert [each for each in paths if not each.startswith("0")] == ["603.2"] * 4
+    quiet = [TimeSeries("a", [Point(NOW_MS, None)])]
+    assert ">no values</desc>" in fragment(replace(EMPTY_REPORT, lag_over_time=GroupLines(1, None, quiet)))
+    rows = [GroupRow(f"g{lag}", "Empty", "Classic", 0, 1, None, lag) for lag in range(17)]
+    many = fragment(replace(EMPTY_REPORT, groups=ReportedGroups(17, None, rows)))
+    assert re.findall("<g><title>(.*?)</title>", many) == [f"g{lag}: {lag}" for lag in range(16, 1, -1)]
+    assert "log end: g16 16; g15 15; g14 14; g13 13; g12 12</desc>" in many
+
+
+def test_a_live_page_asks_for_itself_and_its_policy_allows_no_other_script() -> None:
+    for every_ms, connect in ((None, ""), (10_000, "; connect-src 'self'")):
+        text = page(EMPTY_REPORT, every_ms)
+        hashes = {
+            kind: base64.b64encode(sha256(content.encode()).digest()).decode()
+            for kind, content in re.findall(r"<(style|script)>(.*?)</\1>", text, re.DOTALL)
+        }
+        (said,) = re.findall('http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+        assert said == (
+            f"default-src 'none'; style-src 'sha256-{hashes['style']}'; script-src 'sha256-{hashes['script']}'; "
+            f"img-src data:; base-uri 'none'; form-action 'none'{connect}"
+        )
+        assert ("Update every 10 s" in text, ' data-every="10000"' in text, "fetch(" in text) == (bool(connect),) * 3
+
+
+def test_lines_keep_their_styles_and_the_seventh_has_none_and_no_marks() -> None:
+    lines = [TimeSeries(name, [Point(NOW_MS, 1.0)]) for name in "abcdefg"]
+    other = [lines[6], *lines[1:3], lines[5]]
+    gone_back = [Rewind(NOW_MS, name, "t", 0, 2, 1) for name in "fg"]
+    text = fragment(
+        replace(
+            EMPTY_REPORT,
+            lag_over_time=GroupLines(7, None, lines),
+            commit_rates=GroupLines(4, None, other),
+            rewinds=Rewinds(2, None, gone_back),
+        )
+    )
+    legends = re.findall('<li class="s(.)">.*?</svg>(.*?)</li>', text)
+    assert " ".join(map("".join, legends)) == "0a 1b 2c 3d 4e 5f 0g 1b 2c 5f"
+    assert text.count('class="mark"') == 1
+    assert [row[0] for row in tables(text)["Numbers of the chart"]] == ["Group", "g", "b", "c", "f"]
+    assert len(tables(text.partition('id="rates"')[0])["Numbers of the chart"]) == 7
+
+
 def test_empty_store_is_told_in_words() -> None:
     texts = " ".join(Outline(page(EMPTY_REPORT)).texts)
     for said in (
@@ -249,7 +435,10 @@ def test_empty_store_is_told_in_words() -> None:
 @pytest.mark.parametrize(
     ("name", "tiles"),
     [
-        ("full", ["30", "20 Stable, 9 Empty, 1 Reconciling", "123,456"]),
+        (
+            "full",
+            ["30", "20 Stable, 9 Empty, 1 Reconciling", "123,456", "2026-11-18 11:05:40", "9,000,000,000,000,000"],
+        ),
         ("empty", ["0", "none", "0", "none", "not known"]),
     ],
 )

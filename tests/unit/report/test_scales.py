@@ -77,6 +77,76 @@ def test_numbers_are_short() -> None:
     assert [shown_number(each) for each in (0, 0.25, 999, 1_500, 2_000_000, 9.2e18)] == [
         *("0", "0.25", "999", "1.5k", "2M", "9.2e+03P")
     ]
+    assert [shown_number(each) for each in (1e3, 1e6, 1e9, 1e12, 1e15, -1_500)] == [
+        "1k",
+        "1M",
+        "1G",
+        "1T",
+        "1P",
+        "-1.5k",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("highest", "labels"),
+    [
+        (1, "0 0.2 0.4 0.6 0.8 1"),
+        (0.1 + 0.2, "0 0.1 0.2 0.3"),  # 0.30000000000000004
+        (10, "0 2 4 6 8 10"),
+        (11, "0 5 10 15"),
+        (50, "0 10 20 30 40 50"),
+        (51, "0 20 40 60"),
+        (1e-9, "0 1e-09"),
+        (0, "0 1"),
+    ],
+)
+def test_number_ticks_are_at_most_six_round_numbers(highest: float, labels: str) -> None:
+    assert " ".join(tick.label for tick in number_ticks(highest)) == labels
+
+
+def test_steps_of_times_are_parts_of_minutes_hours_and_days() -> None:
+    minutes = [1, 2, 5, 10, 15, 30]
+    steps_ms = [
+        *(number * 1_000 for number in minutes),
+        *(number * 60_000 for number in minutes),
+        *(number * 3_600_000 for number in (1, 2, 3, 6, 12)),
+        *(number * DAY_MS for number in (1, 2, 7, 14, 28, 91, 182, 364, 1820)),
+    ]
+    for step_ms, next_ms in zip(steps_ms, [*steps_ms[1:], steps_ms[-1]], strict=True):
+        assert [tick.value for tick in time_ticks(0, 6 * step_ms)] == [number * step_ms for number in range(7)]
+        assert [tick.value for tick in time_ticks(0, 6 * step_ms + 1)][:2] == [0, next_ms]
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "label"),
+    [
+        (6 * 30_000, "00:00:00"),
+        (6 * 60_000, "00:00"),
+        (DAY_MS - 1, "00:00"),
+        (DAY_MS, "21 Nov 00:00"),
+        (6 * DAY_MS, "21 Nov 2026"),
+    ],
+)
+def test_labels_of_times_have_the_day_of_a_span_of_a_day(span_ms: int, label: str) -> None:
+    midnight_ms = (START_MS // DAY_MS + 1) * DAY_MS
+    assert time_ticks(midnight_ms, midnight_ms + span_ms)[0] == (midnight_ms, label)
+
+
+def test_labels_of_times_do_not_overlap() -> None:
+    # 40 ticks, 17.1 apart; a label of 11 characters is 81.84 wide, and 12 lie between two
+    chart = line_chart("n", "", "", [], (0, 40 * 1820 * DAY_MS), [])
+    found = re.findall('<text x="([^"]*)" y="232.0" class="middle">', chart)
+    assert found == ["56.0", "158.6", "261.2", "363.8", "466.4", "569.0", "671.6"]
+    assert re.findall('<path d="M([^ ]*) 212.0v4" class="axis"/>', chart) == found
+    assert chart.count('<path d="M56.0 212.0H740.0" class="axis"/>') == 1
+    assert re.findall('<text x="48.0" y="([^"]*)" class="end">([^<]*)<', chart) == [("216.0", "0"), ("18.0", "1")]
+
+
+def test_a_wide_character_is_as_wide_as_high_and_a_text_is_cut_in_the_middle() -> None:
+    assert [text_width(text, 100) for text in ("", "abc", "請求", "a請")] == [0, 186, 200, 162]
+    found = [cut("abcdefghij", width, 100) for width in (620, 619, 558, 557)]
+    assert found == ["abcdefghij", "abcd…ghij", "abcd…ghij", "abc…ghij"]
+    assert [cut("abcdefg", width, 100) for width in (434, 433, 62, 0)] == ["abcdefg", "ab…efg", "…", "…"]
 
 
 @given(st.text(max_size=300), st.integers(20, 400))
@@ -101,12 +171,41 @@ def test_bars_are_as_long_as_their_values_and_lie_one_below_the_other() -> None:
     ]
 
 
+def test_labels_and_values_of_bars_are_cut_to_their_space() -> None:
+    """Hand-worked: a character is 7.44 wide, so 28 fit into 214 and 18 into the 134 right of the longest bar."""
+    bars = [Bar("a" * length, 0, "") for length in (28, 29)] + [Bar("b", 1, "1" * length) for length in (18, 19)]
+    texts = re.findall(">([^<]*)</text>", bar_chart("n", "", "", bars))
+    assert texts == ["a" * 28, "", "a" * 13 + "…" + "a" * 14, "", "b", "1" * 18, "b", "1" * 8 + "…" + "1" * 9]
+    assert re.findall('<rect [^>]* width="([^"]*)"', bar_chart("n", "", "", bars[:2])) == ["1.0", "1.0"]
+    assert bar_chart("n", "A & B", "d\x1b", []) == (
+        '<svg viewBox="0 0 760 8" role="img" aria-labelledby="n-title n-text"><title id="n-title">A &amp; B</title>'
+        '<desc id="n-text">d\\x1b</desc></svg>'
+    )
+
+
 def test_columns_have_the_height_of_their_values_and_share_the_span() -> None:
     points = [Point(0, 4.0), Point(25, 0.0), Point(50, 8.0), Point(75, None)]  # of four, three have a value
     chart = column_chart("n", "", "", TimeSeries("t", points), (0, 100))
     assert re.findall('<rect x="([^"]*)" y="([^"]*)" width="([^"]*)" height="([^"]*)"', chart) == [
         *(("57.0", "113.0", "226.0", "99.0"), ("399.0", "14.0", "226.0", "198.0"))
     ]
+    assert re.findall('class="bar"><title>([^<]*)<', chart) == ["4", "8"]
+    alone = column_chart("n", "", "", TimeSeries("t", [Point(0, 1.0)]), (0, 100))
+    assert re.findall('<rect x="57.0" y="14.0" width="([^"]*)"', alone) == ["682.0"]
+    narrow = column_chart("n", "", "", TimeSeries("t", [Point(0, 1.0)] * 400), (0, 100))
+    assert set(re.findall('<rect x="57.0" y="14.0" width="([^"]*)"', narrow)) == {"1.0"}
+    assert "<rect" not in column_chart("n", "", "", TimeSeries("t", []), (0, 100))
+
+
+def test_only_the_first_six_lines_are_drawn_and_each_has_its_style() -> None:
+    lines = [TimeSeries(f"<{at}", [Point(20, at), Point(-5, at), Point(5, at)]) for at in range(1, 8)]
+    chart = line_chart("n", "", "", lines, (0, 10), [5, 4, 3, 2, 1, 0])
+    drawn = re.findall('<g class="s(.)"><title>&lt;(.)</title><path d="([^"]*)" class="line"/></g>', chart)
+    # the top is 6, so a line is 33 above the one before; what lies outside of the span is at its end
+    assert drawn == [
+        (str(6 - at), str(at), "M740.0 {0}L56.0 {0}L398.0 {0}".format(f"{212 - 33 * at}.0")) for at in range(1, 7)
+    ]
+    assert '<circle cx="56.0" cy="14.0"' in line_chart("n", "", "", [TimeSeries("t", [Point(7, 1.0)])], (7, 7), [0])
 
 
 def test_marks_stand_on_their_values_and_labels_of_times_fit_into_the_chart() -> None:
