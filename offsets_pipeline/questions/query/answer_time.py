@@ -116,8 +116,8 @@ def log_answer_time(history: LogHistory, mirror_interval_ms: int, until_ms: int 
 def log_answer_at(history: LogHistory, positions: Mapping[int, int]) -> AnswerTime:
     """Return the stale log partitions of answers at positions: those that end before their position."""
     notes = notes_of(history, history.current_log.number)
-    beyond = {at: note for at, note in notes.items() if positions.get(at, 0) > (note["end_offset"] or 0)}
-    found = _missing(beyond, {}, {at: note["read_at"] or 0 for at, note in beyond.items()}, 0)
+    beyond = {at: note for at, note in notes.items() if positions.get(at, 0) > note["end_offset"]}
+    found = _missing(beyond, {}, {at: note["read_at"] for at, note in beyond.items()}, 0)
     return AnswerTime(None, _in_order(found))
 
 
@@ -141,7 +141,7 @@ def _data_ms(notes: Notes, of: StoreSnapshot, log_incarnation: int) -> dict[int,
         return dict.fromkeys(newest, min(max(at_ms, newest_sample_ms(table_of(of.location)) or 0), of.opened_ms))
     read_at = {at: each["read_at"] for at, each in notes.items() if each["read_at"] is not None}
     if not read_at and notes:  # segment files
-        files_ms = max(each["updated_at"] or 0 for each in notes.values())
+        files_ms = max(each["updated_at"] for each in notes.values())
         return dict.fromkeys(notes, files_ms)
     # an older record is not above any of these times
     newest = _newest_records(of, log_incarnation, min(read_at.values(), default=None))
@@ -192,7 +192,7 @@ def _missing(
 
     for at, note in notes.items():
         stable, topic_end, complete_ms = note["stable_offset"], note["topic_end_offset"], data_ms.get(at, 0)
-        end = max(note["end_offset"] or 0, ends.get(at, 0))
+        end = max(note["end_offset"], ends.get(at, 0))
         open_since = note["open_since"]
         held = 0 if topic_end is None or stable is None else topic_end - max(stable, end)
         if held > 0 and open_since is not None and counts(open_since):

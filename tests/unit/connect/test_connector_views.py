@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from functools import reduce
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from offsets_pipeline.connect.connector_offsets import connector_type
+from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.errors import BadConnectRequest, NoSuchConnector, StoreMismatch
 from offsets_pipeline.fold.state.merge_on_read import CONNECT
 from offsets_pipeline.fold.state.published_rows import connect_rows
+from offsets_pipeline.questions.query.connectors import (
+    ConnectorInfo,
+    describe_connector,
+    list_connectors,
+    stopped_sink_group,
+)
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.data_file import ALL_ROWS
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from offsets_pipeline.store.delta.data_file import Only
 
 
 def record(record_type: str, connector: str, value: object, record_offset: int, raw_key: str = "") -> dict[str, object]:
@@ -76,6 +97,109 @@ def test_connectors_of_mirrormaker_are_sources_although_their_settings_name_topi
     config = {"properties": {"connector.class": f"org.apache.kafka.connect.mirror.{name}", "topics": ".*"}}
     assert connectors(TopicKind.CONNECT_CONFIGS, record("connector-config", "m", config, 1)) == [("m", "source", None)]
     assert connector_type(config["properties"]) == "source"
+
+
+def reader_of(kind: TopicKind, *records: dict[str, object]) -> StateReader:
+    """A reader of a store with these rows, in memory."""
+    rows = pa.Table.from_pylist(list(records), schema=CONNECT.row_schema())
+
+    def newest(_: object, columns: Sequence[str], only: Only = ALL_ROWS) -> pa.Table:
+        wanted = [pc.is_in(rows[name], pa.array(values, rows[name].type)) for name, values in only.items()]
+        return rows.filter(reduce(pc.and_, wanted, pa.array([True] * rows.num_rows))).select(columns)
+
+    properties = StoreProperties(MIRRORED, 1, topic_kind=kind)
+    store = SimpleNamespace(properties=properties, location="/s", current=SimpleNamespace(newest=newest))
+    return cast("StateReader", store)
+
+
+def offset_of(connector: str, file: str, record_offset: int) -> dict[str, object]:
+    row = record("offset", connector, {"position": record_offset}, record_offset, f"{connector}-{file}")
+    return row | {"source_partition": json.dumps({"file": file})}
+
+
+CONFIGS = reader_of(
+    TopicKind.CONNECT_CONFIGS,
+    record("connector-config", "new", {"properties": {}}, 1),
+    record("connector-config", "a", {"properties": {}}, 2),
+    record("connector-config", "s", {"properties": {"connector.class": "x.FileSink"}}, 3),
+    record("target-state", "s", {"state": "STOPPED"}, 4),
+    record("connector-config", "r", {"properties": {"connector.class": "x.FileSink"}}, 5),
+    record("connector-config", "gone", None, 6),
+)
+OFFSETS = reader_of(
+    TopicKind.CONNECT_OFFSETS,
+    *(offset_of("a", "x", 7), offset_of("a", "w", 8), offset_of("s", "x", 9), offset_of("gone", "x", 10)),
+)
+OF_A = {
+    "offsets": [
+        {"partition": {"file": "w"}, "offset": {"position": 8}},
+        {"partition": {"file": "x"}, "offset": {"position": 7}},
+    ]
+}
+
+
+def test_connectors_of_a_worker_are_those_of_its_configurations() -> None:
+    """A sink has no source offsets, although a source of its name had some."""
+    started, stopped = (None, None, "STARTED", 0), (None, None, "STOPPED", 0)
+    assert list_connectors([OFFSETS, CONFIGS]) == [
+        ConnectorInfo("a", "source", *started, None, 2),
+        ConnectorInfo("new", "source", *started, None, 0),
+        ConnectorInfo("r", "sink", *started, "connect-r", 0),
+        ConnectorInfo("s", "sink", *stopped, "connect-s", 0),
+    ]
+    assert [(each.name, each.offsets) for each in list_connectors([OFFSETS])] == [("a", 2), ("gone", 1), ("s", 1)]
+
+
+def test_offsets_of_a_source_are_answered_if_its_worker_has_it() -> None:
+    assert describe_connector(OFFSETS, "a") == describe_connector(OFFSETS, "a", CONFIGS) == OF_A
+    assert describe_connector(OFFSETS, "gone")["offsets"] == [{"partition": {"file": "x"}, "offset": {"position": 10}}]
+    assert describe_connector(OFFSETS, "new", CONFIGS) == {"offsets": []}
+    for error, message, connector, configs in (
+        (NoSuchConnector, "Connector new not found: /s has no offsets of it, or it was deleted", "new", None),
+        (NoSuchConnector, "Connector gone not found: /s has no configuration of it", "gone", CONFIGS),
+        (StoreMismatch, "its offsets are those of the group connect-s; name the store of __consumer", "s", CONFIGS),
+        (StoreMismatch, "but this command needs connect-configs", "a", OFFSETS),
+    ):
+        with pytest.raises(error, match=message):
+            describe_connector(OFFSETS, connector, configs)
+    with pytest.raises(StoreMismatch, match="but this command needs connect-offsets"):
+        describe_connector(CONFIGS, "a")
+
+
+def test_an_owned_store_answers_for_connectors_that_were_not_deleted() -> None:
+    config = record("connector-config", "new", {"properties": {}}, 1)
+    deleted = record("connector-config", "gone", None, 3)
+    owned = reader_of(TopicKind.CONNECT, offset_of("a", "w", 8), offset_of("a", "x", 7), config, deleted)
+    assert describe_connector(owned, "a") == OF_A
+    assert describe_connector(owned, "new") == {"offsets": []}
+    for name in ("gone", "never"):
+        with pytest.raises(NoSuchConnector, match=f"Connector {name} not found: /s has no offsets of it"):
+            describe_connector(owned, name)
+
+
+def test_offsets_of_a_sink_are_those_of_the_group_that_its_configuration_names(tmp_path: Path) -> None:  # R32
+    override = {"connector.class": "x.FileSink", "consumer.override.group.id": "connect-s"}
+    configs = reader_of(TopicKind.CONNECT_CONFIGS, record("connector-config", "other", {"properties": override}, 1))
+    with Coordinator.open(OwnedStore.create(tmp_path / "groups", 1)) as coordinator:
+        coordinator.commit_offsets("connect-s", {("t", 1): 6, ("t", 0): 5})
+    groups = StateReader(str(tmp_path / "groups"))
+    expected = {
+        "offsets": [
+            {"partition": {"kafka_topic": "t", "kafka_partition": at}, "offset": {"kafka_offset": 5 + at}}
+            for at in (0, 1)
+        ]
+    }
+    assert describe_connector(groups, "s") == describe_connector(groups, "other", configs) == expected
+    assert describe_connector(groups, "other") == {"offsets": []}
+    with pytest.raises(StoreMismatch, match="a is a source connector: its offsets are in offset"):
+        describe_connector(groups, "a", CONFIGS)
+
+
+def test_only_offsets_of_a_stopped_sink_may_change() -> None:
+    assert stopped_sink_group("s", CONFIGS) == "connect-s"
+    for error, name in ((BadConnectRequest, "r"), (StoreMismatch, "a"), (NoSuchConnector, "gone")):
+        with pytest.raises(error):
+            stopped_sink_group(name, CONFIGS)
 
 
 def test_the_state_of_a_connector_without_a_worker_is_its_target_state() -> None:

@@ -8,16 +8,28 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.common.clock import shown_time
-from offsets_pipeline.questions.query.retention_forecast import HELD, LATER, NOW, forecast_rows
+from offsets_pipeline.questions.query.retention_forecast import (
+    HELD,
+    LATER,
+    NOW,
+    forecast_rows,
+    next_expiries,
+    retention_inputs,
+)
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics import partition_state
+from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.retention import Basis, Expiry, GroupForecast, Rule, forecast, holdings_of
+from tests.folded_stores import new_store
 from tests.logs import LogPartition, capture_partitions, capture_rows, group_key, group_value
 from tests.member_bytes import subscription
+from tests.spark.stores import appended
 from tests.unit.coordinator.broker_expiry import PAIRS, RETENTION_MINUTES, assert_as_the_broker_did, wall_clock_ms
 from tests.unit.coordinator.states import at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from offsets_pipeline.semantics.partition_state import PartitionState
     from offsets_pipeline.semantics.retention import ExpiredGroup
@@ -348,7 +360,7 @@ def test_forecast_has_first_what_expires_now_then_later_by_time_then_what_is_hel
         return GroupForecast(name, found, may_go=True, has_open_transaction=is_open)
 
     forecasts = [
-        *(group("a", 12), group("b", 11), group("c", 13), group("d", 10, 9), group("e")),
+        *(group("a", 12), group("b", 11, 11), group("c", 13), group("d", 10, 9), group("e")),
         *(group("f", 5, rule=Rule.PENDING, is_open=True), group("g", is_open=True)),
     ]
     last, alone = "the group is removed with its last offset", "the group has no offsets"
@@ -356,13 +368,62 @@ def test_forecast_has_first_what_expires_now_then_later_by_time_then_what_is_hel
     expected = [
         *((NOW, 10, "d", "t", 0, "R18c", said), (NOW, 9, "d", "t", 1, "R18c", said)),
         *((NOW, 10, "d", None, None, "R21", last), (NOW, None, "e", None, None, "R21", alone)),
-        *((LATER, 11, "b", "t", 0, "R18c", said), (LATER, 11, "b", None, None, "R21", last)),
+        *((LATER, 11, "b", "t", 0, "R18c", said), (LATER, 11, "b", "t", 1, "R18c", said)),
+        (LATER, 11, "b", None, None, "R21", last),
         *((LATER, 12, "a", "t", 0, "R18c", said), (LATER, 12, "a", None, None, "R21", last)),
         (HELD, 5, "f", "t", 0, "R20", "an open transaction holds a commit for it; retention counts from its commit"),
         (HELD, None, "g", None, None, "R20", "the group has an open transaction"),
     ]
     found = forecast_rows(forecasts, 10, 12)
     assert found == [(when, shown_time(at_ms), *rest) for when, at_ms, *rest in expected]
+
+
+def test_a_store_has_the_offsets_and_pending_commits_of_each_group_that_exists(tmp_path: Path) -> None:
+    """Groups and offsets as the specification replays them, before and after groups of which only one of both is there.
+
+    R1: the offset of the group `astray` and the ones elsewhere are misplaced. R14: `f` and its offsets were removed.
+    """
+    logs = {log_partition: LogPartition(log_partition) for log_partition in range(2)}
+    homes = {name: partition_for(name, 2) for name in ("a", "b", "c", "d", "e", "f", "g", "h", "i", "astray")}
+    assert [*homes.values()].count(0) > 2 < [*homes.values()].count(1)
+    for name, home in homes.items():
+        log = logs[1 - home if name == "astray" else home]
+        if name in "dh":
+            log.group(2, name, protocol_type="connect")  # without offsets
+            continue
+        log.commit((name, "t", 1), 5, commit_timestamp=COMMITTED_MS + 1)
+        log.commit((name, "t", 0), 5, version=1, commit_timestamp=COMMITTED_MS, expire_timestamp=2_000)
+        log.commit((name, "u", 0), 5, commit_timestamp=COMMITTED_MS + 2)
+        log.delete((name, "u", 0))
+        if name in "be":
+            log.commit((name, "t", 0), 6, 7)
+            log.commit((name, "new", 0), 6, 7)
+        if name == "f":
+            log.group(2, name)
+            log.group_tombstone(2, name)
+    logs[1 - homes["a"]].commit(("a", "t", 9), 5)
+    appended(new_store(tmp_path / "store").location, [row for log in logs.values() for row in log.rows])
+    reader = StateReader(str(tmp_path / "store"))
+    states = [partition_state.replay(log.rows, log_partition, 2) for log_partition, log in logs.items()]
+    expected = [held for state in states for name in sorted(state.groups) if (held := holdings_of(state, name))]
+    found = list(retention_inputs(reader))
+    told = [
+        [
+            (
+                *(each.group_id, each.group.group_type, each.pending),
+                {where: (one.commit_timestamp_ms, one.expire_timestamp_ms) for where, one in each.offsets.items()},
+            )
+            for each in inputs
+        ]
+        for inputs in (found, expected)
+    ]
+    assert told[0] == told[1]
+    assert {each.group_id for each in found} == {*"abcdeghi"}
+    first, later_ms = at("t", 0), COMMITTED_MS + 1 + RETENTION_MS
+    assert next_expiries(reader, RETENTION_MS) == {
+        **{name: Expiry(name, first, 2_000, Rule.SIMPLE_GROUP, Basis.OWN) for name in "acgi"},
+        **{name: Expiry(name, at("t", 1), later_ms, Rule.SIMPLE_GROUP, Basis.COMMIT) for name in "be"},  # R20
+    }
 
 
 @pytest.mark.parametrize(("earlier", "later"), PAIRS)

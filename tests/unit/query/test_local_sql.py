@@ -20,7 +20,7 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import QueryFailed, StoreMismatch
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.query.local_sql import LocalSql
-from offsets_pipeline.questions.query.parse_tree import Filters, filters_of, parsed
+from offsets_pipeline.questions.query.parse_tree import Filters, filters_of, parsed, tables_in
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.folded_stores import folded_capture
@@ -329,10 +329,100 @@ HISTORY = {"offset_history", "group_history", "deleted_offsets"}
         ),
         # records that are misplaced lie in other log partitions than that of R1
         ("SELECT misplaced FROM offset_history WHERE group_id = 'g'", None, None),
+        ("SELECT misplaced FROM offset_history WHERE group_id = 'g' AND log_partition = 1", None, [1]),
+        (
+            "FROM offset_history, group_history g, deleted_offsets d WHERE g.group_id = 'b' AND d.group_id = 'c'",
+            None,
+            None,
+        ),
+        (
+            "FROM offset_history h, group_history g, log l WHERE h.group_id = 'a' AND l.group_id = g.group_id",
+            None,
+            None,
+        ),
+        (
+            "FROM offset_history h NATURAL JOIN group_history g WHERE h.group_id = 'b' AND g.group_id IN ('a', 'b')",
+            ["a", "b"],
+            None,
+        ),
+        (
+            "FROM offset_history h CROSS JOIN group_history g WHERE h.log_partition = 3 AND g.log_partition = 2",
+            None,
+            [2, 3],
+        ),
+        (
+            "FROM offset_history h POSITIONAL JOIN group_history g WHERE h.group_id = 'a' AND g.group_id = 'a'",
+            None,
+            None,
+        ),
+        ("FROM OFFSET_HISTORY H WHERE h.GROUP_ID = 'g'", ["g"], None),
+        ("FROM offset_history WHERE offset_history.group_id = 'g'", ["g"], None),
+        ("FROM offset_history WHERE group_id IN ('a', 'b') AND group_id IN ('b', 'c')", ["b"], None),
+        ("FROM offset_history WHERE group_id = 'a' AND group_id = 'b'", [], None),
+        ("FROM offset_history h, log l WHERE l.group_id = 'g'", None, None),
+        ("FROM offset_history WHERE topic = 'g'", None, None),
+        ("FROM offset_history WHERE group_id = topic", None, None),
+        ("FROM offset_history WHERE group_id > 'a'", None, None),
+        ("FROM offset_history WHERE group_id IN ('a', 5)", None, None),
+        ("FROM offset_history WHERE log_partition = 999999999", None, [999_999_999]),
+        ("FROM offset_history WHERE log_partition IN (7, 1000000000)", None, None),
+        ("FROM log", None, None),
     ],
 )
 def test_filters_of_a_query_on_history(query: str, groups: list[str] | None, partitions: list[int] | None) -> None:
     assert filters_of(parsed(query), HISTORY) == Filters(groups, partitions)
+
+
+def test_a_view_that_is_not_asked_for_needs_no_filter() -> None:
+    nodes = parsed("FROM offset_history h, group_history g WHERE h.group_id = 'a'")
+    assert [filters_of(nodes, [name]) for name in ("offset_history", "group_history")] == [Filters(["a"]), Filters()]
+
+
+@pytest.mark.parametrize(
+    ("query", "tables"),
+    [
+        ("SELECT * FROM b JOIN A ON TRUE", ["b", "a"]),
+        ("FROM (FROM z), y WHERE 1 IN (FROM x)", ["z", "y", "x"]),
+        ("WITH X AS (FROM b) FROM x", ["b"]),
+        ("WITH log AS (FROM b) FROM Log", ["b", "log"]),  # a known name: it may be both
+        ("WITH a AS (WITH b AS (FROM c) FROM b) FROM a, d", ["c", "d"]),
+        ("FROM range(3), Unnest([1]), generate_series(2)", []),
+        ("FROM main.range(3)", "cannot read main.range() as a table; name a view or a table of the store"),
+        ("FROM glob('x')", "cannot read glob() as a table; name a view or a table of the store"),
+        ("FROM s.log", "no view or table s.log: views and tables have no schema here"),
+    ],
+)
+def test_tables_of_a_query_are_in_its_order(query: str, tables: list[str] | str) -> None:
+    nodes = parsed(query)
+    if isinstance(tables, list):
+        assert tables_in(nodes, {"log"}) == tables
+        return
+    with pytest.raises(QueryFailed) as failed:
+        tables_in(nodes, {"log"})
+    assert str(failed.value) == tables
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT '" + "([{" * 333 + "('", None),
+        ("SELECT '" + "([{" * 333 + "(['", "it is nested too deeply"),
+        ("SELECT " + "(1)," * 1_100 + "[1]", None),
+        ("SELECT " + "NOT " * 300 + "TRUE", None),
+        ("SELECT " + "NOT " * 460 + "TRUE", "it is nested too deeply"),  # two levels each
+        ("SELECT 'é'\n, é) FROM", 'syntax error at or near ")", at line 2, column 4; '),
+        ("SELECT é é é", 'syntax error at or near "é", at line 1, column 12; '),
+        ("SELECT 1; SELECT 2", "it is not one SELECT"),
+        ("\ud800", "it has an unpaired surrogate"),
+    ],
+)
+def test_a_text_is_parsed_if_it_is_one_select_that_is_not_deep(query: str, said: str | None) -> None:
+    if said is None:
+        assert "SELECT_NODE" in {str(each.get("type")) for each in parsed(query)}
+        return
+    with pytest.raises(QueryFailed) as failed:
+        parsed(query)
+    assert said in str(failed.value)
 
 
 def test_a_query_for_one_group_reads_its_log_partition_once_for_all_views(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from offsets_pipeline.cli import main
@@ -18,9 +21,14 @@ from offsets_pipeline.questions.query.answer_time import (
     AnswerTime,
     Stale,
     answer_time,
+    data_times,
+    log_answer_at,
+    log_answer_time,
 )
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.store.delta.properties import MIRRORED, OWNED
+from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS
 from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead
 from tests.logs import LogPartition
@@ -29,6 +37,7 @@ from tests.spark.stores import CLOCK, appended
 from tests.unit.coordinator.stores import opened
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from offsets_pipeline.store.store import Store
@@ -152,6 +161,151 @@ def test_an_owned_store_answers_as_of_now(place: Path) -> None:
     assert answer_time(StateReader(str(place), 100, FixedClock(NOW_MS)), MINUTE_MS) == AnswerTime(
         shown_time(NOW_MS), []
     )
+
+
+def asked(
+    notes: dict[int, dict[str, Any]],
+    records: Sequence[tuple[int, int, int | None, int]] = (),
+    kind: str = MIRRORED,
+    complete_ms: int = 0,
+    **current: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401 - what both questions read of a store
+    """A store of log incarnation 1, opened at NOW_MS, without tables on a disk.
+
+    ``notes`` by log partition. ``records``: log partition, record offset, timestamp and time of the append in ms; each
+    is in a file of its own. ``complete_ms``: the last append that had all records.
+    """
+    names = [each.name for each in LOG_PARTITIONS.columns]
+    rows = [
+        dict.fromkeys(names)
+        | {"log_partition": at, "log_incarnation": incarnation, "start_offset": 0, "updated_at": 0}
+        | {name: value * 1_000 if name in TIMES else value for name, value in note.items() if value is not None}
+        for at, note in notes.items()
+        for incarnation in note.pop("incarnations", [1])
+    ]
+    files = [SimpleNamespace(row=row, highest={"appended_at": shown_time(row[3])}) for row in records]
+
+    def tables(columns: list[str], only: dict[str, list[int]], of: list[SimpleNamespace]) -> Iterator[pa.Table]:
+        assert only["log_incarnation"] == [1]
+        for each in of:
+            if each.row[0] in only.get("log_partition", [each.row[0]]):
+                row = dict(zip(columns, each.row, strict=True))
+                row |= {name: row[name] and row[name] * 1_000 for name in ("record_timestamp", "appended_at")}
+                yield pa.Table.from_pylist(
+                    [row], schema=pa.schema([LOG.arrow_schema().field(each) for each in columns])
+                )
+
+    log = SimpleNamespace(files=lambda: files, tables=tables, transaction=lambda _: complete_ms)
+    return SimpleNamespace(
+        notes=pa.Table.from_pylist(rows, schema=LOG_PARTITIONS.arrow_schema()),
+        opened_ms=NOW_MS,
+        properties=SimpleNamespace(kind=kind),
+        table=lambda _: log,
+        current_log=SimpleNamespace(number=1),
+        current=SimpleNamespace(log_incarnation=1, **{"progress": {}, "stored": {}, "unfolded": {}, **current}),
+    )
+
+
+TIMES = ("complete_since", "read_at", "open_since", "updated_at")
+FRESH_MS = NOW_MS - MINUTE_MS  # as old as a mirror may be
+BEHIND = (MIRROR_BEHIND, None)
+
+
+@pytest.mark.parametrize(
+    ("end", "stable", "topic_end", "fields", "expected"),
+    [
+        # end of the log, last stable offset and end of the topic
+        (5, 5, 5, {}, []),
+        (5, 5, 9, {}, [(HELD_BACK, 4)]),
+        (5, 3, 9, {}, [(HELD_BACK, 4)]),
+        (5, 9, 9, {}, [(MIRROR_BEHIND, 4)]),
+        (5, 7, 9, {}, [(HELD_BACK, 2), (MIRROR_BEHIND, 2)]),
+        (5, None, 9, {}, [(MIRROR_BEHIND, 4)]),
+        (5, 9, None, {}, []),
+        (5, 5, 4, {}, []),
+        (5, 5, 9, {"open_since": None}, []),
+        (5, 6, 6, {"read_at": None}, []),
+        (5, 5, 5, {"read_at": FRESH_MS - 1}, [BEHIND]),
+        (5, 5, 5, {"read_at": FRESH_MS - 1, "incarnations": [0]}, []),
+    ],
+)
+def test_a_log_partition_lacks_what_its_topic_has_and_what_a_transaction_holds(
+    end: int, stable: int | None, topic_end: int | None, fields: dict[str, Any], expected: list[tuple[str, int | None]]
+) -> None:
+    """R36, by hand."""
+    known = {"end_offset": end, "stable_offset": stable, "topic_end_offset": topic_end}
+    note = {**known, "read_at": FRESH_MS, "open_since": OLD_MS, **fields}
+    since = {HELD_BACK: shown_time(OLD_MS), MIRROR_BEHIND: shown_time(note["read_at"] or 0)}
+    stale = [Stale(3, reason, records, since[reason]) for reason, records in expected]
+    assert log_answer_time(asked({3: {**note}}), MINUTE_MS).stale == stale
+    found = answer_time(asked({3: {**note}}), MINUTE_MS)
+    assert (found.stale, found.of_partition(3), found.of_partition(2)) == (stale, tuple(stale), ())
+    # at an earlier time that lacks nothing, and right after it
+    for reason, at_ms in ((HELD_BACK, OLD_MS), (MIRROR_BEHIND, note["read_at"] or 0)):
+        until = {
+            until_ms: log_answer_time(asked({3: {**note}}), MINUTE_MS, until_ms) for until_ms in (at_ms, at_ms + 1)
+        }
+        assert reason not in {each.reason for each in until[at_ms].stale}
+        assert [each for each in until[at_ms + 1].stale if each.reason == reason] == [
+            each for each in stale if each.reason == reason
+        ]
+        assert [each.as_of for each in until.values()] == (
+            [None, None]
+            if "incarnations" in fields
+            else [shown_time(min(each, note["read_at"])) if note["read_at"] else shown_time(0) for each in until]
+        )
+    # the state may have folded more than the note says
+    progress = {3: SimpleNamespace(folded_to=9)}
+    assert [each.records for each in answer_time(asked({3: {**note}}, progress=progress), MINUTE_MS).stale] == (
+        [None] if BEHIND in expected else []
+    )
+    # of positions only those that the log does not have lack a record
+    assert log_answer_at(asked({3: {**note}}), {3: end, 2: 99}) == AnswerTime(None, [])
+    beyond = log_answer_at(asked({3: {**note}}), {3: end + 1})
+    assert beyond == AnswerTime(None, [each for each in stale if (each.reason, each.records) != BEHIND])
+
+
+def test_the_data_time_is_that_of_the_last_look_or_of_a_newer_record() -> None:
+    """R36, by hand; log partitions of a topic, of segment files, and of an owned log."""
+    notes = {at: {"end_offset": 9, "read_at": FRESH_MS + at} for at in range(4)}
+    records = [
+        (0, 0, FRESH_MS + 10, FRESH_MS),  # appended before the last look at 0
+        (1, 0, FRESH_MS + 20, FRESH_MS + 1),
+        (1, 1, FRESH_MS + 15, FRESH_MS + 2),
+        (2, 0, None, FRESH_MS + 9),
+        (3, 0, NOW_MS + 5, NOW_MS),
+    ]
+    expected = {0: FRESH_MS, 1: FRESH_MS + 20, 2: FRESH_MS + 2, 3: NOW_MS}
+    found = answer_time(asked(notes, records), MINUTE_MS)
+    assert (found, found.data_ms) == (AnswerTime(shown_time(FRESH_MS), []), expected)
+    assert [found.as_of_partition(at) for at in (1, 7)] == [shown_time(FRESH_MS + 20), shown_time(FRESH_MS)]
+    assert data_times(asked(notes, records)).to_pylist() == [
+        {"log_partition": at, "data_time": datetime.fromtimestamp(at_ms / 1_000, UTC)} for at, at_ms in expected.items()
+    ]
+    complete = log_answer_time(asked(notes, records, complete_ms=FRESH_MS + 17), MINUTE_MS)
+    assert complete.data_ms == {0: FRESH_MS + 17, 1: FRESH_MS + 20, 2: FRESH_MS + 17, 3: NOW_MS}
+    past = log_answer_time(asked(notes, records), MINUTE_MS, FRESH_MS + 2)
+    assert past.data_ms == {0: FRESH_MS, 1: FRESH_MS + 2, 2: FRESH_MS + 2, 3: FRESH_MS + 2}
+    assert log_answer_time(asked({}, records, OWNED), 0, 7) == AnswerTime(shown_time(7), [])
+    assert answer_time(asked({}, records, OWNED), 0) == AnswerTime(shown_time(NOW_MS), [])
+    files = {at: {"end_offset": 1, "updated_at": 70 + at} for at in range(2)}
+    assert answer_time(asked(files, records), 0).data_ms == {0: 71, 1: 71}
+    unread = answer_time(asked({}, records, complete_ms=NOW_MS), 0)  # segment files without a note
+    assert unread.data_ms == {0: FRESH_MS + 10, 1: FRESH_MS + 20, 3: NOW_MS}
+    assert answer_time(asked({}), 0) == AnswerTime(None, [])
+
+
+def test_what_is_not_folded_is_as_old_as_the_last_folded_record() -> None:
+    """R36, by hand: the state has offsets before 2 of log partition 0, of 1 nothing with a time, and none of 2."""
+    notes = {at: {"end_offset": 9, "read_at": FRESH_MS} for at in range(4)}
+    records = [(0, 0, 70, 0), (0, 1, 60, 0), (0, 2, 80, 0), (1, 0, None, 0), (3, 0, 5, 0)]
+    stored = {at: SimpleNamespace(log_incarnation=1, folded_to=2, folded_at_us=90_999 + 1_000 * at) for at in (0, 1, 3)}
+    found = answer_time(asked(notes, records, stored=stored, unfolded={2: 6, 1: 5, 0: 4}), MINUTE_MS)
+    assert found.stale == [
+        *(Stale(0, NOT_FOLDED, 4, shown_time(70)), Stale(1, NOT_FOLDED, 5, shown_time(91))),
+        Stale(2, NOT_FOLDED, 6, None),
+    ]
+    assert found.data_ms == {0: 70, 1: 91, 2: FRESH_MS, 3: FRESH_MS}
 
 
 def test_commands_say_it_in_json_and_warn_once_for_each_reason(
