@@ -8,8 +8,6 @@ import pytest
 
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.questions.history.history_tables import read_views
-from offsets_pipeline.questions.query import views
-from offsets_pipeline.questions.query.parse_tree import Filters
 from offsets_pipeline.questions.query.views import register_views
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import capture_partitions
@@ -51,22 +49,3 @@ def test_conditions_of_a_query_limit_what_the_tasks_read(spark: SparkSession, fo
         assert expected.num_rows
         assert_same_rows(session.table(name).drop("cluster"), session.createDataFrame(expected))
         assert set(expected["log_partition"].to_pylist()) == {home}
-
-
-@pytest.mark.parametrize(
-    ("query", "groups"),
-    [
-        ("SELECT * FROM offset_history WHERE group_id = 'g'", ["g"]),
-        ("SELECT /*+ REPARTITION(2) */ * FROM offset_history WHERE `group_id` IN ('g', 'h')", ["g", "h"]),
-        # a text of Spark that is another one in DuckDB: its, it's, "g"
-        ("SELECT * FROM offset_history WHERE group_id = 'it''s'", None),
-        (r"SELECT * FROM offset_history WHERE group_id = 'it\'s' AND topic = ' OR '", None),
-        (r"SELECT * FROM offset_history WHERE group_id = 'a\\b'", None),
-        ("""SELECT * FROM offset_history WHERE group_id = "it's" AND topic = "it's" """, None),
-        ("SELECT * FROM offset_history WHERE group_id = 'g' AND topic RLIKE 't' LATERAL VIEW", None),
-        ("SELECT * FROM offset_history LATERAL VIEW explode(array(1)) AS a WHERE group_id = 'g'", None),
-        ("SHOW VIEWS", None),
-    ],
-)
-def test_conditions_of_spark_that_duckdb_reads_otherwise_limit_nothing(query: str, groups: list[str] | None) -> None:
-    assert views._filters(query, ["offset_history"]).get("offset_history", Filters()).group_ids == groups

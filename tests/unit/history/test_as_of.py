@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from offsets_pipeline.common.config import Settings
 from offsets_pipeline.errors import InvalidTime
-from offsets_pipeline.questions.history.log_history import Completeness
-from offsets_pipeline.questions.query.as_of import AsOfAnswer, offsets_as_of
+from offsets_pipeline.questions.history.log_history import Completeness, LogHistory
+from offsets_pipeline.questions.query.as_of import AsOfAnswer, PartitionAsOf, offsets_as_of, state_as_of
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.semantics.partition_state import replay
@@ -18,9 +19,12 @@ from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.survivors import SCHEMA, survivors
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.log.metadata import note_topics
+from tests.folded_stores import new_store
 from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows, capture_semantics
 from tests.property.broker_cleaning import cleaned, endings
 from tests.random_logs import MANY, Shape, random_log
+from tests.spark.stores import appended
 from tests.unit.history.history_stores import START_MS, Times, capture_store, random_store, times_of
 
 if TYPE_CHECKING:
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 Rows = dict[int, list[LogRow]]
 SHAPE = Shape(groups=MANY, log_partitions=3, strays=0.2, times_ms=(-1, 0, 1_700_000_000_000, 250_000_000_000_000))
 CLASSIC = CoordinatorSemantics.CLASSIC
+ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
 def expected(
@@ -214,10 +219,19 @@ def test_a_gap_that_a_point_lies_in_may_have_held_records(tmp_path: Path) -> Non
     for offset in (2, 3):
         log.commit(("g", "t", 1), offset)
     store = random_store(tmp_path / "store", {0: log.rows}, {(0, at): START_MS + at for at in (0, 7, 8)}, 1)
-    assert not offsets_as_of(store, positions={0: 5}).is_complete
-    assert not offsets_as_of(store, time_ms=START_MS + 6).is_complete
-    assert offsets_as_of(store, positions={0: 1}).is_complete
-    assert offsets_as_of(store, positions={0: 8}).is_complete
+    # a compaction keeps one record of the key of the last two, so it ended before the second one
+    cases: list[tuple[dict[str, Any], int, int, int | None]] = [
+        ({"positions": {0: 5}}, 5, 8, START_MS + 7),
+        ({"time_ms": START_MS + 6}, 7, 8, START_MS + 7),
+        ({"positions": {0: 1}}, 1, 0, None),
+        ({"positions": {0: 8}}, 8, 8, START_MS + 7),
+        ({"time_ms": START_MS + 8}, 9, 8, START_MS + 7),
+    ]
+    for point, end, complete_from, since_ms in cases:
+        answer = offsets_as_of(store, **point)
+        asked = point.get("positions", {}).get(0)
+        assert answer.partitions == [PartitionAsOf(0, end, complete_from, since_ms, asked)]
+        assert (answer.is_complete, answer.complete_since_ms) == (end >= complete_from, since_ms)
 
 
 def test_an_answer_beyond_the_end_of_the_log_is_one_at_its_end_and_not_complete(tmp_path: Path) -> None:
@@ -228,6 +242,30 @@ def test_an_answer_beyond_the_end_of_the_log_is_one_at_its_end_and_not_complete(
         answer = offsets_as_of(store, positions=positions)
         assert {each.log_partition: each.end for each in answer.partitions} == ends
         assert answer.is_complete is (positions == ends)
+
+
+def test_an_answer_is_complete_if_each_log_partition_is() -> None:
+    told = {
+        PartitionAsOf(0, 5, 5, None, 5): (False, False, True),
+        PartitionAsOf(1, 4, 5, 7): (True, False, False),
+        PartitionAsOf(2, 5, 5, 9, 6): (False, True, False),
+    }
+    assert {each: (each.is_cleaned, each.ends_early, each.is_complete) for each in told} == told
+    answer = AsOfAnswer({}, list(told), 0)
+    assert (answer.is_complete, answer.complete_since_ms) == (False, 9)
+    assert AsOfAnswer({}, answer.partitions[:1], 0).complete_since_ms is None
+
+
+def test_a_topic_with_two_names_has_the_lower_one(tmp_path: Path) -> None:  # R35
+    log = LogPartition()
+    log.commit(("g", "b", 0), 1, version=4, topic_id=ID)
+    log.commit(("g", "a", 0), 1, version=4, topic_id=ID)
+    store = new_store(tmp_path / "store", 1)
+    appended(store.location, log.rows)
+    for noted, names in (([], ["b", "a"]), ([(ID, "aa")], ["aa", "a"])):
+        note_topics(store, noted, Settings())
+        found = [state_as_of(LogHistory(store.location), positions={0: end}).topic_names for end in (1, 2)]
+        assert found == [{ID: name} for name in names]
 
 
 def test_a_key_that_an_earlier_piece_of_the_log_has_shows_where_its_compaction_ended() -> None:
@@ -288,6 +326,7 @@ def test_one_group_reads_only_the_files_of_its_log_partition(tmp_path: Path, mon
         ({}, "give one of both"),
         ({"time_ms": 1, "positions": {0: 1}}, "give one of both"),
         ({"positions": {3: 1}}, "log partitions 0 to 2"),
+        ({"positions": {2: 1, -1: 1}}, "cannot read log partition -1: .* log partitions 0 to 2"),
     ],
 )
 def test_a_point_that_is_not_one_is_refused(tmp_path: Path, point: dict[str, object], message: str) -> None:

@@ -8,12 +8,16 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.kafka.record.message_types import RecordType
-from offsets_pipeline.questions.query.group_listing import matching
+from offsets_pipeline.questions.query.describe import GroupAnswer, GroupState, MemberAnswer, OffsetAnswer, group_answers
+from offsets_pipeline.questions.query.group_listing import is_pattern, matching, without_match
+from offsets_pipeline.questions.query.log_info import LogPartitionInfo, log_info
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.delta.properties import MIRRORED, SNAPSHOT, StoreProperties
@@ -25,8 +29,10 @@ from tests.spark.stores import appended
 from tests.unit.coordinator.stores import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from offsets_pipeline.fold.state.merge_on_read import StateTable
 
 CAPTURE = "4.2.0-kip848"
 
@@ -237,7 +243,7 @@ def test_a_member_has_the_target_assignment_that_its_last_record_gives(
     assert found == {"kept": assigned, "gone": "", "again": assigned}
 
 
-def test_log_info_counts_the_records_of_each_log_partition(tmp_path: Path, offsets: Callable[..., str]) -> None:
+def test_log_info_counts_the_records_of_each_log_partition(tmp_path: Path) -> None:
     first, last = LogPartition(0), LogPartition(2, start=5)
     for log in (first, last):
         log.commit(("g", "t", 0), 1)
@@ -245,12 +251,10 @@ def test_log_info_counts_the_records_of_each_log_partition(tmp_path: Path, offse
     first.record(b"\0\x63", b"")  # nor a record type 99
     first.commit(("g", "t", 0), 2, producer_id=7)
     folded_store(tmp_path, StoreProperties(MIRRORED, 3), [*first.rows, *last.rows])
-    rows = json.loads(offsets("log-info", "--store", str(tmp_path), "--format", "json"))["log_partitions"]
-    names = ("log_partition", "start", "end", "folded_to", "records", "quarantined", "unknown", "pending")
-    assert [tuple(row[name] for name in names) for row in rows] == [
-        (0, 0, 4, 4, 4, 1, 1, 1),
-        (1, 0, 0, None, 0, 0, 0, 0),
-        (2, 5, 6, 6, 1, 0, 0, 0),
+    assert log_info(StateReader(str(tmp_path))) == [
+        LogPartitionInfo(0, 0, 4, 4, 4, 1, 1, 1, None, "modern", 0),
+        LogPartitionInfo(1, 0, 0, None, 0, 0, 0, 0, None, "modern", 0),
+        LogPartitionInfo(2, 5, 6, 6, 1, 0, 0, 0, None, "modern", 0),
     ]
 
 
@@ -338,6 +342,75 @@ def test_patterns_match_whole_names_and_a_name_matches_itself() -> None:
     assert matching(names, ["b?c"]) == ["b.c", "b-c"]
     assert matching(names, ["b.c", "a"]) == ["a", "b.c"]
     assert matching(names, ["[ab]"]) == []
+    assert matching(names, []) == []
+    assert [each for each in ("a*", "a?", "a", "[ab]", "") if is_pattern(each)] == ["a*", "a?"]
+    assert without_match(["z", "b*", "z?", "a", "z", "c*"], names) == ["z", "z?", "c*"]
+
+
+def test_a_group_is_described_with_its_members_and_the_offsets_that_it_answers() -> None:
+    """Hand-worked rows of the state: R1 (misplaced groups), R17 (what is pending) and R35 (names of topics)."""
+    home, other = partition_for("g", 2), 1 - partition_for("g", 2)
+    member = {
+        "member_id": "m",
+        "instance_id": "i",
+        "client_id": "c",
+        "client_host": "/h",
+        "member_epoch": 3,
+        "assignment": [
+            {"topic": topic, "topic_id": topic_id, "partition": at}
+            for topic, topic_id, at in (("t", "A", 10), ("t", "A", 2), (None, "A", 1), (None, "B", 0))
+        ],
+        "subscribed_topics": ["t"],
+    }
+    of_group: dict[str, Any] = {"group_type": "Consumer", "protocol_type": "consumer", "protocol": None}
+    of_group |= {"group_epoch": 7, "assignment_epoch": 6}
+    rows = [
+        {"log_partition": at, "group_id": name, "state": state, "misplaced": at != partition_for(name, 2), **of_group}
+        | {"members": [member] if state == "Stable" else None}
+        for at, name, state in (
+            (home, "g", "Stable"),
+            (other, "g", "Empty"),
+            (other, "gone", "Dead"),
+            (home, "x", "Stable"),
+        )
+    ]
+    offsets = [
+        {"log_partition": at, "group_id": "g", "topic": topic, "partition": partition, "committed_offset": offset}
+        | {"leader_epoch": None, "metadata": "", "commit_timestamp": time_us, "misplaced": at != home}
+        for at, topic, partition, offset, time_us in (
+            *(
+                (home, "u", 0, 4, 40_000),
+                (home, "t", 10, 3, 30_000),
+                (home, "t", 2, 2, 20_999),
+                (home, "t", 1, None, None),
+            ),
+            (other, "t", 0, 1, 10_000),
+        )
+    ]
+    tables = {"group_facts": rows, "offset_facts": offsets}
+    pending = {(home, "g"): {("t", 10)}, (other, "g"): {("t", 2)}}
+
+    def newest(table: StateTable, columns: Sequence[str]) -> pa.Table:
+        return pa.Table.from_pylist(tables[table.name], schema=table.row_schema()).select(columns)
+
+    state = GroupState(newest, pending, 2, CoordinatorSemantics.MODERN)
+    assert partition_for("x", 2) == other
+    expected = GroupAnswer(
+        *("Consumer", "Stable", "consumer", "", 7, home, False),
+        [MemberAnswer("m", "i", "c", "/h", ["B-0", "s-1", "t-10", "t-2"], ["t"], 3)],
+        [
+            *(OffsetAnswer("t", 2, 2, None, ""), OffsetAnswer("t", 10, 3, None, "", pending=True)),
+            OffsetAnswer("u", 0, 4, None, ""),
+        ],
+        6,
+    )
+    assert group_answers(state, {"A": "s"}, are_named=True) == {"g": expected}
+    misplaced = GroupAnswer("Consumer", "Stable", "consumer", "", None, other, misplaced=True)
+    listed = group_answers(state, {"A": "s"}, are_named=False)
+    assert listed == {"g": expected, "x": misplaced}
+    assert [each.committed_ms for each in listed["g"].offsets] == [20, 30, 40]
+    assert (listed["g"].last_commit_ms, listed["x"].last_commit_ms) == (40, None)
+    assert listed["g"].assigned == dict.fromkeys((("B", 0), ("s", 1), ("t", 10), ("t", 2)), expected.members[0])
 
 
 def test_top_refreshes_until_its_last_round(unfolded: str, offsets: Callable[..., str], signal_handlers: None) -> None:

@@ -219,7 +219,7 @@ BEHIND = (MIRROR_BEHIND, None)
         (5, 5, 9, {}, [(HELD_BACK, 4)]),
         (5, 3, 9, {}, [(HELD_BACK, 4)]),
         (5, 9, 9, {}, [(MIRROR_BEHIND, 4)]),
-        (5, 7, 9, {}, [(HELD_BACK, 2), (MIRROR_BEHIND, 2)]),
+        (5, 8, 9, {}, [(HELD_BACK, 1), (MIRROR_BEHIND, 3)]),
         (5, None, 9, {}, [(MIRROR_BEHIND, 4)]),
         (5, 9, None, {}, []),
         (5, 5, 4, {}, []),
