@@ -17,10 +17,7 @@ from tests.log_tables import capture_log
 from tests.unit.history.history_stores import capture_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    import pyarrow as pa
 
     from offsets_pipeline.store.store import Store
 
@@ -28,51 +25,36 @@ CAPTURE, GROUP, OTHER = "4.2.0-classic", "g-deloff", "g-deleted"
 REPLAYED = ("offset_history", "group_history", "deleted_offsets")
 
 
-class Frame:
-    """A DataFrame of a query: mapInArrow returns what a task does with its batches."""
-
-    def __init__(self, query: str) -> None:
-        self.query = query
-        self.task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None = None
-
-    def repartition(self, _: str) -> Frame:
-        return self
-
-    def sortWithinPartitions(self, *_: str) -> Frame:  # noqa: N802 - Spark's name
-        return self
-
-    def mapInArrow(self, task: Any, _: object) -> Frame:  # noqa: ANN401, N802 - Spark's name
-        self.task = task
-        return self
-
-
 @pytest.mark.parametrize("group_ids", [None, [GROUP], [GROUP, OTHER]])
 def test_a_task_gives_the_rows_of_the_tables_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_ids: list[str] | None
 ) -> None:
     monkeypatch.setattr(history_views, "_TAKE_ROWS", 20)
-    store = capture_store(tmp_path / "store", CAPTURE)
-    spark = SimpleNamespace(sql=Frame)
+    store, queries = capture_store(tmp_path / "store", CAPTURE), list[str]()
+    frame = SimpleNamespace(mapInArrow=lambda task, _: task)  # what a task does with its batches
+    frame.repartition = frame.sortWithinPartitions = lambda *_: frame
+
+    def sql(query: str) -> SimpleNamespace:
+        queries.append(query)
+        return frame
+
+    spark = SimpleNamespace(sql=sql)
     opened = cast("Store", SimpleNamespace(folder=lambda: store, spark=spark, table_name=lambda name: f"`{name}`"))
-    filters = dict.fromkeys(REPLAYED, Filters(group_ids))
-    found = cast("dict[str, Frame]", history_views.history_views(opened, filters))
+    tasks: dict[str, Any] = dict(history_views.history_views(opened, dict.fromkeys(REPLAYED, Filters(group_ids))))
     columns = [*COLUMNS, "log_incarnation"]
     order = [(name, "ascending") for name in ("log_partition", "log_incarnation", "record_offset")]
     batches = capture_log(CAPTURE).select(columns).sort_by(order).combine_chunks().to_batches(max_chunksize=7)
     expected = read_views(store, REPLAYED, group_ids=group_ids)
     for name in REPLAYED:
-        task = found[name].task
-        assert task is not None
-        parts = [part.to_pylist() for part in task(iter(batches)) if part.num_rows]
-        rows = [row for part in parts for row in part]
+        parts = [part.to_pylist() for part in tasks[name](iter(batches)) if part.num_rows]
         assert group_ids is not None or len(parts) > 1
-        assert sorted(rows, key=str) == sorted(expected[name].to_pylist(), key=str) != []
-        homes = None if group_ids is None else sorted({partition_for(each, 5) for each in group_ids})
-        condition = "TRUE" if homes is None else f"log_incarnation = 0 AND log_partition IN ({str(homes)[1:-1]})"
-        assert found[name].query == (
-            f"SELECT {', '.join(columns)} FROM (SELECT * FROM `log` WHERE log_incarnation <= "
-            f"coalesce((SELECT max(log_incarnation) FROM `log_partitions`), 0) AND ({condition})) l"
-        )
+        assert sorted((row for part in parts for row in part), key=str) == sorted(expected[name].to_pylist(), key=str)
+        assert parts
+    homes = [] if group_ids is None else sorted({partition_for(each, 5) for each in group_ids})
+    condition = f"log_incarnation = 0 AND log_partition IN ({', '.join(map(str, homes))})" if homes else "TRUE"
+    newest = "coalesce((SELECT max(log_incarnation) FROM `log_partitions`), 0)"
+    log = f"SELECT * FROM `log` WHERE log_incarnation <= {newest} AND ({condition})"
+    assert queries.count(f"SELECT {', '.join(columns)} FROM ({log}) l") == 3
 
 
 @pytest.mark.parametrize("schema", ["", "a b", "a.", ".a", "a-b", "a; DROP SCHEMA b"])

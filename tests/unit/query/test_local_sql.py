@@ -23,7 +23,9 @@ from offsets_pipeline.questions.query.local_sql import LocalSql
 from offsets_pipeline.questions.query.parse_tree import Filters, filters_of, parsed, tables_in
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
-from tests.folded_stores import folded_capture
+from tests.folded_stores import folded_capture, new_store
+from tests.logs import LogPartition
+from tests.spark.stores import appended
 from tests.unit.coordinator.stores import opened
 
 if TYPE_CHECKING:
@@ -448,6 +450,25 @@ def test_a_query_for_one_group_reads_its_log_partition_once_for_all_views(
     assert rows_of(query.format(where=where), store) == expected
     assert expected
     assert read == [([partition_for("g-deloff", 5)], 1)]
+
+
+def test_rows_of_the_log_are_those_of_its_incarnation_with_the_values_asked_for(tmp_path: Path) -> None:
+    """A file whose rows were all appended before the time is left out."""
+    store = new_store(tmp_path / "store", 2)
+    for incarnation, at, appended_ms in ((0, 0, 100), (0, 1, 200), (1, 0, 300)):
+        log = LogPartition(at, start=appended_ms)
+        log.commit(("g", "t", at), 1)
+        appended(store.location, log.rows, log_incarnation=incarnation, appended_ms=appended_ms)
+    relations = StateReader(store.location).relations
+    for since_ms, only, expected in (
+        *((0, {}, [100, 200]), (100, {}, [100, 200]), (101, {}, [200]), (201, {}, [])),
+        *((0, {"log_partition": [1]}, [200]), (0, {"log_partition": [0, 1], "record_offset": [100]}, [100])),
+    ):
+        query = f"SELECT record_offset FROM {relations.log(since_ms, only)} ORDER BY 1"
+        assert relations.select(query)["record_offset"].to_pylist() == expected
+    assert rows_of("SELECT record_offset, log_incarnation FROM log ORDER BY 1", store.location) == [
+        *([100, 0], [200, 0], [300, 1])
+    ]
 
 
 def test_two_stores_with_one_cluster_name_are_refused(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from offsets_pipeline.cli import main
 from offsets_pipeline.common.clock import FixedClock, SystemClock, shown_time
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.ingest.topic_positions.position_samples import Sample, rows_of
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
 from offsets_pipeline.questions.query.answer_time import (
     HELD_BACK,
     MIRROR_BEHIND,
@@ -27,7 +29,7 @@ from offsets_pipeline.questions.query.answer_time import (
 )
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.store.delta.properties import MIRRORED, OWNED
+from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, SNAPSHOT
 from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS
 from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead
@@ -168,6 +170,7 @@ def asked(
     records: Sequence[tuple[int, int, int | None, int]] = (),
     kind: str = MIRRORED,
     complete_ms: int = 0,
+    location: str = "",
     **current: Any,  # noqa: ANN401
 ) -> Any:  # noqa: ANN401 - what both questions read of a store
     """A store of log incarnation 1, opened at NOW_MS, without tables on a disk.
@@ -198,6 +201,7 @@ def asked(
     log = SimpleNamespace(files=lambda: files, tables=tables, transaction=lambda _: complete_ms)
     return SimpleNamespace(
         notes=pa.Table.from_pylist(rows, schema=LOG_PARTITIONS.arrow_schema()),
+        location=location,
         opened_ms=NOW_MS,
         properties=SimpleNamespace(kind=kind),
         table=lambda _: log,
@@ -293,6 +297,21 @@ def test_the_data_time_is_that_of_the_last_look_or_of_a_newer_record() -> None:
     unread = answer_time(asked({}, records, complete_ms=NOW_MS), 0)  # segment files without a note
     assert unread.data_ms == {0: FRESH_MS + 10, 1: FRESH_MS + 20, 3: NOW_MS}
     assert answer_time(asked({}), 0) == AnswerTime(None, [])
+
+
+def test_a_log_of_snapshots_is_as_of_its_newest_record_or_sample(tmp_path: Path) -> None:
+    """R36: each snapshot looks at all groups, and samples all topics."""
+    records, store = [(0, 0, OLD_MS, 0), (1, 0, OLD_MS + 9, 0)], str(tmp_path)
+    assert answer_time(asked({}, kind=SNAPSHOT, location=store), 0) == AnswerTime(None, [])
+    for sampled_ms, expected in (
+        (None, OLD_MS + 9),
+        (OLD_MS + 8, OLD_MS + 9),
+        (FRESH_MS, FRESH_MS),
+        (NOW_MS + 1, NOW_MS),
+    ):
+        if sampled_ms is not None:
+            SampleWriter(table_of(store), "a test").append(rows_of([(("t", 0), Sample(0, 1, sampled_ms))], "a test"))
+        assert answer_time(asked({}, records, SNAPSHOT, location=store), 0).data_ms == {0: expected, 1: expected}
 
 
 def test_what_is_not_folded_is_as_old_as_the_last_folded_record() -> None:
