@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.questions.lag import commit_windows
-from offsets_pipeline.questions.lag.commit_windows import CommitWindows
+from offsets_pipeline.questions.lag.commit_windows import CommitWindows, WindowColumns, WindowCommit
 from offsets_pipeline.semantics.partition_state import replay
 from tests.logs import Identity, LogPartition, commit_key, commit_value, input_table
 from tests.random_logs import random_log
@@ -127,16 +127,37 @@ def test_window_has_what_each_prefix_of_a_random_log_made_visible(logs: int, cha
         assert windows(rows, 4, batches=chance.randint(1, 5)) == replayed_windows(rows, 4)
 
 
-def test_misplaced_commits_do_not_count() -> None:  # R1
+def test_misplaced_commits_do_not_count() -> None:  # R1: of two log partitions, b (98) belongs to 0 and c (99) to 1
     log, other = LogPartition(0), LogPartition(1)
-    log.commit(("g", "t", 0), 1)
-    other.commit(("g", "t", 0), 2)
+    for partition in (log, other):
+        for group, offset in (("c", 1), ("b", 2), ("d", 3), ("b", 4)):
+            partition.commit((group, "t", 0), offset, commit_timestamp=COMMITTED_MS + offset)
     found = []
     for rows in (log.rows, other.rows):
         of_one = CommitWindows(10, None, 2)
         of_one.add(input_table(rows))
-        found.append(len(of_one.windows().identities))
-    assert sorted(found) == [0, 1]
+        found.append([each if isinstance(each, list) else each.tolist() for each in of_one.windows()])
+    ms = COMMITTED_MS
+    assert found == [
+        [[("b", "t", 0), ("d", "t", 0)], [0, 2, 3], [2, 4, 3], [ms + 2, ms + 4, ms + 3]],
+        [[("c", "t", 0)], [0, 1], [1], [ms + 1]],
+    ]
+
+
+def test_windows_of_several_log_partitions_are_one_after_the_other() -> None:
+    a, b, c = (("g", name, 0) for name in "abc")
+    parts = [
+        WindowColumns.of({a: [WindowCommit(1, 10), WindowCommit(2, 20)], b: []}),
+        WindowColumns.of({}),
+        WindowColumns.of({c: [WindowCommit(3, 30)]}),
+    ]
+    for given, expected in (
+        (parts, ([a, b, c], [0, 2, 2, 3], [1, 2, 3], [10, 20, 30])),
+        (parts[2:], ([c], [0, 1], [3], [30])),
+        ([], ([], [0], [], [])),
+    ):
+        identities, *columns = WindowColumns.together(given)
+        assert (identities, *(each.tolist() for each in columns)) == expected
 
 
 def test_long_log_is_compacted_on_the_way(monkeypatch: pytest.MonkeyPatch, chance: random.Random) -> None:

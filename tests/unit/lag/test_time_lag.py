@@ -8,11 +8,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from offsets_pipeline.errors import KafkaFailed
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, Series, rows_of
-from offsets_pipeline.questions.lag.time_lag import TimeLag, interpolated_lags
+from offsets_pipeline.kafka.broker.first_records import FirstRecord
+from offsets_pipeline.questions.lag.time_lag import (
+    Method,
+    TimeLag,
+    exact_lag,
+    incarnations_at,
+    interpolated_ends,
+    interpolated_lags,
+)
 
 if TYPE_CHECKING:
     import random
+
+    from offsets_pipeline.ingest.topic_positions.position_samples import Int64s
+    from offsets_pipeline.kafka.broker.first_records import FoundRecord
 
 DAY_MS = 86_400_000
 NOW_MS = 1_795_000_000_000
@@ -127,3 +139,81 @@ def test_time_between_two_samples_is_interpolated_from_both() -> None:
     assert interpolated_lag(found, 20, 2500).seconds == pytest.approx(0.45)  # record 20 came at 2050
     assert interpolated_lag(found, 25, 2500).seconds == 0
     assert interpolated_lag(found, 15, 2500).seconds == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("offset", "at_ms", "seconds"),
+    [
+        (10, 4_000, 2.95),  # record 10 came at 1,050
+        (19, 4_000, 2.05),
+        (20, 4_000, 1.95),
+        (29, 4_000, 1.05),
+        (30, 4_000, 0.0),
+        (29, 2_950, 0.0),
+        (29, 2_951, 0.001),
+        (25, 1_000, 0.0),  # it came after that time
+        (9, 4_000, "record 9 is older than the first sample, of 1970-01-01T00:00:01.000Z"),
+        (25, 999, "the partition was never sampled"),
+    ],
+)
+def test_lag_counts_from_the_middle_of_the_share_of_each_record(offset: int, at_ms: int, seconds: float | str) -> None:
+    expected = (
+        TimeLag(None, Method.NONE, seconds) if isinstance(seconds, str) else TimeLag(seconds, Method.INTERPOLATED)
+    )
+    assert interpolated_lag(series([(1000, 10), (2000, 20), (3000, 30)]), offset, at_ms) == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "lag"),
+    [
+        (None, TimeLag(0.0, Method.EXACT)),
+        (FirstRecord(7, 1_000), TimeLag(1.235, Method.EXACT)),
+        (FirstRecord(7, 2_236), TimeLag(0.0, Method.EXACT)),
+        (FirstRecord(7, None), TimeLag(None, Method.NONE, "the record at offset 7 has no timestamp")),
+        (KafkaFailed("no leader\nat all"), TimeLag(None, Method.NONE, "no leader")),
+    ],
+)
+def test_lag_by_a_record_of_a_broker_is_the_age_of_the_record(found: FoundRecord, lag: TimeLag) -> None:
+    assert exact_lag(found, 2_235) == lag
+
+
+#: A topic that was created again between second 2 and 3, and another one.
+TWO = Series(
+    np.array([1_000, 2_000, 3_000, 4_000, 1_000, 3_000]), np.zeros(6, dtype=np.int64), np.array([0, 10, 4, 14, 5, 5])
+)
+
+
+def of(count: int, value: int) -> Int64s:
+    return np.full(count, value)
+
+
+def test_samples_are_those_of_the_incarnation_of_the_time() -> None:
+    times = np.array([500, 1_000, 2_999, 3_000, 9_999])
+    cut = incarnations_at(TWO, of(5, 0), of(5, 4), times)
+    assert [each.tolist() for each in cut] == [[0, 0, 0, 2, 2], [0, 1, 2, 3, 4], [2, 2, 2, 4, 4]]
+    cut = incarnations_at(TWO, of(5, 4), of(5, 6), times)
+    assert [each.tolist() for each in cut] == [[4] * 5, [4, 5, 5, 6, 6], [6] * 5]
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "known_to_ms", "time_ms", "found"),
+    [
+        (5_000, 6_000, 2_500, (None, -1, 2)),
+        (5_000, 6_000, 3_000, (4, 2, 3)),
+        (5_000, 6_000, 3_500, (9, 2, 3)),
+        (5_000, 6_000, 4_000, (14, 3, -1)),
+        (5_000, 6_000, 6_000, (14, 3, -1)),  # a sample without a row found no change
+        (5_000, 6_000, 6_001, (None, 3, -1)),
+        (5_000, None, 4_000, (None, 3, -1)),
+        (2_999, 6_000, 1_500, (5, 0, 1)),
+        (2_999, 6_000, 2_000, (10, 1, -1)),
+        (2_999, 6_000, 2_001, (None, 1, -1)),  # the deleted topic may have ended at any time
+    ],
+)
+def test_log_end_at_a_time_is_that_of_its_incarnation(
+    at_ms: int, known_to_ms: int | None, time_ms: int, found: tuple[float | None, int, int]
+) -> None:
+    first, end, times = np.array([0, 4]), np.array([4, 6]), np.array([time_ms, 2_000])
+    rows = interpolated_ends(TWO, first, end, times, at_ms, known_to_ms)
+    shown = zip(*(each.tolist() for each in rows), strict=True)
+    assert [(None if np.isnan(each) else each, *around) for each, *around in shown] == [found, (5, 4, 5)]

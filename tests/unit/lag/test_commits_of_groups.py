@@ -1,0 +1,79 @@
+"""Commits that lag reads from the log of a store, up to a time and from a time on."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.questions.lag.lag_of_groups import CommitsOfGroups
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from tests.logs import LogPartition
+from tests.unit.lag.stores import TimedRow, folded_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.lag.commit_windows import WindowColumns
+
+NOW_MS = 1_795_000_000_000
+TEN_MINUTES_MS = 600_000
+#: Of g-t-0, by the time after NOW_MS; the record of 200 follows one of a later time.
+COMMITS = {-TEN_MINUTES_MS - 1: 10, -TEN_MINUTES_MS: 20, -1: 30, 0: 40, 1: 50, -200: 200}
+
+
+def shown(columns: WindowColumns) -> dict[str, list[int]]:
+    found = zip(columns.identities, pairwise(columns.first.tolist()), strict=True)
+    return {f"{group}-{topic}": columns.offset[start:end].tolist() for (group, topic, _), (start, end) in found}
+
+
+def opened_store(to: Path, settings: Settings, semantics: CoordinatorSemantics) -> StateReader:
+    """Two log partitions: R1 has g and c (99) in the second one, which has h (104), too, against R1."""
+    rows = []
+    first, second = LogPartition(0), LogPartition(1)
+    for at_ms, offset in COMMITS.items():
+        second.commit(("g", "t", 0), offset)
+        rows.append(TimedRow(second.rows[-1], NOW_MS + at_ms))
+    for group, topic in (("g", "v"), ("h", "t")):
+        first.commit((group, topic, 0), 7)
+        rows.append(TimedRow(first.rows[-1], NOW_MS))
+    second.commit(("c", "t", 0), 1)
+    second.commit(("c", "t", 0), 2, 5)
+    second.end_commit(5)
+    second.commit(("h", "w", 0), 3)
+    rows += [TimedRow(row, NOW_MS - TEN_MINUTES_MS - 1) for row in second.rows[-4:]]
+    store = folded_store(rows, to, 2, settings, semantics)
+    return StateReader(str(store), clock=FixedClock(NOW_MS))
+
+
+@pytest.mark.parametrize("semantics", [MODERN, CoordinatorSemantics.CLASSIC])
+def test_windows_end_with_the_last_commit_before_the_first_later_record_and_recent_ones_begin_ten_minutes_before(
+    tmp_path: Path, settings: Settings, semantics: CoordinatorSemantics
+) -> None:
+    reader = opened_store(tmp_path / "store", settings, semantics)
+    stray, more = ({"g-v": [7]}, {"h-w": [3]}) if semantics.is_classic else ({}, {})  # R1 does not count then
+
+    def last(size: int, at_ms: int | None, *groups: str) -> dict[str, list[int]]:
+        return shown(CommitsOfGroups(reader, groups, at_ms).last(size))
+
+    assert last(9, None, "g") == {"g-t": [*COMMITS.values()]} | stray
+    assert last(2, None, "g", "c") == {"g-t": [50, 200], "c-t": [1, 2]} | stray
+    assert last(1, None, "h") == {"h-t": [7]} | more
+    assert last(9, NOW_MS, "g", "h") == {"g-t": [10, 20, 30, 40], "h-t": [7]} | stray
+    assert last(2, NOW_MS - 1, "g", "c") == {"g-t": [20, 30]}
+    assert last(9, NOW_MS + 1, "c", "none") == {"c-t": [1, 2]}
+    assert last(9, None, "none") == {}
+
+    def recent(at_ms: int | None, *groups: str) -> dict[str, list[int]]:
+        return shown(CommitsOfGroups(reader, groups, at_ms).recent())
+
+    assert recent(None, "g", "c") == {"g-t": [200]} | stray
+    assert recent(NOW_MS, "g") == {"g-t": [200]} | stray
+    assert recent(NOW_MS - 201, "g", "c") == {"g-t": [20], "c-t": [2]}
+    assert recent(NOW_MS + TEN_MINUTES_MS, "g") == {"g-t": [50]} | stray
+    assert recent(NOW_MS + TEN_MINUTES_MS + 2, "g") == {}
+    assert recent(NOW_MS - 1, "c") == {"c-t": [2]}
