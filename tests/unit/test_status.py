@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,9 +11,12 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.common.clock import SystemClock, parse_time_ms, shown_time
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.questions import status as status_module
 from offsets_pipeline.questions.history.deletion_causes import LIKELY
 from offsets_pipeline.questions.lag.consumer_status import GroupStatus
-from offsets_pipeline.questions.status import Problem, _trend, worst_first
+from offsets_pipeline.questions.lag.lag_rows import LagRow
+from offsets_pipeline.questions.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
+from offsets_pipeline.questions.status import Problem, StatusLimits, _trend, problems_of, worst_first
 from tests.logs import CAPTURES, LogPartition, capture_partitions, capture_semantics, oracle
 from tests.member_bytes import assignment, subscription
 from tests.unit.history.test_deletion_causes import TRUE_CAUSES
@@ -153,6 +157,71 @@ def test_groups_that_are_behind_have_a_trend_and_a_time_of_catching_up(
     )
 
 
+def test_a_group_is_behind_after_a_time_and_its_worst_partitions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of lag are given: lag, lag in seconds, status, and records a second by which the lag grows."""
+    data: dict[str, list[tuple[int | None, float | None, str | None, float | None]]] = {
+        "behind": [(5, 600.001, "OK", None)],
+        "late": [(5, 60.001, "STOP", 0.5)],
+        "mixed": [
+            *((3, 100.5, "WARN", -0.25), (4, 90.0, "REWIND", -0.25), (2, 70.0, "OK", 0.0), (0, 0.0, "OK", None)),
+            *((1, None, "REWIND", 0.0), (None, None, "UNKNOWN", None)),
+        ],
+        "no-time": [(7, None, "STALL", 1 / 60)],
+        "of-now": [(7, None, "OK", None)],
+        "on-time": [(5, 600.0, "OK", None)],
+        "share": [(7, 700.0, None, None)],
+        "soon-late": [(5, 60.0, "STOP", None)],
+    }
+    rows, rates = list[LagRow](), dict[tuple[str, str, int], float]()
+    for name, of_group in data.items():
+        for number, (lag, seconds, of_row, rate) in enumerate(of_group):
+            at = shown_time(NOW_MS)
+            no_reason = (None, lag, at, at, at)
+            rows.append(LagRow(name, "t", number, 0, 0, lag, lag, seconds, "exact", of_row, *no_reason))
+            rates |= {} if rate is None else {(name, "t", number): rate}
+
+    def lags(*_: object, rates: dict[tuple[str, str, int], float], given: object = rates) -> list[LagRow]:
+        rates.update(given)  # type: ignore[call-overload]
+        return rows
+
+    monkeypatch.setattr(status_module, "lag_of_groups", lags)
+    any_: Any = None
+    member = MemberAnswer("m", None, "", "", [], None)
+    held = [OffsetAnswer("t", 0, 0, None, "", committed_ms=START_MS)]
+    groups = {
+        name: GroupAnswer(
+            *("Share" if name == "share" else "Classic", "", "", "", None, 0),
+            misplaced=False,
+            members=[member] * 2 if name == "mixed" else [],
+            offsets=held,
+        )
+        for name in data
+    }
+    reader: Any = SimpleNamespace(properties=SimpleNamespace(topic_kind=SimpleNamespace(has_groups=False)))
+    err, warn = GroupStatus.ERR, GroupStatus.WARN
+
+    def found(behind_ms: int) -> list[Problem]:
+        limits = StatusLimits(behind_ms, 0, 0, 0, any_, 10)
+        return problems_of(reader, groups, any_, any_, limits)
+
+    def since(seconds: float) -> str:
+        return shown_time(NOW_MS - round(seconds * 1000))
+
+    expected = [
+        Problem(warn, "behind", "behind", since(600.001), None, 5, 600.001, None, "t-0; no members"),
+        Problem(err, "stopped", "late", since(60.001), None, 5, 60.001, "growing", "t-0; no members"),
+        Problem(
+            *(err, "rewound", "mixed", since(100.5), shown_time(NOW_MS + 20_000), 10, 100.5, "shrinking"),
+            "t-1, t-4; 2 members",
+        ),
+        Problem(err, "stalled", "no-time", shown_time(START_MS), None, 7, None, "steady", "t-0; no members"),
+        Problem(warn, "behind", "share", since(700), None, 7, 700.0, None, "t-0"),
+    ]
+    assert found(600_000) == expected
+    soon = {each.group: each.problem for each in found(59_999)}
+    assert soon == {each.group: each.problem for each in expected} | {"on-time": "behind", "soon-late": "stopped"}
+
+
 def test_group_that_is_well_has_no_row(lagging: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--store", str(lagging), "--group", "ok"]) == 0
     assert capsys.readouterr() == ("", "")
@@ -205,7 +274,9 @@ def test_members_that_left_and_rebalances_without_end(
     log = TimedLog()
     for group in ("well", "fewer", "none", "restarted", "looping", "busy", "removed", "long-ago"):
         log.members(group, 1, "ab", START_MS - 60 * MINUTE_MS)
-    log.members("long-ago", 2, "a", START_MS - 55 * MINUTE_MS)
+    log.members("long-ago", 2, "a", NOW_MS - 60 * MINUTE_MS - 1)
+    log.members("an-hour-ago", 1, "ab", START_MS - 61 * MINUTE_MS)
+    log.members("an-hour-ago", 2, "a", NOW_MS - 60 * MINUTE_MS)
     log.members("fewer", 2, "a", START_MS)
     log.members("none", 2, "", START_MS + 1)
     log.members("restarted", 2, "a", START_MS + 2)
@@ -222,6 +293,7 @@ def test_members_that_left_and_rebalances_without_end(
     assert {key: (row["since"], row["detail"]) for key, row in found.items()} == {
         ("fewer", "left"): (shown_time(START_MS), "b left; 1 members"),
         ("none", "left"): (shown_time(START_MS + 1), "a, b left; no members"),
+        ("an-hour-ago", "left"): (shown_time(NOW_MS - 60 * MINUTE_MS), "b left; 1 members"),
         ("looping", "rebalance loop"): (shown_time(START_MS + 60_000), "10 rebalances in 10 minutes"),
         ("removed", "rebalance loop"): (shown_time(START_MS), "10 rebalances in 10 minutes"),
     }
@@ -256,7 +328,11 @@ def test_deletions_have_the_causes_that_the_administrator_knows(
 def test_offset_that_is_committed_again_is_no_problem(
     tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = TimedLog()
+    log, hour_ms = TimedLog(), 60 * MINUTE_MS
+    for group in ("an-hour-ago", "long-ago"):
+        log.commit(group, "t", 1, NOW_MS - hour_ms - MINUTE_MS)
+    for group, at_ms in (("long-ago", NOW_MS - hour_ms - 1), ("an-hour-ago", NOW_MS - hour_ms)):
+        log.at(at_ms).delete((group, "t", 0))
     for group in ("restored", "gone"):
         for topic in "tuvwx":
             log.commit(group, topic, 1, NOW_MS - 3 * MINUTE_MS)
@@ -265,8 +341,10 @@ def test_offset_that_is_committed_again_is_no_problem(
             log.at(NOW_MS - 2 * MINUTE_MS).delete((group, topic, 0))
     log.commit("restored", "t", 1, NOW_MS - MINUTE_MS)
     found = problems(capsys, sampled(log.store(tmp_path / "store", settings), {"t": [(10, 1)], "u": [(10, 1)]}))
+    assert found["gone", "deleted"]["since"] == shown_time(NOW_MS - 2 * MINUTE_MS)
     assert {key: row["detail"].split(":")[0] for key, row in found.items()} == {
-        ("gone", "deleted"): "t-0, v-0, w-0 and 1 more"
+        ("gone", "deleted"): "t-0, v-0, w-0 and 1 more",
+        ("an-hour-ago", "deleted"): "t-0",
     }
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.exposition import generate_latest
 
+from offsets_pipeline.kafka.broker.groups_client import GroupListing
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.observability import mirror_sample
 from offsets_pipeline.observability.mirror_sample import MirrorSample
 from offsets_pipeline.questions import broker_comparison
 from offsets_pipeline.questions.broker_comparison import compare_with_brokers
-from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
+from offsets_pipeline.questions.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
 from offsets_pipeline.service.metrics.exposition import registry_of
 from tests.promtool import find_promtool
 
@@ -55,6 +57,75 @@ def test_a_store_that_is_behind_at_first_is_equal_in_a_later_round(monkeypatch: 
     answers = [{"g": by_brokers(2), "h": by_brokers(1)}] * 2 + [{"g": by_brokers(2), "h": by_brokers(8)}] * 2
     found = compared(monkeypatch, answers, [{"g": by_store(1), "h": by_store(1)}, {"g": by_store(2), "h": by_store(1)}])
     assert (found.offsets, found.differences, found.changing) == ({"g": 1, "h": 1}, {}, set())
+
+
+@pytest.mark.parametrize(("patience", "rounds"), [(-0.1, 1), (0.9, 1), (1, 2), (2.9, 3)])
+def test_groups_are_asked_each_second_until_patience_ends(
+    monkeypatch: pytest.MonkeyPatch, patience: float, rounds: int
+) -> None:
+    now, read = [50.0], list[float]()
+    monkeypatch.setattr(broker_comparison, "list_groups", lambda _: {})
+    monkeypatch.setattr(broker_comparison, "answers_of_brokers", lambda *_: {"g": by_brokers(1), "h": by_brokers(1)})
+    monkeypatch.setattr(broker_comparison, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def answers() -> Mapping[str, GroupAnswer]:
+        read.append(now[0])
+        return {"g": by_store(2), "h": by_store(1)}
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    found = compare_with_brokers(answers, CLUSTER, patience_seconds=patience, sleep=sleep)
+    assert (found.offsets, [*found.differences], found.changing) == ({"h": 1}, ["g"], set())
+    assert read == [50.0 + number for number in range(rounds)]
+
+
+def test_facts_of_brokers_are_those_that_a_store_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R34, R39: of streams groups no members, of share groups no offsets either."""
+    types = {"classic": "Classic", "consumer": "Consumer", "streams": "Streams", "share": "Share", "gone": "Classic"}
+    listed = {name: GroupListing(name, kind, "p", "Listed") for name, kind in types.items()}
+    held = {("t", 0): (7, None, "")}
+    member = {"client_id": "c", "client_host": "/h"}
+
+    def described(instance: str, *names: str) -> Any:  # noqa: ANN401
+        def of(_: object, asked: list[str]) -> dict[str, object]:
+            assert [*asked] == [*names]
+            members = [SimpleNamespace(member_id=each, **{instance: None}, **member) for each in "ba"]
+            state = SimpleNamespace(group_state="Described", group_epoch=4, members=members)
+            return {name: state for name in names if name != "gone"}
+
+        return of
+
+    def fetched(_: object, asked: list[str]) -> dict[str, object]:
+        assert asked == ["classic", "consumer", "streams"]
+        return dict.fromkeys(asked, held)
+
+    for name, fake in (
+        ("describe_classic_groups", described("group_instance_id", "classic", "gone")),
+        ("describe_consumer_groups", described("instance_id", "consumer")),
+        ("fetch_group_offsets", fetched),
+    ):
+        monkeypatch.setattr(broker_comparison, name, fake)
+    members = [(each, None, "c", "/h") for each in "ab"]
+    expected: dict[str, dict[str, object]] = {
+        name: {"type": kind, "protocol type": "p", "state": "Listed", "members": [], "offsets": {}}
+        for name, kind in types.items()
+    }
+    for name in ("classic", "consumer"):
+        expected[name] |= {"state": "Described", "members": members, "offsets": held}
+    expected["consumer"]["group epoch"] = 4
+    expected["streams"]["offsets"] = held
+    assert broker_comparison.answers_of_brokers(CLUSTER, listed) == expected
+    ours = {
+        name: GroupAnswer(
+            *(kind, "Described" if name in ("classic", "consumer") else "Listed", "p", "", 4, 0),
+            misplaced=False,
+            members=[] if name == "gone" else [MemberAnswer(each, None, "c", "/h", [], None) for each in "ba"],
+            offsets=[] if name == "gone" else [OffsetAnswer("t", 0, 7, None, "")],
+        )
+        for name, kind in types.items()
+    }
+    assert broker_comparison.answers_of_store(ours) == expected
 
 
 def test_only_a_group_of_kip_848_that_is_answered_has_an_epoch() -> None:
