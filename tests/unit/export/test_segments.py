@@ -25,6 +25,7 @@ from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.repair.export import segment_writer, target
 from offsets_pipeline.repair.export.segment_export import export_segments
+from offsets_pipeline.repair.export.segment_writer import PartitionWriter
 from offsets_pipeline.repair.export.target import MANIFEST
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.repair.export.segment_export import Export
+    from offsets_pipeline.repair.export.segment_writer import ExportedPartition
 
 
 def files(folder: Path) -> list[str]:
@@ -97,6 +99,55 @@ def test_record_offsets_of_a_segment_fit_into_its_index(tmp_path: Path) -> None:
     of_records, of_end = export_segments(StateReader(str(store)), tmp_path / "to").log_partitions
     bounds = [[(each.start_offset, each.end_offset) for each in found.files] for found in (of_records, of_end)]
     assert bounds == [[(0, last + 1), (last + 1, last + 2)], [(last + 1, last + 2)]]
+
+
+@pytest.mark.parametrize(("room", "starts"), [(0, [5]), (-1, [5, 8])])
+def test_a_segment_is_full_if_the_next_batch_exceeds_it(tmp_path: Path, room: int, starts: list[int]) -> None:
+    def written(folder: str, segment_bytes: int) -> ExportedPartition:
+        writer = PartitionWriter(tmp_path / folder, 3, 5, Codec.NONE, segment_bytes)
+        for places in ([(3, 6), (3, 7)], [(3, 8)]):
+            rows = append(places)
+            assert writer.add(rows) == rows.nbytes
+            assert (writer.flush(), writer.flush()) == (-rows.nbytes, 0)
+        return writer.close(9)
+
+    (whole,) = written("whole", 2**20).files
+    found = written("found", whole.size + room)
+    assert (found.log_partition, found.folder, found.start_offset, found.end_offset) == (3, "found", 5, 9)
+    assert [(each.start_offset, each.end_offset) for each in found.files] == [
+        *zip(starts, [*starts[1:], 9], strict=True)
+    ]
+    assert (found.records, sum(each.size for each in found.files)) == (3, whole.size)
+
+
+def test_rows_wait_until_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [append([(0, at)]) for at in range(3)]
+    size = rows[0].nbytes
+    monkeypatch.setattr(segment_writer, "_WAITING_BYTES", 2 * size)
+    writer = PartitionWriter(tmp_path / "to", 0, 0, Codec.NONE, 1)
+    assert [writer.add(each) for each in rows] == [size, size, -2 * size]
+    assert [each.records for each in writer.close(0).files] == [3]
+
+
+def test_a_file_has_its_final_name_after_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, to, done = log_store(tmp_path / "store", 2, [append([(0, 5)])]), tmp_path / "to", list[str]()
+    for module in (segment_writer, target):
+        monkeypatch.setattr(module, "synchronise", lambda path: done.append(f"{path.relative_to(to)}"))
+    rename = type(to).rename
+
+    def renamed(path: Path, name: Path) -> Path:
+        done.append(f"{path.name} -> {name.name}")
+        return rename(path, name)
+
+    monkeypatch.setattr(type(to), "rename", renamed)
+    export_segments(StateReader(str(store)), to)
+    names = [f"__consumer_offsets-{at}" for at in (0, 1)]
+    of_files = [[f"{name}.unfinished/{0:020}.log", f"{name}.unfinished"] for name in names]
+    assert done == [
+        *(*of_files[0], *of_files[1]),
+        *(f"{name}.unfinished -> {name}" for name in reversed(names)),
+        *(f"{MANIFEST}.unfinished", ".", f"{MANIFEST}.unfinished -> {MANIFEST}", "."),
+    ]
 
 
 def test_log_end_after_the_last_record_is_kept(tmp_path: Path) -> None:  # R2

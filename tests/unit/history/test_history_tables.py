@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
+from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
-from offsets_pipeline.questions.history.group_timeline import group_timeline, why
+from offsets_pipeline.questions.history.group_timeline import WhyAnswer, group_timeline, why
 from offsets_pipeline.questions.history.history_schemas import (
     DELETED_OFFSETS,
     GROUP_HISTORY,
@@ -23,6 +24,7 @@ from offsets_pipeline.questions.history.history_schemas import (
 from offsets_pipeline.questions.history.history_tables import read_views
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.retention import Retention
@@ -30,6 +32,7 @@ from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, endings
 from offsets_pipeline.store.delta.schemas import CONSUMER_GROUPS, FOLD_PROGRESS, GROUP_FACTS, LOG_PARTITIONS
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows, capture_semantics, input_table
+from tests.member_bytes import assignment, subscription
 from tests.random_logs import MANY, Shape, random_log
 from tests.unit.history.history_stores import START_MS, capture_store, random_store, table_of, times_of
 
@@ -234,6 +237,98 @@ def test_a_commit_of_a_transaction_has_its_producer_and_shows_with_the_marker(tm
         (20, 1, ""),
         (40, 6, "in a transaction of producer 8; metadata 'by 8'"),
         (50, 7, ""),
+    ]
+
+
+def test_a_small_log_is_shown_whole(tmp_path: Path) -> None:
+    """Worked by hand. The records are a millisecond apart; both tombstones are of one write."""
+    log, g = LogPartition(), ("g", "t", 0)
+    member: dict[str, object] = {"member_id": "m", "group_instance_id": None, "client_id": "c", "client_host": "/h"}
+    member |= dict.fromkeys(("rebalance_timeout", "session_timeout"), 1)
+    member |= {"subscription": subscription("t"), "assignment": assignment("t", 0)}
+    of_group: dict[str, Any] = {"protocol_type": "consumer", "protocol": "range", "leader": "m"}
+    log.group(2, "g", version=3, generation=1, members=[member], **of_group)
+    log.commit(g, 10, leader_epoch=5, metadata="n", commit_timestamp=START_MS + 100)
+    log.commit(g, 4, 7, version=1, expire_timestamp=START_MS + 900, commit_timestamp=START_MS + 101)
+    log.end_commit(7)
+    log.group(2, "g", version=3, generation=2, **of_group)
+    log.delete(g)
+    log.group_tombstone(2, "g")
+    log.commit(g, 1, commit_timestamp=START_MS + 107)
+    log.commit(("g", "t", 1), 1, 8)
+    log.end_abort(8)
+    log.skip(1)
+    log.delete(("g", "t", 2))
+    times = {(0, row.record_offset): START_MS + row.record_offset - (row.record_offset == 6) for row in log.rows}
+    store = random_store(tmp_path / "store", {0: log.rows}, times, 1)
+    found = {
+        name: [
+            tuple(each - START_MS if isinstance(each, int) and each >= START_MS else each for each in row.values())
+            for row in in_milliseconds(rows).to_pylist()
+        ]
+        for name, rows in read_views(store, [each.name for each in GROUP_VIEWS]).items()
+    }
+    of_m, unknown, later = ("m", "c", "/h"), ("unknown", None, None), (False, False)
+    assert found["offset_history"] == [
+        (*g, 100, 10, None, None, False, False, *of_m, 5, "n", None, None, None, 1, 1, 1, 0, 0, 1, *later),
+        (*g, 101, 4, 10, -6, True, False, *of_m, None, "", 900, None, 7, 3, 3, 2, 0, 0, 2, *later),
+        (*g, 107, 1, None, None, False, False, *unknown, None, "", None, None, None, 7, 7, 7, 0, 0, 7, *later),
+    ]
+    classic, none = ("consumer", "range"), (None, None)
+    assert found["group_history"] == [
+        ("g", "created", 0, "Classic", "Stable", *classic, 1, *none, 1, ["m"], [], "m", 2, 0, 0, 0, *later),
+        ("g", "left", 4, "Classic", "Empty", *classic, 2, *none, 0, [], ["m"], "m", 2, 0, 0, 4, *later),
+        ("g", "removed", 5, None, "Dead", *none, None, *none, 0, [], [], None, 2, 0, 0, 6, *later),
+        ("g", "created", 7, "Classic", "Empty", "", None, None, *none, 0, [], [], None, 1, 0, 0, 7, *later),
+    ]
+    reasons = [row[5] for row in found["deleted_offsets"]]
+    candidates = ["expired", "deleted", "group removed", "topic gone"]
+    assert found["deleted_offsets"] == [
+        (*g, 5, "group removed", reasons[0], ["group removed"], 4, 101, 2, 0, 0, 5, False),
+        ("g", "t", 2, 11, "unknown", reasons[1], candidates, None, None, None, 0, 0, 11, False),
+    ]
+    events = group_timeline(LogHistory(store), Retention(), "g").events
+    gone = "the commit itself is no longer in the log"
+    assert [(each.event, each.partition, each.offset, each.delta, each.by, each.detail) for each in events] == [
+        ("group created", None, None, None, None, "Classic Stable; 1 members; generation 1"),
+        ("commit", 0, 10, None, "m", "metadata 'n'"),
+        ("rewind", 0, 4, -6, "m", "in a transaction of producer 7"),
+        ("group left", None, None, None, None, "Classic Empty; 0 members; generation 2; left m"),
+        ("deleted", 0, 4, None, "group removed", reasons[0]),
+        ("group removed", None, None, None, None, "Dead; 0 members"),
+        ("commit", 0, 1, None, "unknown", ""),
+        ("group created", None, None, None, None, "Classic Empty; 0 members"),
+        ("deleted", 2, None, None, "unknown", f"{reasons[1]}; {gone}"),
+    ]
+    assert [(each.time_ms or 0) - START_MS for each in events] == [0, 1, 3, 4, 5, 5, 7, 7, 11]
+    assert [each.record_offset for each in events] == [0, 1, 2, 4, 5, 6, 7, 7, 11]
+    since = shown_time(START_MS + 11)  # the tombstone after the gap
+    cause = {"deleted_at": since, "cause": "unknown", "reason": reasons[1], "candidates": candidates}
+    removed = {"deleted_at": shown_time(START_MS + 5), "cause": "group removed", "reason": reasons[0]}
+    removed |= {"candidates": ["group removed"], "committed_offset": 4, "committed_at": shown_time(START_MS + 101)}
+    at = {"committed_offset": 1, "committed_at": shown_time(START_MS + 107), "committed_by": "unknown"}
+    assert [why(LogHistory(store), Retention(), "g", "t", partition) for partition in (0, 1, 2)] == [
+        WhyAnswer(
+            *("g", "t", 0, "committed", f"committed 1 at {at['committed_at']}"),
+            **at,  # type: ignore[arg-type]
+            log_partition=0,
+            record_offset=7,
+            complete_since=since,
+            deletions=[removed | {"record_offset": 5}],
+        ),
+        WhyAnswer(
+            *("g", "t", 1, "never committed"),
+            f"the log has no commit of t-1 by group 'g'; older records may be gone, the log is complete since {since}",
+            complete_since=since,
+        ),
+        WhyAnswer(
+            *("g", "t", 2, "deleted", f"deleted at {since} for an unknown cause: {reasons[1]}; {gone}"),
+            **cause,  # type: ignore[arg-type]
+            log_partition=0,
+            record_offset=11,
+            complete_since=since,
+            deletions=[cause | {"committed_offset": None, "committed_at": None, "record_offset": 11}],
+        ),
     ]
 
 

@@ -16,6 +16,8 @@ from offsets_pipeline.repair.offset_reset.restore_plan import (
     FoundBy,
     FoundOffset,
     PastOffset,
+    RestoredOffset,
+    RestorePlan,
     plan_restore,
     same_offset,
 )
@@ -27,20 +29,18 @@ POSITIONS = Positions("a broker", {T0: Position(10, 20), T1: Position(0, 5)})
 
 
 @pytest.mark.parametrize(
-    ("past", "new", "method"),
+    ("past", "new", "method", "detail"),
     [
-        (10, 10, FoundBy.COMMITTED),
-        (20, 20, FoundBy.COMMITTED),
-        (15, 15, FoundBy.COMMITTED),
-        (9, 10, FoundBy.LOG_START),
-        (0, 10, FoundBy.LOG_START),
-        (21, 20, FoundBy.LOG_END),
-        (2**63 - 1, 20, FoundBy.LOG_END),
+        (10, 10, FoundBy.COMMITTED, "the committed offset"),
+        (20, 20, FoundBy.COMMITTED, "the committed offset"),
+        (9, 10, FoundBy.LOG_START, "9 is below the log start: its records were deleted"),
+        (0, 10, FoundBy.LOG_START, "0 is below the log start: its records were deleted"),
+        (21, 20, FoundBy.LOG_END, "21 is above the log end: the log lost records, or it is another log"),
     ],
 )
-def test_offset_is_limited_to_the_log(past: int, new: int, method: FoundBy) -> None:
-    plan = plan_restore({"g": {T0: PastOffset(past)}}, {"g": GroupOffsets(None, {})}, POSITIONS, same_offset)
-    assert [(each.past_offset, each.new_offset, each.method) for each in plan.offsets] == [(past, new, method)]
+def test_offset_is_limited_to_the_log(past: int, new: int, method: FoundBy, detail: str) -> None:
+    plan = plan_restore({"g": {T0: PastOffset(past, "m")}}, {"g": GroupOffsets(None, {})}, POSITIONS, same_offset)
+    assert plan == RestorePlan([RestoredOffset("g", T0, past, new, None, method, detail, "m")])
 
 
 def test_partition_that_the_cluster_lacks_is_left_out_with_the_reason() -> None:
@@ -102,8 +102,19 @@ def test_last_sample_whose_log_end_is_not_above_the_offset_tells_the_time() -> N
     )
     points = [(place, offset) for offset in (4, 5, 7, 8, 9, 100)] + [(("u", 0), 1)]
     found = moments_by_samples(samples, points)
-    times = [None if isinstance(moment, str) else moment[0] for moment in found.values()]
-    assert times == [None, 1, 1, 3, 4, 4, None]
+    none = "the store has no sample from before the record; add --source-bootstrap-server, brokers of its cluster"
+    known = {5: (5, 1), 7: (5, 1), 8: (8, 3), 9: (9, 4), 100: (9, 4)}
+    assert found == {
+        (place, 4): none,
+        (("u", 0), 1): none,
+        **{
+            (place, offset): (
+                *(at_ms, FoundBy.SAMPLE),
+                f"the log ended at {end} at 1970-01-01T00:00:00.00{at_ms}Z, so record {offset} is not older",
+            )
+            for offset, (end, at_ms) in known.items()
+        },
+    }
 
 
 @pytest.mark.parametrize(
