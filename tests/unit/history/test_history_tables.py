@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from deltalake import write_deltalake
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
+from offsets_pipeline.questions.history.decoded_log import decoded_log
 from offsets_pipeline.questions.history.group_timeline import WhyAnswer, group_timeline, why
 from offsets_pipeline.questions.history.history_schemas import (
     DELETED_OFFSETS,
@@ -31,7 +33,15 @@ from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, endings
 from offsets_pipeline.store.delta.schemas import CONSUMER_GROUPS, FOLD_PROGRESS, GROUP_FACTS, LOG_PARTITIONS
 from offsets_pipeline.store.delta.table_folder import TableFolder
-from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows, capture_semantics, input_table
+from tests.logs import (
+    CAPTURE_NAMES,
+    LogPartition,
+    capture_partitions,
+    capture_rows,
+    capture_semantics,
+    commit_key,
+    input_table,
+)
 from tests.member_bytes import assignment, subscription
 from tests.random_logs import MANY, Shape, random_log
 from tests.unit.history.history_stores import START_MS, capture_store, random_store, table_of, times_of
@@ -197,6 +207,60 @@ def test_decoded_log_has_each_record_as_it_decodes(tmp_path: Path, name: str) ->
                 assert (record["topic"], record["partition"]) == (key.fields["topic"], key.fields["partition"])
             elif row.value is not None:
                 assert record["value_json"].startswith("{")
+
+
+def test_each_kind_of_record_is_decoded_in_its_place() -> None:
+    log = LogPartition()
+    log.commit(("g", "t", 3), 10, 7, leader_epoch=5, metadata="n", commit_timestamp=1)
+    log.delete(("g", "t", 3), key_version=0)
+    log.group_tombstone(5, "g", "a")
+    log.group(3, "g", epoch=4)
+    log.record(b"\x00\x63", b"v")
+    log.record(b"\x00", None)
+    log.record(None, b"")
+    log.record(commit_key("g"), b"\x00")
+    log.marker(7, "COMMIT")
+    log.record(b"\x00\x00\x00\x02", None, 8, "OTHER")
+    log.group_tombstone(16, "g", "a.*")
+    log.commit(("h", "u", 0), 1, commit_timestamp=2)
+    member = {"member_id": "m", "client_id": "c", "client_host": "/h", "rebalance_timeout": 1, "session_timeout": 1}
+    member |= {"subscription": subscription("t"), "assignment": b"\xff"}
+    log.group(2, "g", version=1, protocol_type="consumer", generation=1, members=[member])
+    rows = decoded_log(table_of(log.rows, {(0, at): 9 for at in range(log.next_offset)}))
+    values: list[Any] = [None if each is None else json.loads(each) for each in rows["value_json"].to_pylist()]
+    given: dict[str, Any] = {"log_partition": 0, "log_incarnation": 0, "record_timestamp": 9}
+    of_t: dict[str, Any] = {"group_id": "g", "topic": "t", "partition": 3}
+    of_7: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
+    g, tombstone, control = {"group_id": "g"}, {"tombstone": True}, {"record_name": "ControlRecord"}
+    commit, corrupt = {"record_name": "OffsetCommit", "record_type": 1}, {"record_name": "Corrupt"}
+    expected: list[dict[str, Any]] = [
+        commit | of_t | of_7 | {"value_version": 3, "committed_offset": 10, "leader_epoch": 5, "metadata": "n"},
+        commit | of_t | tombstone | {"record_type": 0},
+        g | tombstone | {"record_type": 5, "record_name": "ConsumerGroupMemberMetadata", "member_id": "a"},
+        g | {"record_type": 3, "record_name": "ConsumerGroupMetadata", "value_version": 0},
+        {"record_type": 99, "record_name": "Unknown", "problem": "unknown record type 99"},
+        corrupt | tombstone | {"problem": "key: cannot read the record type: expected 2 bytes, found 1"},
+        corrupt | {"problem": "key: record has no key"},
+        corrupt | of_t | {"record_type": 1, "partition": 0},
+        control | of_7 | {"control_type": "COMMIT"},
+        control | tombstone | {"producer_id": 8, "producer_epoch": 0, "control_type": "OTHER"},
+        g | tombstone | {"record_type": 16, "record_name": "ConsumerGroupRegularExpression", "member_id": "a.*"},
+        commit | {"group_id": "h", "topic": "u", "partition": 0, "value_version": 3, "committed_offset": 1},
+        g | {"record_type": 2, "record_name": "GroupMetadata", "value_version": 1},
+    ]
+    expected[0] |= {"commit_timestamp": 1}
+    expected[7] |= {"problem": "OffsetCommitValue: cannot read the version: expected 2 bytes, found 1"}
+    expected[11] |= {"commit_timestamp": 2, "metadata": ""}
+    found = in_milliseconds(rows.drop_columns(["key_json", "value_json"])).to_pylist()
+    assert [{name: each for name, each in row.items() if each is not None} for row in found] == [
+        {"record_offset": at, "tombstone": False} | given | row for at, row in enumerate(expected)
+    ]
+    assert (values[3], {*values[:3], *values[4:12]}) == ({"epoch": 4, "metadata_hash": None}, {None})
+    (shown,) = values[12]["members"]
+    assert (shown["subscription"]["topics"], shown["assignment"]) == (["t"], "/w==")
+    keys = [None if each is None else json.loads(each) for each in rows["key_json"].to_pylist()]
+    assert keys[:4] == [None, None, {"group_id": "g", "member_id": "a"}, g]
+    assert [keys[10], keys[12]] == [{"group_id": "g", "regular_expression": "a.*"}, {"group": "g"}]
 
 
 def test_members_of_a_classic_group_are_readable(tmp_path: Path) -> None:
