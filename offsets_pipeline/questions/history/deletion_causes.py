@@ -109,8 +109,7 @@ class Causes:
         if cause is None:
             return None
         expiry = self._expiries(deletion).get(where) if cause == EXPIRED else None
-        is_known = expiry is not None and expiry.at_ms is not None
-        return Cause(cause, _because(expiry) if expiry is not None and is_known else _NOTED, [cause])
+        return Cause(cause, _NOTED if expiry is None or expiry.at_ms is None else _because(expiry), [cause])
 
     def _ruled_out(self, deletion: GroupDeletion) -> dict[str, str]:
         """The causes that did not write the tombstones, each with the fact that rules it out."""

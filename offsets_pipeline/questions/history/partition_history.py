@@ -132,7 +132,7 @@ class PartitionHistory:
         rows = (OFFSET_HISTORY, state.commits), (GROUP_HISTORY, state.changes), (DELETED_OFFSETS, deleted)
         found = {view.name: self._table(view, of_view) for view, of_view in rows}
         state.commits, state.changes, state.lost = [], [], []
-        state.deletions = [each for each in state.deletions if each.undecided != set()]
+        state.deletions = [each for each in state.deletions if each.undecided]
         return found
 
     # --- evidence of other groups, where only some groups are replayed

@@ -178,28 +178,6 @@ def committed(log: LogPartition, group: str, topic: str, partition: int, at_ms: 
     log.commit((group, topic, partition), 120, commit_timestamp=at_ms)
 
 
-@pytest.mark.parametrize(
-    ("age_minutes", "is_known", "cause"),
-    [
-        (0, False, "group removed"),  # nothing expires before a minute
-        (30, False, "unknown"),  # a broker with a shorter retention writes the same
-        (30, True, "group removed"),
-        (60, True, "expired (likely)"),  # a request at that moment is less likely
-        (75, True, "unknown"),  # a run every ten minutes would have deleted it before
-    ],
-)
-def test_a_removed_group_may_be_expired_only_if_its_offsets_were_due(
-    tmp_path: Path, age_minutes: int, is_known: bool, cause: str
-) -> None:
-    log, end_ms = LogPartition(), START_MS + age_minutes * MINUTE_MS
-    committed(log, "g", "t", 0, START_MS)
-    committed(log, "other", "t", 0, end_ms)
-    log.delete(("g", "t", 0))
-    log.group_tombstone(2, "g")
-    store = written(tmp_path, log, [START_MS, end_ms, end_ms, end_ms])
-    assert causes(store, Retention(60 * MINUTE_MS, 10 * MINUTE_MS, is_known))["g"] == {cause}
-
-
 def test_a_removed_group_was_probably_not_due_by_a_retention_that_was_read_later(tmp_path: Path) -> None:
     log, end_ms = LogPartition(), START_MS + 30 * MINUTE_MS
     committed(log, "g", "t", 0, START_MS)
@@ -216,15 +194,6 @@ def test_a_removed_group_was_probably_not_due_by_a_retention_that_was_read_later
     )
     noted = Retention(60 * MINUTE_MS, is_known=True, read_at_ms=end_ms)
     assert why(LogHistory(store), noted, "g", "t", 0).candidates == ["group removed"]
-
-
-def test_an_offset_that_stays_although_it_is_due_rules_retention_out(tmp_path: Path) -> None:
-    log, end_ms = LogPartition(), START_MS + 60 * MINUTE_MS
-    committed(log, "g", "t", 0, START_MS)
-    committed(log, "g", "t", 1, START_MS)
-    log.delete(("g", "t", 0))
-    store = written(tmp_path, log, [START_MS, START_MS, end_ms])
-    assert causes(store, Retention(60 * MINUTE_MS, is_known=True))["g"] == {"deleted"}
 
 
 @pytest.mark.parametrize(
