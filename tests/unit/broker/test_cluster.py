@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.admin import DescribeConfigsRequest
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
 from kafka.protocol.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -26,9 +27,11 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.kafka.broker import cluster as cluster_module
 from offsets_pipeline.kafka.broker import connection as connection_module
 from offsets_pipeline.kafka.broker.cluster import Cluster, Retry
+from offsets_pipeline.kafka.broker.cluster_metadata import Broker, PartitionLeader
+from offsets_pipeline.kafka.broker.cluster_metadata import TopicMetadata as Metadata
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from tests.unit.broker.fake_broker import TOPIC, VERSIONS, FakeBroker, fake_broker
-from tests.unit.broker.fake_topic import FakePartition, cluster_of, fake_topic
+from tests.unit.broker.fake_topic import NOT_AUTHORIZED, UNKNOWN_TOPIC, FakePartition, cluster_of, fake_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -98,6 +101,93 @@ def test_errors_of_partitions_leave_the_others_their_answers(broker: FakeBroker)
     broker.answers[METADATA] = lambda _: broker.metadata()
     with pytest.raises(KafkaFailed, match=f"cannot ask of topic {TOPIC}: UNKNOWN_MEMBER_ID"):
         raise_first(asked(broker, 0, code=UNKNOWN_MEMBER))
+
+
+def test_each_broker_is_asked_for_its_partitions_in_portions_and_again_for_those_that_moved() -> None:
+    partitions = {at: FakePartition([], leader=leader) for at, leader in enumerate((1, 2, 1, 1, 3))}
+    requests: list[tuple[str, list[int]]] = []
+    with fake_topic(partitions, (1, 2)) as topic, cluster_of(topic, default_api_timeout_ms="300") as cluster:
+
+        def ask(connection: Connection, _: object, at_leader: list[Place]) -> dict[Place, tuple[int, str]]:
+            requests.append((connection.at, [at for _, at in at_leader]))
+            code = 6 if (TOPIC, 1) in at_leader else 0  # NOT_LEADER_OR_FOLLOWER
+            partitions[1].leader = 1
+            return {
+                each: (code if each == (TOPIC, 1) and len(requests) < 4 else 0, connection.at) for each in at_leader
+            }
+
+        found = cluster.ask_leaders([(TOPIC, at) for at in (3, 0, 4, 1, 2, 0)], ask, "ask", 2)
+        one, two = (topic.brokers[node_id].address for node_id in (1, 2))
+        bootstrap = cluster.settings.at
+    assert requests == [(one, [3, 0]), (one, [2]), (two, [1]), (one, [1])]
+    assert [at for _, at in found] == [3, 0, 4, 1, 2]
+    assert [found[TOPIC, at] for at in (3, 0, 1, 2)] == [one] * 4
+    assert str(found[TOPIC, 4]) == (  # only this one was asked for until the time was over
+        f"no broker answers at {bootstrap} (the cluster has no broker 3 now); check the address, the broker, and the "
+        "option security.protocol"
+    )
+
+
+def test_metadata_name_the_brokers_and_the_topics_with_their_leaders() -> None:
+    partitions = {2: FakePartition([], leader=2, epoch=5), 0: FakePartition([], leader=None)}
+    with fake_topic(partitions, (1, 2)) as topic, cluster_of(topic) as cluster:
+        assert cluster.address() == topic.brokers[1].address
+        assert cluster.topics([]) == {}
+        assert topic.brokers[1].count(METADATA) == 0
+        assert cluster.brokers() == {each: Broker(each, "127.0.0.1", topic.brokers[each].port) for each in (1, 2)}
+        assert (cluster.cluster_id(), topic.brokers[1].count(METADATA)) == ("c", 1)
+        known = Metadata(TOPIC, None, {0: PartitionLeader(None, 3), 2: PartitionLeader(2, 5)})
+        assert cluster.topic(TOPIC) == known
+        assert cluster.topics(None) == cluster.topics(["none", TOPIC]) == {TOPIC: known}
+        asked = [topic.brokers[1].request(MetadataRequest, number).topics for number in (0, 2, 3)]
+    assert [None if each is None else [of.name for of in each] for each in asked] == [[], None, [TOPIC, "none"]]
+    assert list(known.partitions) == [0, 2]
+    assert known.by_leader([2, 0]) == {2: [2]}
+    assert (
+        known.current_leader_epoch(2),
+        Metadata("t", None, {0: PartitionLeader(1, None)}).current_leader_epoch(0),
+    ) == (*(5, -1),)
+    assert known.uuid is None
+
+
+def test_all_brokers_that_are_up_are_asked_in_their_order() -> None:
+    with fake_topic({0: FakePartition([])}, (3, 1, 2)) as topic, cluster_of(topic) as cluster:
+        addresses = {node_id: broker.address for node_id, broker in topic.brokers.items()}
+        assert cluster.ask_all(lambda connection: connection.at) == [addresses[each] for each in (1, 2, 3)]
+        topic.down = {2}
+        assert cluster.ask_all(lambda connection: connection.at) == [addresses[each] for each in (1, 3)]
+
+
+def test_configs_are_described_by_the_broker_itself_or_any() -> None:
+    with fake_topic({0: FakePartition([])}, (1, 2)) as topic, cluster_of(topic) as cluster:
+        topic.configs, topic.broker_configs[2] = {"a": "1", "b": None}, {"c": "2"}
+        assert cluster.topic_configs(TOPIC, ["a", "b"]) == {"a": "1", "b": None}
+        assert cluster.broker_configs(2, ["c"]) == {"c": "2"}
+        asked = [topic.brokers[each].request(DescribeConfigsRequest, 0).resources[0] for each in (1, 2)]
+        assert [(each.resource_type, each.resource_name, each.configuration_keys) for each in asked] == [
+            *((2, TOPIC, ["a", "b"]), (4, "2", ["c"])),
+        ]
+        topic.refused[DescribeConfigsRequest.API_KEY] = NOT_AUTHORIZED
+        needs = "(TOPIC_AUTHORIZATION_FAILED); grant DESCRIBE_CONFIGS on "
+        with pytest.raises(NotAuthorized) as of_topic:
+            cluster.topic_configs(TOPIC, ["a"])
+        with pytest.raises(NotAuthorized) as of_broker:
+            cluster.broker_configs(1, ["c"])
+        assert str(of_topic.value).endswith(f" to describe the configs of topic {TOPIC} {needs}it")
+        assert str(of_broker.value).endswith(f" to describe the configs of broker 1 {needs}the cluster")
+        topic.refused[DescribeConfigsRequest.API_KEY] = UNKNOWN_TOPIC
+        with cluster_of(topic, default_api_timeout_ms="1") as hasty, pytest.raises(NoSuchTopic):
+            hasty.topic_configs(TOPIC, ["a"])
+
+
+def test_versions_and_features_are_those_that_a_broker_names(broker: FakeBroker) -> None:
+    found = broker.api_versions({ApiVersionsRequest.API_KEY: (0, 4), METADATA: (1, 9)})
+    of_feature = ApiVersionsResponse.FinalizedFeatureKey
+    found.finalized_features = [of_feature(name="transaction.version", max_version_level=2, min_version_level=1)]
+    broker.answers[ApiVersionsRequest.API_KEY] = lambda _: found
+    with Cluster(KafkaOptions(broker.address, OPTIONS)) as cluster:
+        assert cluster.api_versions() == {18: (0, 4), 3: (1, 9)}
+        assert cluster.finalized_features() == {"transaction.version": 2}
 
 
 def test_retries_wait_longer_each_time_and_end_before_the_time_is_over(

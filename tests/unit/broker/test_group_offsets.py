@@ -16,6 +16,8 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import (
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
@@ -26,11 +28,13 @@ from kafka.protocol.metadata import (
     MetadataResponse,
 )
 
-from offsets_pipeline.errors import NonEmptyGroup, NoSuchTopic, NotAuthorized
+from offsets_pipeline.errors import GroupSubscribedToTopic, NonEmptyGroup, NoSuchGroup, NoSuchTopic, NotAuthorized
 from offsets_pipeline.kafka.broker.cluster import Cluster
+from offsets_pipeline.kafka.broker.group_coordinators import coordinators_of_log
 from offsets_pipeline.kafka.broker.group_offsets_client import (
     commit_group_offsets,
     commit_offsets_of_groups,
+    delete_group_offsets,
     fetch_group_offsets,
     refused_offsets,
 )
@@ -38,10 +42,13 @@ from offsets_pipeline.kafka.broker.groups_client import (
     GroupListing,
     delete_groups,
     describe_classic_groups,
+    describe_consumer_groups,
     list_groups,
 )
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
-from tests.unit.broker.fake_broker import VERSIONS, FakeBroker, fake_broker
+from offsets_pipeline.kafka.broker.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from tests.unit.broker.fake_broker import TOPIC, VERSIONS, FakeBroker, fake_broker
+from tests.unit.broker.fake_topic import FakePartition, cluster_of, fake_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,10 +67,12 @@ def broker() -> Iterator[FakeBroker]:
         yield broker
 
 
-def coordinate(broker: FakeBroker, node_id: int) -> None:
-    """Let the broker answer that it coordinates the groups `g` and `h`, with this node id."""
-    node = {"node_id": node_id, "host": "127.0.0.1", "port": broker.port, "error_code": 0, "error_message": None}
-    coordinators = [FindCoordinatorResponse.Coordinator(key=each, **node) for each in ("g", "h")]
+def coordinate(broker: FakeBroker, node_id: int, code: int = 0) -> None:
+    """Let the broker answer that it coordinates the groups `g` and `h`, with this node id; `h` with this error code."""
+    node: dict[str, Any] = {"node_id": node_id, "host": "127.0.0.1", "port": broker.port, "error_message": None}
+    coordinators = [
+        FindCoordinatorResponse.Coordinator(key=key, error_code=error, **node) for key, error in (("g", 0), ("h", code))
+    ]
     broker.answers[FIND] = lambda _: FindCoordinatorResponse(throttle_time_ms=0, coordinators=coordinators)
 
 
@@ -97,6 +106,36 @@ def test_refused_partitions_have_their_errors_and_the_others_none(broker: FakeBr
     broker.answers[COMMIT] = lambda _: committed([0, 0, 0])
     assert refused_offsets(cluster, "g", offsets) == {}
     assert versions_of(broker, COMMIT) == {9}  # 10 has ids in place of the names
+
+
+def test_a_commit_is_that_of_a_client_without_membership(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.answers[COMMIT] = lambda _: committed([0, NO_ACCESS])
+    found = commit_offsets_of_groups(cluster, {"g": {("t", 1): (11, "m"), ("u", 0): (5, ""), ("t", 0): (10, "")}})
+    assert {where: str(error) for where, error in found.items()} == {
+        ("g", ("t", 1)): f"{broker.address} does not allow us to commit the offset of group g for t-1 "
+        "(TOPIC_AUTHORIZATION_FAILED); grant READ on the group and the topic"
+    }
+    asked = broker.request(OffsetCommitRequest, 0)
+    assert (asked.group_id, asked.generation_id_or_member_epoch, asked.member_id, asked.group_instance_id) == (
+        *("g", -1, "", None),
+    )
+    assert [
+        (
+            topic.name,
+            [(each.partition_index, each.committed_offset, each.committed_metadata) for each in topic.partitions],
+        )
+        for topic in asked.topics
+    ] == [("t", [(1, 11, "m"), (0, 10, "")]), ("u", [(0, 5, "")])]
+    assert {each.committed_leader_epoch for topic in asked.topics for each in topic.partitions} == {-1}
+
+
+def test_a_group_with_members_refuses_all_offsets_of_it(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.answers[COMMIT] = lambda number: committed([0] if number else [0, 25])
+    offsets = {("t", at): (1, "") for at in range(2)}
+    found = commit_offsets_of_groups(cluster, {"g": offsets, "h": {("t", 0): (1, "")}})
+    assert {where: type(error) for where, error in found.items()} == dict.fromkeys(
+        [("g", each) for each in offsets], NonEmptyGroup
+    )
 
 
 @pytest.mark.parametrize("code", [22, 25, 27])
@@ -193,3 +232,113 @@ def test_groups_that_are_not_deleted_have_their_errors(broker: FakeBroker, clust
         throttle_time_ms=0, results=[of_group(group_id="g", error_code=0), of_group(group_id="h", error_code=68)]
     )
     assert {name: type(error) for name, error in delete_groups(cluster, ["g", "h"]).items()} == {"h": NonEmptyGroup}
+
+
+@pytest.mark.parametrize(("highest", "requests"), [(4, 1), (3, 2)])
+def test_coordinators_are_found_together_or_one_by_one(
+    broker: FakeBroker, cluster: Cluster, highest: int, requests: int
+) -> None:
+    broker.versions = broker.versions | {FIND: (0, highest), DeleteGroupsRequest.API_KEY: (0, 2)}
+    of_group = DeleteGroupsResponse.DeletableGroupResult
+    broker.answers[DeleteGroupsRequest.API_KEY] = lambda _: DeleteGroupsResponse(
+        throttle_time_ms=0, results=[of_group(group_id=each, error_code=0) for each in ("g", "h")]
+    )
+    if requests == 2:
+        broker.answers[FIND] = lambda _: FindCoordinatorResponse(
+            throttle_time_ms=0, error_code=0, error_message=None, node_id=1, host="127.0.0.1", port=broker.port
+        )
+    assert delete_groups(cluster, ["g", "h"]) == {}
+    found = [broker.request(FindCoordinatorRequest, number) for number in range(broker.count(FIND))]
+    assert [each.key_type for each in found] == [0] * requests
+    assert [each.coordinator_keys if requests == 1 else each.key for each in found] == (
+        [["g", "h"]] if requests == 1 else ["g", "h"]
+    )
+    assert broker.request(DeleteGroupsRequest, 0).groups_names == ["g", "h"]  # one request for both
+
+
+def test_a_group_whose_coordinator_is_refused_has_that_error_alone(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.versions[DeleteGroupsRequest.API_KEY] = (0, 2)
+    of_group = DeleteGroupsResponse.DeletableGroupResult
+    broker.answers[DeleteGroupsRequest.API_KEY] = lambda _: DeleteGroupsResponse(
+        throttle_time_ms=0, results=[of_group(group_id="g", error_code=69)]
+    )
+    coordinate(broker, 1, 30)
+    found = delete_groups(cluster, ["g", "h"])
+    refused = (
+        "does not allow us to delete the records of group h (GROUP_AUTHORIZATION_FAILED); grant DESCRIBE on the group"
+    )
+    assert {name: (type(error), str(error)) for name, error in found.items()} == {
+        "g": (NoSuchGroup, f"{broker.address} cannot delete the records of group g: GROUP_ID_NOT_FOUND"),
+        "h": (NotAuthorized, f"{broker.address} {refused}"),
+    }
+
+
+def test_offsets_that_are_not_deleted_have_their_errors(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.versions[OffsetDeleteRequest.API_KEY] = (0, 0)
+    of_topic, code = OffsetDeleteResponse.OffsetDeleteResponseTopic, 0
+    of_partition = of_topic.OffsetDeleteResponsePartition
+    broker.answers[OffsetDeleteRequest.API_KEY] = lambda _: OffsetDeleteResponse(
+        error_code=code,
+        throttle_time_ms=0,
+        topics=[
+            of_topic(name="t", partitions=[of_partition(partition_index=at, error_code=at * 86) for at in range(2)]),
+        ],
+    )
+    places = [("t", 1), ("u", 4), ("t", 0)]
+    needs = "DELETE on the group and READ on the topic"
+    found = delete_group_offsets(cluster, "g", places)
+    assert {at: (type(error), str(error)) for at, error in found.items()} == {
+        ("t", 1): (
+            GroupSubscribedToTopic,
+            f"{broker.address} cannot delete the offset of group g for t-1: GROUP_SUBSCRIBED_TO_TOPIC",
+        )
+    }
+    assert broker.request(OffsetDeleteRequest, 0).to_dict() == {
+        "group_id": "g",
+        "topics": [
+            {"name": name, "partitions": [{"partition_index": at} for at in partitions]}
+            for name, partitions in (("t", [1, 0]), ("u", [4]))
+        ],
+    }
+    code = 30
+    refused = delete_group_offsets(cluster, "g", places)
+    assert [str(refused[each]) for each in places] == 3 * [
+        f"{broker.address} does not allow us to delete offsets of group g (GROUP_AUTHORIZATION_FAILED); grant {needs}"
+    ]
+
+
+def test_groups_of_kip_848_are_described_without_those_that_no_longer_exist(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
+    broker.versions[ConsumerGroupDescribeRequest.API_KEY] = (0, 1)
+    of_group = ConsumerGroupDescribeResponse.DescribedGroup
+    broker.answers[ConsumerGroupDescribeRequest.API_KEY] = lambda _: ConsumerGroupDescribeResponse(
+        throttle_time_ms=0,
+        groups=[
+            of_group(
+                error_code=code,
+                error_message=None,
+                group_id=name,
+                group_state="Stable",
+                group_epoch=4,
+                assignment_epoch=3,
+                assignor_name="uniform",
+                members=[],
+                authorized_operations=-(2**31),
+            )
+            for name, code in (("g", 0), ("h", 69))
+        ],
+    )
+    (described,) = describe_consumer_groups(cluster, ["g", "h"]).items()
+    assert (described[0], described[1].group_epoch, described[1].assignment_epoch) == ("g", 4, 3)
+    asked = broker.request(ConsumerGroupDescribeRequest, 0)
+    assert (asked.group_ids, asked.include_authorized_operations) == (["g", "h"], False)
+
+
+def test_groups_of_a_log_partition_have_its_leader_as_coordinator() -> None:
+    partitions = {at: FakePartition([], leader=leader) for at, leader in enumerate((2, 1, None, 9))}
+    with fake_topic(partitions, (1, 2)) as topic, cluster_of(topic) as cluster:
+        assert coordinators_of_log(cluster, TOPIC) == {
+            0: f"127.0.0.1:{topic.brokers[2].port} (2)",
+            1: f"127.0.0.1:{topic.brokers[1].port} (1)",
+        }
