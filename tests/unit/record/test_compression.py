@@ -62,17 +62,28 @@ def test_a_frame_cut_short_is_corrupt(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize(
-    "chunk", [b"\x00", struct.pack(">i", -1), struct.pack(">i", 1000), struct.pack(">i", 3) + b"\xff\xff\xff"]
+    ("chunk", "reason"),
+    [
+        (b"\x00", "chunk length cut short at position 16"),
+        (struct.pack(">i", -1), "chunk of -1 bytes at position 20, 0 are left"),
+        (struct.pack(">i", 1000) + b"abc", "chunk of 1000 bytes at position 20, 3 are left"),
+        (struct.pack(">i", 0), "snappy: "),  # of the library, as the next ones
+        (struct.pack(">i", 3) + b"\xff\xff\xff", "snappy: "),
+    ],
 )
-def test_a_bad_snappy_chunk_is_corrupt(chunk: bytes) -> None:
-    with pytest.raises(CorruptRecord, match="snappy"):
+def test_a_bad_snappy_chunk_is_corrupt(chunk: bytes, reason: str) -> None:
+    with pytest.raises(CorruptRecord) as corrupt:
         decompress(Codec.SNAPPY, XERIAL_HEADER + chunk)
+    assert str(corrupt.value).startswith(f"payload: does not decompress as snappy: {reason}")
 
 
 def test_a_snappy_block_cannot_claim_more_than_its_bytes_can_hold() -> None:
     assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(bytes(1_000_000)))) == bytes(1_000_000)
-    with pytest.raises(CorruptRecord, match="block of 8 bytes declares 4294967295 uncompressed bytes"):
-        decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f\x00\x00\x00")
+    for declared, size in ((b"\xff\xff\xff\xff\x0f", 2**32 - 1), (b"\xb1\x01", 177)):  # 22 bytes for each of 8
+        with pytest.raises(CorruptRecord, match=f"block of 8 bytes declares {size} uncompressed bytes"):
+            decompress(Codec.SNAPPY, declared.ljust(8, b"\x00"))
+    with pytest.raises(CorruptRecord, match="does not decompress as snappy: snappy: "):
+        decompress(Codec.SNAPPY, b"\xb0\x01".ljust(8, b"\x00"))
 
 
 def test_blocks_of_an_lz4_frame_do_not_depend_on_each_other() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.kafka.record import batch as b
 from offsets_pipeline.kafka.record import scan
+from offsets_pipeline.kafka.record.batch import examine
 from offsets_pipeline.kafka.record.compression import Codec
 from offsets_pipeline.kafka.record.corrupt import NotASegment
+from offsets_pipeline.kafka.record.log_batches import empty_batch
 from offsets_pipeline.kafka.record.segment import SegmentReader, read_segment
+from tests.mutation import message
 from tests.record_batches import BatchOptions, encode_batch
 
 LENGTH_OFFSET, MAGIC_OFFSET, CRC_OFFSET = 8, 16, 17
@@ -68,14 +73,15 @@ def test_a_first_batch_cut_short_at_any_byte_leaves_nothing(subtests: pytest.Sub
             assert (reader.base_offset, reader.end_offset) == (None, None)
 
 
+@pytest.mark.parametrize("window", [7, SIZE, scan._WINDOW_BYTES])
 @pytest.mark.parametrize("zeros", [1, 16, 17, 60, 61, 5000])
-def test_a_preallocated_tail_ends_the_file(zeros: int) -> None:
+def test_a_preallocated_tail_ends_the_file(zeros: int, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "_WINDOW_BYTES", window)
     reader, found = read(THREE + bytes(zeros))
     assert found == offsets(0, 3, 6)
     assert reader.damage == []
-    assert reader.torn_tail is not None
-    assert (reader.torn_tail.position, reader.torn_tail.length) == (3 * SIZE, zeros)
-    assert "zero bytes" in reader.torn_tail.reason
+    reason = f"{zeros} zero bytes: preallocated space without records"
+    assert reader.torn_tail == scan.TornTail(3 * SIZE, zeros, reason)
 
 
 def test_a_file_of_zeros_is_a_segment_without_batches() -> None:
@@ -244,8 +250,9 @@ def test_the_next_one_decides_among_gaps_too() -> None:
     assert spans(reader) == [(SIZE, SIZE)]
 
 
-def test_an_older_batch_inside_a_torn_one_does_not_count() -> None:
-    torn = batch(6, value=batch(0))[:-4]
+@pytest.mark.parametrize("base", [0, 2])
+def test_an_older_batch_inside_a_torn_one_does_not_count(base: int) -> None:
+    torn = batch(6, value=batch(base))[:-4]
     reader, found = read(batch(0) + batch(3) + torn)
     assert found == offsets(0, 3)
     assert reader.damage == []
@@ -265,6 +272,34 @@ def test_an_offset_too_far_from_the_segments_start_is_damage() -> None:
     assert found == offsets(0, 3)
     assert ["too far" in damage.reason for damage in reader.damage] == [True]
     assert reader.end_offset == 6
+
+
+@pytest.mark.parametrize("waste", [scan._WASTE_BYTES, -1], ids=["batch by batch", "checksums together"])
+@pytest.mark.parametrize(
+    ("bases", "kept", "reasons"),
+    [
+        ([0, 3, 2**31 - 3], [0, 3, 2**31 - 3], []),  # R2: 2^31 - 1 is the last one that indexes can store
+        ([0, 3, 2**31 - 2], [0, 3], ["last offset 2147483648 is too far from the segment's first offset 0"]),
+        # the fourth and the fifth batch decide between the second and the third
+        ([0, 10, 2, 5, 8], [0, 5, 8], ["offsets 10 to 12 are above those of later batches", "base offset 2 is not ab"]),
+        ([0, 10, 3, 5, 8], [0, 5, 8], ["offsets 10 to 12 are above those of later batches", "base offset 3 is not ab"]),
+        ([0, 10, 3, 12], [0, 3, 12], ["offsets 10 to 12 are above those of later batches"]),
+        ([0, 10, 3, 13], [0, 10, 13], ["base offset 3 is not above the last offset before it, 12"]),
+        ([0, 4, 5, 8], [0, 5, 8], ["offsets 4 to 6 are above those of later batches"]),
+        ([0, 4, 5, 9], [0, 4, 9], ["base offset 5 is not above the last offset before it, 6"]),
+        ([0, 4, 6], [0, 4], ["base offset 6 is not above the last offset before it, 6"]),
+        ([4, 5, 8], [5, 8], ["offsets 4 to 6 are above those of later batches"]),
+    ],
+)
+def test_batches_that_contradict_each_other(
+    monkeypatch: pytest.MonkeyPatch, bases: list[int], kept: list[int], reasons: list[str], waste: int
+) -> None:
+    monkeypatch.setattr(scan, "_WASTE_BYTES", waste)
+    monkeypatch.setattr(scan, "_WASTE_READS", 2 if waste > 0 else 0)
+    reader, found = read(b"".join(map(batch, bases)))
+    assert found == offsets(*kept)
+    assert [each.reason[: len(reason)] for each, reason in zip(reader.damage, reasons, strict=True)] == reasons
+    assert (reader.base_offset, reader.end_offset) == (kept[0], kept[-1] + 3)
 
 
 def test_gaps_between_batches_are_normal() -> None:
@@ -304,6 +339,54 @@ def test_a_single_damaged_batch_is_damage() -> None:
     data[-1] ^= 1
     reader, found = read(bytes(data))
     assert (found, reader.end_offset, spans(reader)) == ([], None, [(0, SIZE)])
+
+
+@pytest.mark.parametrize(
+    ("position", "byte", "is_segment"),
+    [
+        *((0, 0, True), (0, 1, False), (21, 0, True), (21, 1, False), (22, 0x7F, True), (22, 0x80, False)),
+        *((23, 0x7F, True), (23, 0x80, False), (57, 0x7F, True), (57, 0x80, False)),
+    ],
+)
+def test_a_file_with_a_damaged_batch_alone_is_a_segment_if_its_header_is_plausible(
+    position: int, byte: int, is_segment: bool
+) -> None:
+    """Offsets are below 2^56; unused attribute bits are zero; last offset delta and record count are not negative."""
+    data = bytearray(batch(0))
+    data[-1] ^= 1
+    data[position] = byte
+    if is_segment:
+        assert spans(read(bytes(data))[0]) == [(0, SIZE)]
+    else:
+        with pytest.raises(NotASegment, match=f"no record batch in its {SIZE} bytes; the first ones: checksum is "):
+            read(bytes(data))
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_a_batch_is_whole_from_its_least_to_its_greatest_size(magic: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes by the formats: 61 bytes of header, or 26 and 34 of a message with a null key and a null value."""
+    least = {0: 26, 1: 34, 2: 61}[magic]
+    data = empty_batch(7) if magic == 2 else message(7, None, None, magic=magic)
+    assert len(data) == least
+    view = memoryview(data)
+    assert examine(view, 0) == b.Batch(0, least, magic, 7, 7, int(magic < 2), None if magic == 2 else ANY)
+    assert examine(view[: least - 1], 0) == b.Incomplete(f"batch of {least} bytes cut short: {least - 1} bytes")
+    assert examine(view[:17], 0) == b.Incomplete(f"batch of {least} bytes cut short: 17 bytes")
+    assert examine(view[:16], 0) == b.Incomplete("batch header cut short: 16 bytes")
+    places = np.array([0])
+    for size, found in ((least, [0]), (least - 1, [])):
+        assert b.shaped(np.frombuffer(data, np.uint8)[:size], places).tolist() == found
+    for length in (least - 13, -1):
+        wrong = data[:8] + struct.pack(">i", length) + data[12:]
+        reason = f"batch length {length} is below the minimum {least - 12}"
+        assert examine(memoryview(wrong), 0) == b.NoBatch(reason)
+        assert b.shaped(np.frombuffer(wrong, np.uint8), places).tolist() == []
+    monkeypatch.setattr(b, "MAX_BATCH_BYTES", least - 1)
+    assert examine(view, 0) == b.NoBatch(f"batch length {least - 12} is above the maximum {least - 1}")
+    assert b.shaped(np.frombuffer(data, np.uint8), places).tolist() == []
+    monkeypatch.setattr(b, "MAX_BATCH_BYTES", least)
+    assert isinstance(examine(view, 0), b.Batch)
+    assert b.shaped(np.frombuffer(data, np.uint8), places).tolist() == [0]
 
 
 shapes = st.lists(st.tuples(st.integers(1, 5), st.sampled_from(list(Codec))), min_size=3, max_size=60)

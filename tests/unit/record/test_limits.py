@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from offsets_pipeline.ingest.log_columns import log_columns
-from offsets_pipeline.kafka.record import columns, legacy, scan
+from offsets_pipeline.kafka.record import columns, legacy, scan, wire
 from offsets_pipeline.kafka.record.checksums import StretchChecksums
 from offsets_pipeline.kafka.record.columns import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS
 from offsets_pipeline.kafka.record.compression import MAX_BATCH_BYTES, Codec, compress, decompress, decompress_frames
@@ -27,6 +27,7 @@ from offsets_pipeline.kafka.record.segment import SegmentReader, read_segment
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.mutation import message, repaired, seeds
 from tests.record_batches import BatchOptions, encode_batch
+from tests.unit.record.hand_worked import ID, hexed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,11 +75,26 @@ def test_the_last_timestamps_that_a_table_holds_are_kept(timestamp: int) -> None
     assert (found, reader.damage) == ([(0, timestamp * 1000)], [])
 
 
-def test_a_log_append_time_that_no_table_holds_costs_all_records_of_its_batch() -> None:
-    reader, found = read(batch(0, [1] * 7, log_append_time_ms=2**62) + batch(7, [4000]))
-    assert found == [(7, 4_000_000)]
+@pytest.mark.parametrize(("count", "named"), [(5, "0, 1, 2, 3, 4"), (6, "0, 1, 2, 3, 4, ...")])
+def test_a_log_append_time_that_no_table_holds_costs_all_records_of_its_batch(count: int, named: str) -> None:
+    reader, found = read(batch(0, [1] * count, log_append_time_ms=2**62) + batch(count, [4000]))
+    assert found == [(count, 4_000_000)]
     assert [damage.reason for damage in reader.damage] == [
-        f"7 of 7 records have a timestamp that the table cannot hold, as {2**62} ms: record offsets 0, 1, 2, 3, 4, ..."
+        f"{count} of {count} records have a timestamp that the table cannot hold, as {2**62} ms: record offsets {named}"
+    ]
+
+
+def test_records_beyond_time_are_reported_for_each_batch_and_bad_batches_before_them() -> None:
+    parts = [batch(0, [1, 2]), batch(2, [2**62, 3, 2**61]), batch(5, [4]), batch(6, [5, 2**60])]
+    parts[0] = repaired(parts[0][:-1] + b"\2")  # the first batch counts a header that is not there
+    reader, found = read(b"".join(parts))
+    assert found == [(3, 3_000), (5, 4_000), (6, 5_000)]
+    at = [0, len(parts[0]), sum(map(len, parts[:3]))]
+    of = "records have a timestamp that the table cannot hold, as"
+    assert [(damage.position, damage.reason) for damage in reader.damage] == [
+        (at[0], "record header: reaches beyond its record"),
+        (at[1], f"2 of 3 {of} {2**62} ms: record offsets 2, 4"),
+        (at[2], f"1 of 2 {of} {2**60} ms: record offsets 7"),
     ]
 
 
@@ -89,7 +105,8 @@ def test_a_message_with_a_timestamp_that_no_table_holds_is_left_out() -> None:
     wrapper = message(3, None, compress(Codec.GZIP, inner), magic=1, attributes=Codec.GZIP)
     reader, found = read(message(0, b"k", b"v", magic=1) + repaired(bytes(broken)) + wrapper)
     assert found == [(0, 1_000_000), (2, 1_000_000)]
-    assert [damage.reason[:16] for damage in reader.damage] == ["1 of 1 records h", "1 of 2 records h"]
+    of = f"records have a timestamp that the table cannot hold, as {2**62} ms: record offsets"
+    assert [damage.reason for damage in reader.damage] == [f"1 of 1 {of} 1", f"1 of 2 {of} 3"]
 
 
 @pytest.mark.parametrize("last", [2**63 - 2, 2**63 - 1])
@@ -174,6 +191,24 @@ def test_batch_with_too_many_records_is_damage(codec: Codec, monkeypatch: pytest
     assert ["more than 5 messages" in damage.reason for damage in reader.damage] == [True]
 
 
+@pytest.mark.parametrize(
+    ("parts", "limit", "runs"),
+    [
+        ([batch(at, [1, 1]) for at in range(0, 12, 2)], 87, [4, 4, 4]),  # of a batch
+        ([message(at, b"k", b"v" * 40, magic=1) for at in range(6)], 82, [3, 3]),  # of two keys and values
+    ],
+)
+def test_runs_end_after_the_batch_that_starts_at_the_limit(
+    parts: list[bytes], limit: int, runs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "_MAX_RUN_BYTES", limit)
+    reader = read_segment(b"".join(parts), source="x")
+    found = [(len(each), reader.position) for each in reader.batches()]
+    assert [rows for rows, _ in found] == runs
+    size = sum(map(len, parts)) // len(runs)
+    assert [position for _, position in found] == [size * at for at in range(len(runs))]
+
+
 def test_messages_become_columns_before_they_are_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "_MAX_RUN_BYTES", 10_000)
     inner = compress(Codec.GZIP, message(0, b"k", bytes(9_000), magic=1))
@@ -197,6 +232,19 @@ def test_a_value_of_millions_of_elements_is_corrupt() -> None:
     fields = b"\x81\x89\x7a" + b"\x07\x00" * 2_000_001
     with pytest.raises(CorruptRecord, match="more than 1000000 elements in one record"):
         decode_value(1, b"\0\4" + bytes(12) + b"\1" + bytes(8) + fields)
+
+
+@pytest.mark.parametrize(("most", "is_read"), [(3, True), (2, False)])
+def test_elements_and_tagged_fields_of_a_value_count_together(
+    most: int, is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MAX_ELEMENTS", most)
+    value = hexed("0000", "02", ID, "03", "00000001", "00000002", "00", "00")  # a topic, and two partitions of it
+    if is_read:
+        assert decode_value(7, value).fields["topic_partitions"][0]["partitions"] == [1, 2]
+    else:
+        with pytest.raises(CorruptRecord, match=f"partitions: more than {most} elements in one record"):
+            decode_value(7, value)
 
 
 # --- headers

@@ -132,26 +132,34 @@ def pairwise_of(batches: LogBatches) -> list[tuple[int, int]]:
     return [(before[1], after[0]) for before, after in pairwise(places)]
 
 
-def test_batch_headers_are_as_coordinators_write_them() -> None:
-    found = headers(
-        encode_log(
-            rows_of(
-                {"record_offset": 3, "key": b"a"},
-                {"record_offset": 5, "key": b"b", "producer_id": 9, "producer_epoch": 2},
-                {"record_offset": 6, "key": b"c", "producer_id": 9, "producer_epoch": 2},
-                marker(7, "COMMIT", 9),
-            )
-        )
+@pytest.mark.parametrize(("codec", "size"), [(Codec.NONE, 2000), (Codec.ZSTD, 1014), (Codec.ZSTD, 1015)])
+def test_batch_headers_are_as_coordinators_write_them(codec: Codec, size: int) -> None:
+    """The first record has nine bytes more than its value; batches from 1024 bytes on are compressed."""
+    batches = encode_log(
+        rows_of(
+            {"record_offset": 3, "value": bytes(size), "record_timestamp": 5_000},
+            {"record_offset": 5, "key": b"b", "producer_id": 9, "producer_epoch": 2, "record_timestamp": 6_000},
+            {"record_offset": 7, "key": b"c", "producer_id": 9, "producer_epoch": 2, "record_timestamp": 5_500},
+            {"record_offset": 8, "key": b"d", "producer_id": 9, "producer_epoch": 3},
+            marker(9, "COMMIT", 9) | {"key": MARKERS["COMMIT"] + bytes(2000)},
+        ),
+        codec,
     )
     transactional, control = b.ATTRIBUTE_TRANSACTIONAL, b.ATTRIBUTE_CONTROL
+    used = codec if size == 1015 else 0
     # what the recorded 4.x logs have in every batch
-    assert found["attributes"].tolist() == [0, transactional, transactional | control]
-    assert found["base_sequence"].tolist() == [0, 0, -1]
-    assert found["partition_leader_epoch"].tolist() == [0, 0, 0]
-    assert found["producer_id"].tolist() == [-1, 9, 9]
-    assert found["producer_epoch"].tolist() == [-1, 2, 0]
-    assert found["record_count"].tolist() == [1, 2, 1]
-    assert found["last_offset_delta"].tolist() == [0, 1, 0]
+    names = "base_offset", "last_offset_delta", "record_count", "attributes", "base_timestamp", "max_timestamp"
+    assert headers(batches)[[*names]].tolist() == [
+        (3, 0, 1, used, 5_000, 5_000),
+        (5, 2, 2, transactional, 6_000, 6_000),
+        (8, 0, 1, transactional, -1, -1),
+        (9, 0, 1, transactional | control, -1, -1),
+    ]
+    producer = "producer_id", "producer_epoch", "base_sequence", "partition_leader_epoch", "magic"
+    assert headers(batches)[[*producer]].tolist() == [
+        *((-1, -1, 0, 0, 2), (9, 2, 0, 0, 2), (9, 3, 0, 0, 2), (9, 0, -1, 0, 2)),
+    ]
+    assert [row["record_timestamp"] is None for row in read(batches)] == [False, False, False, True, True]
 
 
 def test_a_full_batch_ends_and_a_large_record_has_one_to_itself() -> None:
