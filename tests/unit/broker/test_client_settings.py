@@ -7,14 +7,17 @@ import io
 import pickle
 import re
 import ssl
+import urllib.error
 import urllib.request
+from email.message import Message
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, NoEncryption, pkcs12
 
-from offsets_pipeline.errors import ConfigError, DependencyMissing, NoSuchPath
+from offsets_pipeline.errors import AuthenticationFailed, BrokerUnreachable, ConfigError, DependencyMissing, NoSuchPath
 from offsets_pipeline.kafka.broker import oauth_token
 from offsets_pipeline.kafka.broker.client_settings import _GENERAL, _OF_SASL, _OF_TLS, FetchLimits, client_settings
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
@@ -249,6 +252,114 @@ def test_the_scope_of_a_token_is_that_of_the_option_else_of_the_jaas_entry(
     client = {"clientId": "me", "clientSecret": "open-sesame"}
     assert ClientCredentials.of({URL: "https://token"} | option, client | entry).token() == "granted"
     assert asked == [(b"grant_type=client_credentials" + form, True)]
+
+
+def test_a_token_is_granted_for_the_credentials_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RFC 6749: a POST with the id and the secret as the user and the password of Basic."""
+    asked: list[urllib.request.Request] = []
+    answers = [
+        b'{"access_token": "first", "expires_in": 100}',
+        b'{"access_token": "second"}',
+        b'{"access_token": "third"}',
+    ]
+
+    def urlopen(request: urllib.request.Request, timeout: float) -> io.BytesIO:
+        assert timeout == 10
+        asked.append(request)
+        return io.BytesIO(answers[len(asked) - 1])
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    jaas = {"clientId": "entry", "clientSecret": "s", "extension_logicalCluster": "c", "other": "x"}
+    client = "sasl.oauthbearer.client.credentials.client."
+    given = {URL: "http://token", f"{client}id": "me", f"{client}secret": "open"}
+    provider = ClientCredentials.of(given, jaas)
+    assert provider.extensions() == {"logicalCluster": "c"}
+    found = []
+    for now in (0.0, 79.9, 80.0, 80.0):  # four fifths of 100 s; a token without a lifetime is for one use
+        monkeypatch.setattr(oauth_token, "time", SimpleNamespace(monotonic=partial(float, now)))
+        found.append(provider.token())
+    assert found == ["first", "first", "second", "third"]
+    assert {(each.full_url, each.get_method(), each.get_header("Accept")) for each in asked} == {
+        ("http://token", "POST", "application/json")
+    }
+    assert {each.get_header("Authorization") for each in asked} == {"Basic bWU6b3Blbg=="}  # me:open
+    with pytest.raises(ConfigError, match="needs clientId and clientSecret"):
+        ClientCredentials.of({URL: "https://t"}, {"clientId": "me"})
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said"),
+    [
+        (
+            urllib.error.HTTPError("https://t", 401, "no", Message(), io.BytesIO()),
+            AuthenticationFailed,
+            "refused the client's credentials (401): check clientId, clientSecret and scope",
+        ),
+        (urllib.error.URLError("no route"), BrokerUnreachable, "did not grant a token (no route)"),
+        (b"<html>", BrokerUnreachable, "did not grant a token (its answer has no access_token)"),
+        (b"[]", BrokerUnreachable, "did not grant a token (its answer has no access_token)"),
+        (b'{"token": 1}', BrokerUnreachable, "did not grant a token (its answer has no access_token)"),
+    ],
+)
+def test_an_endpoint_that_grants_no_token_is_named(
+    answer: bytes | Exception, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def urlopen(*_: object, **__: object) -> io.BytesIO:
+        if isinstance(answer, bytes):
+            return io.BytesIO(answer)
+        raise answer
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    with pytest.raises(kind, match=f"^{re.escape(f'the token endpoint https://t {said}')}$"):
+        ClientCredentials("https://t", "me", "open-sesame", None, {}).token()
+
+
+def test_a_pkcs12_file_has_its_key_and_certificates(tmp_path: Path) -> None:
+    authority = Authority("ca")
+    own = authority.issue("client")
+    store, given = tmp_path / "k.p12", {"ssl.keystore.location": str(tmp_path / "k.p12")}
+    for password in ("changeit", None):
+        encryption = NoEncryption() if password is None else BestAvailableEncryption(password.encode())
+        store.write_bytes(
+            pkcs12.serialize_key_and_certificates(b"own", own.key, own.certificate, [authority.certificate], encryption)
+        )
+        both = own.certificate_pem + authority.certificate_pem
+        known = given if password is None else given | {"ssl.keystore.password": password}
+        assert read_key_store("ssl.keystore", known, with_key=True) == KeyMaterial(both, own.key_pem())
+        assert read_key_store("ssl.keystore", known, with_key=False) == KeyMaterial(both, None)
+        with pytest.raises(ConfigError, match=r"check the file and ssl\.keystore\.password \("):
+            read_key_store("ssl.keystore", given | {"ssl.keystore.password": "other"}, with_key=True)
+    store.write_bytes(pkcs12.serialize_key_and_certificates(None, None, None, [authority.certificate], NoEncryption()))
+    trusted = KeyMaterial(authority.certificate_pem, None)
+    assert read_key_store("ssl.keystore", given, with_key=True) == trusted
+    tls = settings({"security.protocol": "SSL", "ssl.truststore.location": str(store)}).tls
+    assert tls is not None
+    assert [each["subject"] for each in tls.get_ca_certs()] == [((("commonName", "ca"),),)]
+    assert tls.verify_flags & ssl.VERIFY_X509_PARTIAL_CHAIN  # Java trusts each certificate of a trust store
+    assert (tls.minimum_version, tls.maximum_version) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+
+
+def test_key_stores_that_do_not_serve_are_refused(tmp_path: Path) -> None:
+    own = Authority("ca").issue("client")
+    key, chain = "ssl.keystore.key", "ssl.keystore.certificate.chain"
+    (tmp_path / "key.pem").write_text(own.key_pem())
+    (tmp_path / "jks").write_bytes(jks_file(own, "changeit", Authority("ca").certificate))
+    jks = {"ssl.keystore.location": str(tmp_path / "jks")}
+    for options, said in (
+        ({"ssl.truststore.certificates": ""}, r"the trust store of the Kafka options ssl\.truststore\.\* has no cert"),
+        ({"ssl.truststore.location": str(tmp_path / "key.pem")}, "has no certificates"),
+        ({"ssl.truststore.location": str(tmp_path)}, f"names {tmp_path}: Is a directory"),
+        ({key: own.key_pem()}, "needs a private key and its certificate"),
+        ({chain: own.certificate_pem}, "needs a private key and its certificate"),
+        ({key: own.key_pem("a"), chain: own.certificate_pem}, r"cannot be read \(.*\): check ssl\.key\.password"),
+        ({key: own.key_pem("a"), chain: own.certificate_pem, "ssl.key.password": "b"}, r"check ssl\.key\.password"),
+        ({key: own.key_pem("a"), chain: own.certificate_pem, "ssl.key.password": "a" * 1025}, r"\(not PEM\): check"),
+        (jks | {"ssl.keystore.password": "changeit", "ssl.key.password": "b"}, "password of the private key is wrong"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            settings({"security.protocol": "SSL", **options})
+    found = read_key_store("ssl.keystore", jks | {"ssl.key.password": "changeit"}, with_key=True)
+    assert found.key == own.key_pem()  # without the password of the store its digest is not checked
 
 
 def test_a_pem_file_has_certificates_and_a_key_in_any_order(tmp_path: Path) -> None:

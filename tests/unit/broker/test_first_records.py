@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from kafka.protocol.consumer import FetchRequest
 
-from offsets_pipeline.errors import KafkaFailed, OffsetsError
+from offsets_pipeline.errors import KafkaFailed, NoSuchTopic
 from offsets_pipeline.kafka.broker import first_records as module
 from offsets_pipeline.kafka.broker.fetch import whole_batches
 from offsets_pipeline.kafka.broker.first_records import FirstRecord, first_records
 from offsets_pipeline.kafka.broker.log_offsets import LogBounds
 from offsets_pipeline.kafka.record.compression import Codec
 from offsets_pipeline.kafka.record.log_batches import encode_log
+from tests.unit.broker.fake_broker import TOPIC
+from tests.unit.broker.fake_topic import FakePartition, batch, cluster_of, damaged, fake_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -144,6 +147,46 @@ def test_damaged_batch_is_an_error_of_its_partition(found: Any) -> None:  # noqa
     log = bytearray(batches([(0, 1), (1, 2)]))
     log[70] ^= 0xFF
     record = found(FakeCluster(bytes(log[: len(log) // 2]), 0, 2), 0)
-    assert isinstance(record, OffsetsError)
     assert isinstance(record, KafkaFailed)
-    assert "the record batch at offset 0 of partition 0 of topic t is damaged" in str(record)
+    assert str(record) == (
+        "the record batch at offset 0 of partition 0 of topic t is damaged; check the broker's log with "
+        "kafka-dump-log.sh"
+    )
+
+
+def test_leaders_are_asked_for_the_first_batch_of_each_partition() -> None:
+    partitions = {
+        0: FakePartition([batch(0, 4), batch(9, 2)]),
+        1: FakePartition([batch(5, 3)], start=5, leader=2, epoch=8),
+        2: FakePartition([batch(0, 2)], high_watermark=9),  # a cleaner removed the last ones
+        3: FakePartition([batch(0, 3000)], leader=2),  # larger than the first fetch
+        4: FakePartition([]),
+        5: FakePartition([damaged(batch(0, 2))]),
+        7: FakePartition([batch(0)], leader=2),
+    }
+    offsets = {0: 5, 7: 0, 1: 2, 2: 4, 3: 2999, 4: 0, 5: 0, 6: 0}
+    with fake_topic(partitions, (1, 2)) as topic, cluster_of(topic) as cluster:
+        answers = first_records(cluster, {(TOPIC, at): offset for at, offset in offsets.items()})
+        requests = [topic.brokers[at].request(FetchRequest, number) for at in (1, 2) for number in range(2)]
+        versions = {version for key, version, _ in topic.brokers[1].requests if key == FetchRequest.API_KEY}
+    errors = {at: answers.pop((TOPIC, at)) for at in (5, 6)}
+    assert answers == {
+        (TOPIC, at): FirstRecord(offset, 1000) if offset is not None else None
+        for at, offset in {0: 9, 1: 5, 2: None, 3: 2999, 4: None, 7: 0}.items()
+    }
+    assert f"batch at offset 0 of partition 5 of topic {TOPIC} is damaged" in str(errors[5])
+    assert isinstance(errors[6], NoSuchTopic)
+    first = 16 * 1024
+    asked_for = [
+        [(each.partition, each.fetch_offset, each.current_leader_epoch, each.partition_max_bytes) for each in at_broker]
+        for at_broker in ([each for topic in asked.topics for each in topic.partitions] for asked in requests)
+    ]
+    assert asked_for == [
+        [(0, 5, 3, first), (2, 4, 3, first), (4, 0, 3, first), (5, 0, 3, first)],
+        [(2, 4, 3, 16 * first)],
+        [(7, 0, 3, first), (1, 2, 8, first), (3, 2999, 3, first)],
+        [(3, 2999, 3, 16 * first), (1, 5, 8, first)],  # the largest one first: it gets a whole batch
+    ]
+    for asked in requests:
+        assert (asked.min_bytes, asked.max_wait_ms, asked.max_bytes, asked.isolation_level) == (0, 0, 2**30, 0)
+    assert versions == {12}
