@@ -194,18 +194,19 @@ class Scanner:
         last = self.last_offset
         if last is None or found.base_offset > last:
             return True
-        if not self._latest_is_wrong(found):
+        latest = self._latest
+        if latest is None or not self._is_wrong(latest, found):
             return False
-        self._withdraw_latest()
+        self._withdraw(latest)
         return True
 
-    def _latest_is_wrong(self, found: Batch) -> bool:
+    def _is_wrong(self, latest: Batch, found: Batch) -> bool:
         """Whether the latest accepted batch has wrong offsets, if `found` contradicts it.
 
         The batch after both decides. Without such a batch, `found` is wrong.
         """
-        latest, confirmed = self._latest, self._confirmed_offset
-        if latest is None or (confirmed is not None and found.base_offset <= confirmed):
+        confirmed = self._confirmed_offset
+        if confirmed is not None and found.base_offset <= confirmed:
             return False
         witness = self._examine(found.end)
         if not isinstance(witness, Batch) or witness.base_offset <= found.last_offset:
@@ -217,10 +218,7 @@ class Scanner:
         is_repeated = self._data[latest.position : latest.end] == self._data[found.position : found.end]
         return leaves_gap and witness.base_offset == found.last_offset + 1 and not is_repeated
 
-    def _withdraw_latest(self) -> None:
-        latest = self._latest
-        if latest is None:
-            return
+    def _withdraw(self, latest: Batch) -> None:
         run = self._run
         run.records -= latest.record_count
         run.positions.pop()

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.api_header import RequestHeader, ResponseClassRegistry
 from kafka.protocol.consumer import FetchRequest, FetchResponse
-from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,6 +99,13 @@ class FakeBroker:
             cluster_id="c",
             controller_id=1,
             topics=[of_topic(error_code=error_code, name=TOPIC, is_internal=True, partitions=[partition])],
+        )
+
+    def coordinate_all(self) -> None:
+        """Answer that this broker coordinates every group, in versions with one group a request."""
+        self.versions = self.versions | {FindCoordinatorRequest.API_KEY: (0, 3)}
+        self.answers[FindCoordinatorRequest.API_KEY] = lambda _: FindCoordinatorResponse(
+            throttle_time_ms=0, error_code=0, error_message=None, node_id=1, host="127.0.0.1", port=self.port
         )
 
     def _serve(self) -> None:

@@ -9,8 +9,9 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.requests import OffsetAndMetadata
+from offsets_pipeline.spark_query.kafka_source_offsets import BatchMark
 from tests.unit.coordinator.stores import log_of, references_of
-from tests.unit.spark_query.checkpoints import WrittenCheckpoint, kafka, time_of
+from tests.unit.spark_query.checkpoints import QUERY_ID, WrittenCheckpoint, kafka, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,6 +125,32 @@ def test_rest_of_a_batch_that_was_imported_in_part_is_added(
     assert run() == 0
     assert offsets_of(store) == {("orders", 0): 2, ("orders", 1): 2, ("orders", 2): 2}
     assert len(commit_times(store)) == 6
+
+
+def test_batches_that_marks_of_the_query_show_are_skipped_by_partition_or_else_by_source(
+    run: Callable[..., int], checkpoint: WrittenCheckpoint, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marks = {
+        ("orders", 0): BatchMark(QUERY_ID, "0", 2),
+        ("orders", 1): BatchMark(QUERY_ID, "0", 1),  # the rest of batch 2 is missing
+        ("payments", 0): BatchMark("another", "1", 9),
+        ("clicks", 0): BatchMark(QUERY_ID, None, 1),  # of a listener, which does not know names of sources
+    }
+    with Coordinator.open(store, housekeeping=False) as coordinator:
+        coordinator.commit_offsets(
+            "g", {where: OffsetAndMetadata(1, metadata=mark.as_metadata()) for where, mark in marks.items()}
+        )
+    for batch in range(4):
+        checkpoint.complete(
+            batch, [kafka(orders=[10 + batch] * 3), kafka(payments=[20 + batch]), kafka(clicks=[30 + batch] * 2)]
+        )
+    assert run() == 0
+    rest = {
+        2: [("clicks", 0, 32), ("clicks", 1, 32), ("orders", 1, 12), ("payments", 0, 22)],
+        3: [*(("clicks", at, 33) for at in range(2)), *(("orders", at, 13) for at in range(3)), ("payments", 0, 23)],
+    }
+    assert commit_times(store)[len(marks) :] == [(*each, time_of(batch)) for batch in rest for each in rest[batch]]
+    assert "2 batches (2 to 3) of " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
