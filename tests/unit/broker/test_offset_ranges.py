@@ -124,6 +124,31 @@ def test_damaged_batch_at_the_end_of_a_log_hides_no_later_record(last: int | Non
         assert read(topic, OffsetRange(0, 4, 6))[0] == {0: [4, 5]}
 
 
+@pytest.mark.parametrize(
+    ("log", "limit", "asked", "rest"),
+    [
+        # twice the bytes each time, until a sound batch comes along
+        ([damaged(batch(0, 18)), batch(18, 2)], 1, [(0, 2**power) for power in range(1, 10)], []),
+        # the end of the log: halves, for the first offset at which none of the fetched batches comes first
+        ([damaged(batch(0, 18))], 300, [(0, 600), *((at, 1) for at in (10, 15, 17, 18))], [18]),
+        ([with_last_offset(batch(0, 18), 7)], 300, [(0, 600), *((at, 1) for at in (10, 5, 7, 8))], [8]),
+    ],
+)
+def test_requests_that_pass_a_damaged_batch(
+    log: list[FakeBatch], limit: int, asked: list[tuple[int, int]], rest: list[int]
+) -> None:
+    with fake_topic({0: FakePartition(log, high_watermark=20)}) as topic:
+        read(topic, OffsetRange(0, 0, 20), max_partition_fetch_bytes=str(limit), fetch_max_bytes="1000")
+        (broker,) = topic.brokers.values()
+        requests = [broker.request(FetchRequest, number) for number in range(broker.count(FetchRequest.API_KEY))]
+    found = [(each.topics[0].partitions[0], each.max_bytes, each.max_wait_ms) for each in requests]
+    assert [(at.fetch_offset, at.partition_max_bytes, most, wait_ms) for at, most, wait_ms in found] == [
+        (0, limit, 1000, 20),
+        *((offset, size, size, 0) for offset, size in asked),
+        *((offset, limit, 1000, 20) for offset in rest),
+    ]
+
+
 def test_records_that_a_cleaner_removed_are_not_waited_for() -> None:
     with fake_topic({0: FakePartition([batch(0, 3), batch(7, 2), batch(20)])}) as topic:
         assert read(topic, OffsetRange(0, 1, 12))[0] == {0: [1, 2, 7, 8]}

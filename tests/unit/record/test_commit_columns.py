@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,12 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.kafka.record.commit_columns import BinaryColumn, parse_commits
+from offsets_pipeline.kafka.record import commit_columns
+from offsets_pipeline.kafka.record.commit_columns import (
+    BinaryColumn,
+    decodable_keys,
+    decodable_values,
+    parse_commits,
+)
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.kafka.record.decode import DecodedValue, decode_key, decode_value
 from offsets_pipeline.kafka.record.encode import encode_value
 from offsets_pipeline.kafka.record.schema import UNKNOWN_TAGGED_FIELDS
-from offsets_pipeline.kafka.record.wire import uuid_to_text, write_uvarint
+from offsets_pipeline.kafka.record.wire import uuid_from_text, uuid_to_text, write_uvarint
 from tests.logs import CAPTURE_NAMES, NO_TOPIC_ID, capture_rows, commit_key, commit_value
 
 if TYPE_CHECKING:
@@ -90,6 +97,37 @@ def assert_agree(records: Sequence[tuple[bytes, bytes | None]]) -> None:
     names = [fields[:3] for fields in expected if fields is not None]
     assert len(set(valid.identities().to_pylist())) == len(set(names))  # R9: one for one
     assert len(set(zip(valid.identities().to_pylist(), names, strict=True))) == len(set(names))
+    assert columns.topic_names() == {  # R35
+        (fields.value[5], fields.topic)
+        for fields in expected
+        if fields is not None and fields.value and fields.value[5]
+    }
+    assert_decodable(records)
+
+
+def assert_decodable(records: Sequence[tuple[bytes, bytes | None]]) -> None:
+    """The checks of keys and values alone agree, too, also if they take two rows at once."""
+    keys, values = (pa.array(column, pa.binary()) for column in zip(*records, strict=True))
+    valid, legacy = decodable_keys(keys)
+    assert valid.tolist() == [decoded(key, None) is not None for key, _ in records]
+    assert legacy.tolist() == [key.startswith(b"\0\0") for key, _ in records]
+    of_values = [decoded(commit_key("g", version=int(key[1])), value) for key, value in records]
+    ids = [fields.value[5] if fields is not None and fields.value else None for fields in of_values]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(commit_columns, "_BLOCK_ROWS", 2)
+        found, words = decodable_values(values, legacy)
+    assert found.tolist() == [fields is not None for fields in of_values]
+    packed = (
+        [bytes(16)] * len(records)
+        if words is None
+        else [struct.pack("=qq", *pair) for pair in zip(*words, strict=True)]
+    )
+    assert [raw for raw, is_valid in zip(packed, found, strict=True) if is_valid] == [
+        bytes(16) if each is None else uuid_from_text(each)
+        for each, is_valid in zip(ids, found, strict=True)
+        if is_valid
+    ]
+    assert words is not None or not any(ids)
 
 
 def identities(keys: pa.Array) -> list[bytes]:

@@ -137,6 +137,12 @@ def test_what_does_not_fit_is_not_written(name: str) -> None:
         encode_key(decoded) if isinstance(decoded, DecodedKey) else encode_value(record_type, decoded)
 
 
+@pytest.mark.parametrize("version", [3, 4])
+def test_the_longest_string_is_written_and_read(version: int) -> None:
+    fields = commit(metadata="x" * 32767, leader_epoch=1)
+    assert decode_value(1, encode_value(1, DecodedValue(version, fields))) == DecodedValue(version, fields)
+
+
 def test_tags_are_written_in_ascending_order() -> None:
     tags = {UNKNOWN_TAGGED_FIELDS: [(9, b"z"), (3, b"y")]}
     data = encode_value(1, DecodedValue(4, commit(topic_id=ID_TEXT) | tags))

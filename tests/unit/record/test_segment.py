@@ -296,6 +296,25 @@ def test_headers_are_skipped(batches: int) -> None:
     assert reader.damage == []
 
 
+@pytest.mark.parametrize("batches", [1, 100])
+def test_varints_may_be_longer_than_need_be(batches: int) -> None:
+    """As Java reads them: of five bytes the bits beyond 32 are dropped, and of ten those beyond 64."""
+    record = bytes.fromhex(
+        "aa00"  # 21 bytes follow
+        "00"  # attributes
+        "8a80808080808080807e"  # timestamp delta 5
+        "8080808070"  # offset delta 0
+        "8200"  # key length 1
+        "6b"
+        "01"  # value null
+        "00"  # no headers
+    )
+    reader, rows = read(b"".join(batch_of(record, 1, base_offset=at) for at in range(batches)))
+    found = [(row["record_offset"], milliseconds(row), row["key"], row["value"]) for row in rows]
+    assert found == [(at, 5, b"k", None) for at in range(batches)]
+    assert reader.damage == []
+
+
 GOOD = record_with_headers(0, [])
 UNDECODABLE = {
     "record length beyond the batch": (bytes([100]) + GOOD[1:], 1, "expected 50 bytes, found 8"),
@@ -307,6 +326,7 @@ UNDECODABLE = {
     "more records than counted": (GOOD + GOOD, 1, "after its 1 records"),
     "negative header count": (record_with_headers(0, [], count=-1), 1, "-1 headers"),
     "headers that are not there": (record_with_headers(0, [(b"h", b"v")], count=2), 1, "reaches beyond its record"),
+    "varint of six bytes": (bytes([26, 0, 0]) + b"\x80" * 5 + GOOD[3:], 1, "varint at byte 3 is longer than 5 bytes"),
     "varint without an end": (bytes([28, 0]) + b"\xff" * 13, 1, "longer than 10 bytes"),
     "offsets that stand still": (GOOD + GOOD, 2, "do not increase"),
     "offsets beyond the last": (GOOD + record_with_headers(7, []), 2, "do not increase"),
