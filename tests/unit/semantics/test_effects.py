@@ -7,15 +7,21 @@ import pyarrow as pa
 import pytest
 
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
+from offsets_pipeline.semantics import group_facts
 from offsets_pipeline.semantics.columnar_replay import Replay
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.effects import (
     COMMIT_RECORD_TYPE,
+    EARLIEST_MS,
+    LATEST_MS,
     OFFSET_SCHEMA,
     PENDING_SCHEMA,
     RECORD_SCHEMA,
+    in_milliseconds,
+    timestamps,
+    within_bounds,
 )
-from offsets_pipeline.semantics.group_facts import GroupFacts
+from offsets_pipeline.semantics.group_facts import GROUP_SCHEMA, GroupFacts, described
 from tests.logs import LogPartition, group_key, group_value, input_table
 
 
@@ -71,3 +77,51 @@ def test_highest_commit_of_a_group_is_kept_for_each_log_partition() -> None:  # 
     }
     assert {row["record_type"] for row in rows} == {COMMIT_RECORD_TYPE}
     assert facts.records().num_rows == 0
+
+
+def test_times_are_kept_within_what_tables_hold() -> None:
+    given = [EARLIEST_MS - 1, EARLIEST_MS, 0, LATEST_MS, LATEST_MS + 1, None]
+    expected = [EARLIEST_MS, EARLIEST_MS, 0, LATEST_MS, LATEST_MS, None]
+    assert [None if each is None else within_bounds(each) for each in given] == expected
+    column = timestamps(pa.array(given, pa.int64()))
+    assert column.cast(pa.int64()).to_pylist() == [None if each is None else each * 1000 for each in expected]
+    assert in_milliseconds(pa.table({"at": column, "n": [1] * 6})).to_pydict() == {"at": expected, "n": [1] * 6}
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 2_000])
+def test_rows_about_groups_come_in_the_order_of_their_records(batch_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two log partitions "a", whose hash is 97, belongs to 1, and "b" to 0 (R1)."""
+    monkeypatch.setattr(group_facts, "_BATCH_ROWS", batch_rows)
+    names = ("log_partition", "group_id", "record_type", "record_key", "value_offset", "value", "tombstone_offset")
+    records = [
+        (0, "a", 1, "", 7, None, None),
+        (0, "b", 1, "", 9, None, None),
+        (0, "b", 2, "", 4, group_value(2, generation=3), 2),
+        (0, "c", 1, "", None, None, 8),  # `classic`: it lost its last offset
+        (1, "a", 1, "", 6, None, None),
+        (1, "b", 5, "m", 3, group_value(5), None),
+        (1, "b", 5, "n", None, None, 5),
+        (1, "c", 1, "", 1, None, None),
+        (1, "c", 2, "", None, None, 2),
+    ]
+    table = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in records], schema=RECORD_SCHEMA)
+    columns = ("log_partition", "group_id", "group_type", "state", "generation", "record_offset")
+    expected = [
+        (0, "a", "Classic", "Empty", None, 7, True),
+        (0, "b", "Classic", "Empty", 3, 9, False),
+        (0, "c", None, "Dead", None, 8, True),
+        (1, "a", "Classic", "Empty", None, 6, False),
+        (1, "b", "Consumer", "Stable", None, 5, True),
+        (1, "c", None, "Dead", None, 2, False),
+    ]
+    for semantics in CoordinatorSemantics:
+        found = described(table, 2, semantics)
+        assert found.schema == GROUP_SCHEMA
+        assert list(zip(*(found[name].to_pylist() for name in columns), strict=True)) == [row[:-1] for row in expected]
+        misplaced = [row[-1] and semantics is CoordinatorSemantics.MODERN for row in expected]
+        assert found["misplaced"].to_pylist() == misplaced
+        assert [row and [each["member_id"] for each in row] for row in found["members"].to_pylist()] == [
+            *([], [], None, []),
+            *(["m"], None),
+        ]
+    assert described(table.slice(0, 0), 2, CoordinatorSemantics.MODERN) == GROUP_SCHEMA.empty_table()

@@ -14,7 +14,8 @@ from offsets_pipeline.common.config.sections import FoldSettings, LogSettings
 from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.fold import maintenance
 from offsets_pipeline.fold.maintenance import Upkeep, maintain_store
-from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
+from offsets_pipeline.fold.state.merge_on_read import RECORDS
 from offsets_pipeline.fold.stream import stream_upkeep
 from offsets_pipeline.fold.stream.stream_upkeep import StreamUpkeep
 from offsets_pipeline.store.delta.schemas import LOG, TABLES
@@ -92,6 +93,11 @@ def stored_files(store: Store, table: str = LOG.name) -> int:
     return sum("_delta_log" not in path.parts for path in place_of(store.location, table).rglob("*.parquet"))
 
 
+def incarnations(store: Store) -> list[str]:
+    """The incarnation of each file of facts about groups' records, which are never published."""
+    return sorted(file.partition["incarnation"] for file in store.table(RECORDS.name).snapshot().files())
+
+
 def test_every_interval_small_files_of_the_log_become_one_and_old_files_go(store: Store) -> None:
     append_batches(keeps_nothing(store), 12)
     rows = log_of(store.location)
@@ -114,10 +120,14 @@ def test_upkeep_beside_a_stream_leaves_publishing_to_the_stream(store: Store, se
         appended(store.location, log.rows)
         log.rows.clear()
         fold_log(store, settings, SystemClock())
+        if offset == 5:
+            reload_partitions(store, None, settings, SystemClock())
     assert Running(store, 1, settings).done
     assert published(store.location) == [("t0", 0, 5)]
+    assert incarnations(store) == ["1", "2"]
     maintain_store(store, SystemClock(), settings)
     assert published(store.location) == [("t0", 1, 6)]
+    assert incarnations(store) == ["2"]
 
 
 def test_files_of_other_writers_are_no_upkeep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
