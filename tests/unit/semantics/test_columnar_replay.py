@@ -9,6 +9,7 @@ import pytest
 
 from offsets_pipeline.semantics import columnar_replay
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.semantics.compaction import last_values_and_tombstones
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from tests.folded_state import StateInMemory, assert_same
 from tests.logs import (
@@ -23,6 +24,9 @@ from tests.logs import (
 from tests.replays import effects_of, references
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from offsets_pipeline.kafka.record.records import Int64s
     from offsets_pipeline.semantics.log_row import LogRow
 
 A: Identity = ("g", "t", 0)
@@ -60,6 +64,32 @@ def test_limits_of_batches_do_not_matter(name: str, limit: str, at: int, monkeyp
     tables = StateInMemory(capture_partitions(name))
     tables.fold(rows_of(name), chunk_rows=2)
     assert_same(tables, references(rows_of(name), capture_partitions(name)))
+
+
+@pytest.mark.parametrize(
+    ("limit", "at", "expected"),
+    [
+        ("_COMPACT_AT_ROWS", 3, [4, 4 + 5, 8 + 9]),  # of the first 4 rows all stay, of the next 9 8
+        ("_COMPACT_AT_BYTES", 1, [1, 2, 3, 4, 5, 6, 7, 8, *[9] * 10]),
+    ],
+)
+def test_rows_are_compacted_again_when_there_are_as_many_new_ones(
+    log: LogPartition, limit: str, at: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compacted: list[int] = []
+
+    def noted(table: pa.Table) -> Int64s:
+        compacted.append(table.num_rows)
+        return last_values_and_tombstones(table)
+
+    monkeypatch.setattr(columnar_replay, limit, at)
+    monkeypatch.setattr(columnar_replay, "last_values_and_tombstones", noted)
+    replayed = Replay(1)
+    for number in range(18):
+        log.commit(("g", "t", min(number, 7)), number)
+        replayed.add(input_table(log.rows[-1:]))
+    assert compacted == expected
+    assert len(effects_of(replayed)["offsets"]) == 8
 
 
 def test_marker_in_a_later_batch_commits_what_is_pending(log: LogPartition) -> None:  # R11

@@ -110,6 +110,18 @@ def test_classic_transaction_that_brings_an_offset_back_is_not_compacted() -> No
     assert sum(compacted["records"].to_pylist()) == len(log.rows)
 
 
+def test_markers_stand_for_classic_commits_that_they_aborted() -> None:
+    log = LogPartition()
+    log.commit(("g", "t", 0), 1, producer_id=8)
+    log.commit(("g", "t", 1), 1, producer_id=8)
+    log.end_abort(8)
+    carried, rows = input_table(log.rows[:1], carried=True), input_table(log.rows)
+    for before, records in ((rows.slice(0, 0), [3]), (carried, [0, 3])):
+        compacted = compact_early(pa.concat_tables([before, rows]), {}, CoordinatorSemantics.CLASSIC)
+        assert compacted["records"].to_pylist() == records
+        assert compacted["record_offset"].to_pylist()[-1:] == [2]
+
+
 def test_tombstone_of_an_aborted_transaction_is_compacted_as_a_plain_one() -> None:  # R12
     log = LogPartition()
     log.commit(("g", "t", 0), 1)

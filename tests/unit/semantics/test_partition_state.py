@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES
 from offsets_pipeline.semantics import partition_state
-from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, GROUP_TYPE_OF_RECORD_TYPE, SHARE, STREAMS
+from offsets_pipeline.semantics.group_types import (
+    CLASSIC,
+    CONSUMER,
+    GROUP_REMOVING_TYPES,
+    GROUP_TYPE_OF_RECORD_TYPE,
+    SHARE,
+    STREAMS,
+)
 from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import NO_TOPIC_ID, Identity, LogPartition, commit_key, commit_value, group_key, group_value
@@ -292,6 +300,25 @@ def test_tombstone_for_something_unknown_does_nothing(log: LogPartition, record_
 def test_value_of_any_group_type_creates_its_group(log: LogPartition, record_type: int) -> None:  # R14
     log.group(record_type, "g", "m")
     assert replayed(log).groups["g"].group_type == GROUP_TYPE_OF_RECORD_TYPE[record_type]
+
+
+def test_record_types_are_of_the_group_type_in_their_names() -> None:  # R5, R14
+    named = {record_type: each.key.name for record_type, each in MESSAGE_TYPES.items() if record_type not in (0, 1, 9)}
+    expected = {at: name.partition("Group")[0] or CLASSIC for at, name in named.items()}
+    assert expected == GROUP_TYPE_OF_RECORD_TYPE
+    of_groups = {at for at, name in named.items() if name.partition("Group")[2] == "MetadataKey"}
+    assert of_groups == GROUP_REMOVING_TYPES == GROUP_REMOVALS.keys()
+
+
+def test_group_that_was_described_equals_one_that_was_not(log: LogPartition) -> None:
+    log.group(2, "g", generation=3)
+    one, other = (partition_state.replay(log.rows, 0, 1).groups["g"] for _ in range(2))
+    assert one.description.generation == 3
+    assert one == other
+    one.put((2, ""), group_value(2, generation=4))
+    assert one.description.generation == 4  # of the new record
+    one.drop((2, ""))
+    assert one.description.generation is None
 
 
 @pytest.mark.parametrize("end", ["open", "COMMIT", "ABORT"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.errors import InvalidPartitionCount, WriteConflict
 from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
 from offsets_pipeline.fold.state.publishing import drop_replaced, publish
@@ -63,6 +63,23 @@ def test_each_reload_has_an_incarnation_of_its_own(folded: Store, settings: Sett
     reload_partitions(folded, [1], settings, CLOCK)
     assert progress_of(folded).incarnations == {0: 2, 1: 3}
     assert_as_reference(folded.location, log_of(folded.location))
+    for at, message in ((-1, "no log partition -1 in"), (2, r"no log partition 2 in .*: its log has 2, 0 to 1$")):
+        with pytest.raises(InvalidPartitionCount, match=message):
+            reload_partitions(folded, [0, at], settings, CLOCK)
+    assert progress_of(folded).incarnations == {0: 2, 1: 3}
+
+
+def test_reload_makes_lost_tables_anew_and_says_when_it_folded_each_log_partition(
+    store: Store, settings: Settings
+) -> None:
+    for name in ("group_facts", "quarantine", "topics"):
+        shutil.rmtree(f"{store.location}/{name}")
+    reload_partitions(store, None, settings, CLOCK)
+    assert [store.table(name).exists() for name in ("group_facts", "quarantine", "topics")] == [True] * 3
+    found = progress_of(store).partitions
+    assert {at: (each.folded_to, each.folded_at_us) for at, each in found.items()} == {
+        at: (0, CLOCK.now_ms() * 1000) for at in (0, 1)
+    }
 
 
 @pytest.mark.on_s3
