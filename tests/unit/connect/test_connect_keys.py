@@ -9,6 +9,7 @@ from offsets_pipeline.semantics.connect_keys import (
     ConnectKey,
     ConnectRecordType,
     offset_key,
+    offset_value,
     parse_connect_key,
     parse_connect_value,
     state_value,
@@ -121,6 +122,15 @@ def test_null_an_empty_value_and_json_null_are_tombstones_for_a_worker() -> None
 
 def test_written_keys_have_connects_form() -> None:
     assert offset_key("c", {"filename": "/é"}) == '["c",{"filename":"/é"}]'.encode()
+
+
+def test_written_values_have_connects_form_and_others_are_refused() -> None:
+    assert (offset_value({"q": "é", "p": 1}), offset_value(None)) == ('{"p":1,"q":"é"}'.encode(), None)
+    for bad in ([1], 1, {"p": float("nan")}, {"p": "\ud800"}, {"p": object()}):
+        with pytest.raises(CorruptRecord, match=r"^value: "):
+            offset_value(bad)
+        with pytest.raises(CorruptRecord, match=r"^key: "):
+            offset_key("c", bad)
 
 
 def test_the_state_holds_values_in_one_form() -> None:  # engines read equal names and numbers of one text differently

@@ -172,4 +172,6 @@ def test_commits_decoded_together_replay_as_records(log: LogPartition, monkeypat
     log.delete(OF_G, producer_id=8)
     log.end_commit(7)
     log.end_commit(8)
-    assert replayed_as_columns(log.rows, 0, 1, monkeypatch, CLASSIC) == replayed(log)
+    expected = replayed(log)
+    assert replayed_as_columns(log.rows, 0, 1, monkeypatch, CLASSIC) == expected
+    assert replayed_as_columns(log.rows * 2, 0, 1, monkeypatch, CLASSIC) == expected  # R15

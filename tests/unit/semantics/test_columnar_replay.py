@@ -197,6 +197,7 @@ def test_progress_counts_new_records_of_all_sorts(log: LogPartition) -> None:
     log.group(3, "g")
     replayed = Replay(1, {0: 1})
     replayed.add(input_table(log.rows))
+    assert replayed.place() == "log partitions 0 up to record offset 15"
     ((_, progress),) = effects_of(replayed)["progress"]
     assert (progress.folded_to, progress.records, progress.unknown_records) == (15, 4, 1)
 

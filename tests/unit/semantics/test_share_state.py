@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import pyarrow as pa
 import pytest
 
@@ -9,7 +11,8 @@ from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.kafka.record.decode import DecodedKey
 from offsets_pipeline.kafka.record.encode import encode_key
 from offsets_pipeline.kafka.record.message_types import SHARE_MESSAGE_TYPES, ShareRecordType
-from offsets_pipeline.semantics.share_replay import superseded_by
+from offsets_pipeline.semantics.effects import ReplayedPartition, in_milliseconds
+from offsets_pipeline.semantics.share_replay import replay_shares, superseded_by
 from offsets_pipeline.semantics.share_state import (
     DeliveryState,
     SharePartition,
@@ -21,6 +24,7 @@ from offsets_pipeline.semantics.share_state import (
     read_record,
     snapshot_record,
 )
+from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA
 
 AVAILABLE, ACKNOWLEDGED, ARCHIVED = DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
 Batch = tuple[int, int, int, int]
@@ -133,6 +137,52 @@ def test_only_a_later_snapshot_or_tombstone_supersedes_a_record() -> None:  # R6
     names = ("log_partition", "record_offset", "key", "value", "control_type")
     table = pa.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
     assert superseded_by(table).tolist() == [row[-1] for row in rows]
+
+
+def rows_of(*rows: tuple[int, int, bytes | None, bytes | None, str | None, int]) -> pa.Table:
+    """Log partition, record offset, key, value, control type, and for how many records each row stands."""
+    names = ("log_partition", "record_offset", "key", "value", "control_type", "records")
+    found = [dict(zip(names, row, strict=True)) | {"record_timestamp": 1_000 * row[1]} for row in rows]
+    return pa.Table.from_pylist(found, schema=CONNECT_INPUT_SCHEMA)
+
+
+def test_a_replay_gives_the_facts_of_changed_share_partitions_and_carries_those_that_exist() -> None:
+    other = ORDERS._replace(partition=4)
+    (key, value), (other_key, other_value) = (snapshot_record(each, state(3, (3, 4, 1, 9))) for each in (ORDERS, other))
+    update = encode_key(DecodedKey(ShareRecordType.SHARE_UPDATE, ORDERS._asdict()), SHARE_MESSAGE_TYPES)
+    first = replay_shares(
+        [
+            rows_of((0, 9, update, UPDATE, None, 1), (1, 6, other_key, None, None, 1), (0, 1, key, value, None, 1)),
+            rows_of(
+                (0, 3, key, value, None, 2), (1, 5, other_key, other_value, None, 1), (0, 8, None, None, "COMMIT", 1)
+            ),
+            rows_of((1, 8, b"\0\7" + key[2:], value, None, 1), (0, 7, key, b"", None, 1)),
+        ],
+        {0: 2},
+    )
+    assert first.progress == {0: ReplayedPartition(10, 5), 1: ReplayedPartition(9, 3, 1)}
+    assert [(row["log_partition"], row["record_offset"], row["key"]) for row in first.quarantine] == [(0, 7, key)]
+    deleted, changed = sorted(in_milliseconds(first.share_partitions).to_pylist(), key=itemgetter("record_offset"))
+    # the update starts at 7, so that the batch of records 3 and 4 goes; its leader epoch is 2
+    names = ("snapshot_epoch", "state_epoch", "leader_epoch", "start_offset", "delivery_complete_count")
+    assert [changed[name] for name in names] == [2, 7, 2, 7, None]
+    assert (changed["state_batches"], changed["create_timestamp"], changed["write_timestamp"]) == ([], 100, 200)
+    place = {"log_partition": 1, "record_offset": 6, "record_timestamp": 6}
+    assert {name: each for name, each in deleted.items() if each is not None} == place | other._asdict()
+    (carried,) = first.pending.to_pylist()
+    expected = state(7, leader=2)
+    assert (carried["record_offset"], carried["position"], carried["log_partition"]) == (9, 9, 0)
+    assert read_record(carried["key"], carried["value"]).state == expected
+    pending = rows_of((0, 9, carried["key"], carried["value"], None, 0), (1, 5, other_key, other_value, None, 0))
+    second = replay_shares([pending, rows_of((0, 10, None, None, "ABORT", 1))], {0: 10, 1: 9})
+    assert second.share_partitions.num_rows == 0
+    assert second.pending == first.pending  # nothing of log partition 1, which has no new records
+    third = replay_shares([pending, rows_of((0, 11, key, value, None, 1), (1, 9, None, None, None, 1))], {0: 10, 1: 9})
+    (row,) = third.share_partitions.to_pylist()
+    assert row["state_batches"] == [
+        {"first_offset": 3, "last_offset": 4, "delivery_state": "9", "delivery_count": 1}  # of a newer Kafka
+    ]
+    assert sorted(third.pending["record_offset"].to_pylist()) == [5, 11]
 
 
 def test_garbage_does_not_decode() -> None:

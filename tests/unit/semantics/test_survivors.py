@@ -114,6 +114,18 @@ def corrupt_record_behind_a_healthy_one(log: LogPartition) -> list[int]:  # R6, 
     return [healthy, log.record(key, b"\x00\x64")]
 
 
+def corrupt_record_of_a_group_behind_a_healthy_one(log: LogPartition) -> list[int]:  # R6, R16
+    log.group(3, "g", epoch=1)
+    healthy = log.group(3, "g", epoch=2)
+    return [healthy, log.record(log.rows[-1].key, b"\x00\x63")]
+
+
+def group_of_a_type_that_replaced_another(log: LogPartition) -> list[int]:  # R14: the newest value of each type
+    log.group(5, "g", "m")
+    consumer = log.group(3, "g", epoch=1)
+    return [consumer, log.group(2, "g")]
+
+
 def corrupt_record_before_a_healthy_one(log: LogPartition) -> list[int]:
     log.commit(AT, 1)
     log.record(log.rows[-1].key, b"\x00\x63")
@@ -154,6 +166,8 @@ def unknown_record_of_an_aborted_transaction(log: LogPartition) -> list[int]:
         group_whose_last_member_left,
         what_a_removal_left_behind,
         corrupt_record_behind_a_healthy_one,
+        corrupt_record_of_a_group_behind_a_healthy_one,
+        group_of_a_type_that_replaced_another,
         corrupt_record_before_a_healthy_one,
         records_of_unknown_types,
         records_without_a_key,
@@ -194,6 +208,14 @@ def test_last_record_of_a_producer_goes_when_it_is_old() -> None:
     plain = log.commit(AT, 2)
     assert kept(log, aged_to=fences) == [fences, plain]
     assert kept(log, aged_to=fences + 1) == [plain]
+
+
+def test_aborted_commit_of_a_group_with_records_proves_nothing() -> None:  # R14
+    log = LogPartition()
+    group = log.group(2, "g")
+    log.commit(AT, 1, 7)
+    log.end_abort(7)
+    assert kept(log, aged_to=OLD) == [group]
 
 
 def test_nothing_is_left_of_a_group_that_was_deleted_long_ago() -> None:

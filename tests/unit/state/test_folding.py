@@ -11,6 +11,8 @@ import pytest
 
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.errors import UndecodableRecord
+from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.fold.stream.folding import Folding
 from offsets_pipeline.fold.stream.follow import follow
 from offsets_pipeline.fold.stream.log_version_source import FORMAT, LogVersionReader, LogVersionSource, log_versions
@@ -93,6 +95,24 @@ def test_only_folds_with_records_are_reported(store: Store, settings: Settings) 
     table.commit(seen=table.snapshot())
     folding.fold(store)
     assert folds == [2]
+
+
+def test_records_that_do_not_decode_are_named_or_nothing_is_folded(store: Store, settings: Settings) -> None:  # R6
+    append_commit(store, 0)
+    log, other = LogPartition(0, start=1), LogPartition(1)
+    for each in (other, log, log):
+        each.record(None, b"corrupt")
+    appended(store.location, [*other.rows, *log.rows])
+    first = "record 1 of log partition 0 does not decode: key: record has no key"
+    strict = replace(settings, log=replace(settings.log, corrupt_records="fail"))
+    with pytest.raises(UndecodableRecord, match=f'^{first}; nothing was folded; set corrupt_records = "quarantine" '):
+        fold_log(store, strict, CLOCK)
+    assert progress_of(store).partitions == {}
+    warnings: list[str] = []
+    assert fold_log(store, settings, CLOCK, warnings.append) == 4
+    append_commit(store, 3)
+    assert fold_log(store, strict, CLOCK, warnings.append) == 1
+    assert warnings == [f"3 of 4 records went into quarantine ({first}); see the store's table quarantine"]
 
 
 @pytest.mark.parametrize(("age_ms", "expired"), [(WEEK_MS - 1, []), (WEEK_MS, [(1, 1)])])
