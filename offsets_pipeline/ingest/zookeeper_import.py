@@ -141,10 +141,11 @@ class _Import:
         group_id, size = self._result.nodes.group_id, 0
         batch: dict[TopicPartition, OffsetAndMetadata] = {}
         for where, node in self._result.nodes.offsets.items():
-            size += _BYTES_OF_OFFSET + 4 * (len(group_id) + len(where.topic))
-            if batch and size > _MAX_COMMIT_BYTES:
+            bytes_of_offset = _BYTES_OF_OFFSET + 4 * (len(group_id) + len(where.topic))
+            if batch and size + bytes_of_offset > _MAX_COMMIT_BYTES:
                 yield batch
                 batch, size = {}, 0
+            size += bytes_of_offset
             batch[where] = OffsetAndMetadata(node.offset, metadata=metadata_of(node))
         if batch:
             yield batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,8 +12,9 @@ from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata
 from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes, NodeOffset
-from offsets_pipeline.ingest.zookeeper_import import ImportedGroup, import_offsets
-from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.ingest import zookeeper_import
+from offsets_pipeline.ingest.zookeeper_import import ImportedGroup, decide, import_offsets
+from offsets_pipeline.semantics.partition_state import CommittedOffset, TopicPartition
 from tests.unit.coordinator.stores import NOW_MS, log_of, opened
 
 if TYPE_CHECKING:
@@ -103,6 +104,48 @@ def test_group_of_many_partitions_is_imported_by_several_commits(store: Path) ->
     offsets = {TopicPartition(f"topic-{number % 7}", number): NodeOffset(number, number) for number in range(2_000)}
     with opened(store) as coordinator:
         assert counts(imported(coordinator, offsets, "a group with a long name" * 20)) == (2_000, 0, 0)
+
+
+def test_commits_of_a_group_are_as_large_as_they_may_be(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zookeeper_import, "_MAX_COMMIT_BYTES", 2 * (200 + 4 * len("gt")))
+    sizes: list[int] = []
+    with opened(store) as coordinator:
+        commit = coordinator.commit_offsets_if
+
+        def counted(group_id: str, offsets: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - the original's
+            sizes.append(len(offsets))
+            return commit(group_id, offsets, *arguments, **options)
+
+        monkeypatch.setattr(coordinator, "commit_offsets_if", counted)
+        for number in (5, 4, 0):
+            offsets = {TopicPartition("t", each): NodeOffset(each, None) for each in range(number)}
+            assert imported(coordinator, offsets, "g").skipped == []
+    assert sizes == [2, 2, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("offset", "modified_ms", "held", "expected"),
+    [
+        (1, None, None, "import"),
+        # committed to the store at 100: only a later commit to ZooKeeper moves it, and only forward
+        *[(6, 101, (5, "", 100), "import"), (6, 100, (5, "", 100), "keep"), (6, None, (5, "", 100), "keep")],
+        *[(5, 101, (5, "", 100), "keep"), (4, 101, (5, "", 100), "keep")],
+        # imported as of 1 s
+        *[(4, 1_001, (5, "Z", 9), "import"), (6, 999, (5, "Z", 9), "up to date")],
+        *[(5, 1_000, (5, "Z", 9), "up to date"), (4, 1_000, (5, "Z", 9), "import")],
+        # without a time in ZooKeeper now or then
+        *[(6, None, (5, "Z", 9), "import"), (5, None, (5, "Z", 9), "up to date"), (4, None, (5, "Z", 9), "up to date")],
+        *[(6, 7, (5, "zookeeper", 9), "import"), (5, 7, (5, "zookeeper", 9), "up to date")],
+    ],
+)
+def test_decision_about_an_offset(
+    offset: int, modified_ms: int | None, held: tuple[int, str, int] | None, expected: str
+) -> None:
+    found = None
+    if held is not None:
+        metadata = "zookeeper mtime=1970-01-01T00:00:01Z" if held[1] == "Z" else held[1]
+        found = CommittedOffset(0, held[0], None, metadata, held[2], None, None)
+    assert decide(NodeOffset(offset, modified_ms), found).value == expected
 
 
 def test_import_that_ended_early_is_completed_by_the_next_one_and_commits_each_offset_once(store: Path) -> None:
