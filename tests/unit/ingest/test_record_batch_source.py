@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,6 +24,8 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
     Offsets,
     RecordBatchSource,
     RecordBatchStreamReader,
+    SourceOptions,
+    are_few,
     are_undivided,
     parsed,
     rendered,
@@ -95,9 +98,9 @@ def ones(count: int, start: int = 0) -> FakePartition:
 
 
 def test_offsets_are_numbers_in_json_and_come_back_the_same() -> None:
-    positions = {10: FetchPosition(7, None), 2: FetchPosition(5, 3)}
+    positions = {10: FetchPosition(7, None), 2: FetchPosition(5, 0)}
     found = json.loads(json.dumps(rendered(positions)))
-    assert found == {"2": {"offset": 5, "leader_epoch": 3}, "10": {"offset": 7, "leader_epoch": -1}}
+    assert found == {"2": {"offset": 5, "leader_epoch": 0}, "10": {"offset": 7, "leader_epoch": -1}}
     assert parsed(found) == positions
 
 
@@ -118,7 +121,36 @@ def test_name_schema_and_default_limit() -> None:
             assert reader.getDefaultReadLimit() == ReadMaxRows(7)
 
 
+def test_options_have_defaults_and_are_numbers() -> None:
+    kafka = {"kafka.bootstrap.servers": "b:1", "topic": "t"}
+    few = SourceOptions.parse(kafka)
+    assert few == SourceOptions("t", few.kafka, None, None, 2, 1000, 1, 0)
+    numbers = {"max_offsets": "1", "tasks": "3", "wait_ms": "4", "min_offsets": "5", "min_offsets_wait_ms": "6"}
+    given_options = SourceOptions.parse(kafka | numbers | {"starting_offsets": json.dumps(offsets(_0=7))})
+    assert given_options == SourceOptions("t", given_options.kafka, {0: FetchPosition(7, 3)}, 1, 3, 4, 5, 6)
+
+
 # --- limits
+
+
+@pytest.mark.parametrize(
+    ("ahead", "most", "expected"),
+    [
+        ({0: 10, 1: 5, 2: 1}, 8, {0: 4, 1: 3, 2: 1}),  # one each; of 5 more 3 6/13, 1 7/13 and 0
+        ({0: 3, 1: 3}, 3, {0: 2, 1: 1}),
+        ({0: 9, 1: 9, 2: 9}, 2, {2: 1, 0: 1}),
+    ],
+)
+def test_offsets_are_shared_in_proportion_or_in_turn(
+    ahead: dict[int, int], most: int, expected: dict[int, int]
+) -> None:
+    assert shared(ahead, most, 2) == expected
+
+
+def test_up_to_20_000_offsets_are_few() -> None:
+    for each in (20_000, 20_001):
+        ranges = [OffsetRange(0, 5, 10_005), OffsetRange(1, 5, each - 10_000 + 5)]
+        assert (are_few(ranges), len(shared_out(ranges, 2))) == ((True, 1) if each == 20_000 else (False, 2))
 
 
 @given(counts, st.integers(1, 20_000), st.integers(0, 1000))
@@ -205,6 +237,26 @@ def test_available_now_does_not_end_early_because_no_broker_answers() -> None:
 
 
 # --- waiting for new records
+
+
+@pytest.mark.parametrize(("grows_by", "waits", "end"), [(1, [0.2, 0.2], 4), (0, [0.2, 0.2, 0.1], 2), (None, [], 1)])
+def test_a_batch_waits_for_enough_records_but_not_for_its_first(
+    monkeypatch: pytest.MonkeyPatch, grows_by: int | None, waits: list[float], end: int
+) -> None:
+    at, slept, now = ones(1 if grows_by is None else 2), list[float](), [100.0]
+
+    def sleep(seconds: float) -> None:
+        slept.append(round(seconds, 3))
+        now[0] += seconds
+        at.batches.extend(batch(at.end) for _ in range(grows_by or 0))
+
+    monkeypatch.setattr(record_batch_source, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    with fake_topic({0: at}) as topic, reader_of(topic, min_offsets="3", min_offsets_wait_ms="500") as reader:
+        assert ends(reader.latestOffset(offsets(_0=1), ALL)) == [end]
+        polls = [topic.brokers[1].request(FetchRequest, each) for each in range(topic.brokers[1].count(1))]
+    assert slept == waits
+    limits = [(each.min_bytes, each.max_bytes, each.max_wait_ms) for each in polls]
+    assert limits == ([(1, 1, 20)] if grows_by is None else [])
 
 
 def test_new_records_end_the_wait() -> None:

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeProducersRequest, ListTransactionsRequest
-from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetCommitRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic, NotAuthorized
@@ -17,6 +17,7 @@ from offsets_pipeline.ingest.topic.topic_client import (
     TopicClient,
     TopicDescription,
 )
+from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
 from offsets_pipeline.semantics.retention import Retention
 from tests.unit.broker.fake_broker import TOPIC
@@ -52,6 +53,27 @@ def test_ids_that_the_cluster_does_not_have_are_none() -> None:
         with client_of(topic) as client:
             assert client.describe() == TopicDescription("c", None, 1)
             assert client.topic_names() == {}
+
+
+@pytest.mark.parametrize(
+    ("versions", "features", "expected"),
+    [
+        ((0, 9), {}, "classic"),
+        ((1, 9), {"group.version": 0}, "classic"),
+        ((0, 9), {"group.version": 1}, "modern"),
+        ((2, 10), {}, "modern"),
+        (None, {}, "classic"),
+    ],
+)
+def test_coordinator_is_modern_from_4_0_on_or_by_the_clusters_feature(
+    monkeypatch: pytest.MonkeyPatch, versions: tuple[int, int] | None, features: dict[str, int], expected: str
+) -> None:
+    monkeypatch.setattr(Cluster, "finalized_features", lambda _: features)
+    with fake_topic({0: FakePartition([])}) as topic:
+        if versions is not None:
+            topic.brokers[1].versions = topic.brokers[1].versions | {OffsetCommitRequest.API_KEY: versions}
+        with client_of(topic) as client:
+            assert client.coordinator_semantics() == expected
 
 
 def test_bounds_and_ends_of_leader_epochs_are_those_of_the_leaders() -> None:

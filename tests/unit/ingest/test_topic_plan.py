@@ -46,6 +46,8 @@ def test_a_new_store_reads_from_the_start_and_counts_at_once() -> None:
 def test_reading_resumes_at_the_end_of_the_log_or_of_the_progress_whichever_is_higher() -> None:
     known = replace(FOLLOWED, ends={0: {0: 29}})
     assert plan(known) == Reading(0, {0: 29, 1: 12}, CompleteReads(DAY_MS, NOW_MS - DAY_MS))
+    never_read = replace(FOLLOWED, ends={}, read_to={1: 12})
+    assert plan(never_read).starts == {0: 0, 1: 12}
 
 
 def test_a_first_reading_that_was_interrupted_goes_on_unless_it_began_too_long_ago() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import TopicSettings
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
@@ -99,13 +100,14 @@ class Notes:
 class Watched(TopicObserver):
     """A watch of the topic, and what it reported."""
 
-    def __init__(self, known: KnownLog) -> None:
+    def __init__(self, known: KnownLog, watch_interval_ms: int = 5_000) -> None:
         self.topic, self.notes, self.clock = Topic(), Notes(known), FixedClock(NOW_MS)
+        settings = Settings(topic=TopicSettings(watch_interval_ms=watch_interval_ms))
         self.warnings: list[str] = []
         self.looks = 0
         self.ended: list[int] = []
         notes: Any = self.notes
-        self.watch = TopicWatch(notes, "t", Settings(), self.clock, self, self.warnings.append)
+        self.watch = TopicWatch(notes, "t", settings, self.clock, self, self.warnings.append)
 
     def plan(self) -> TopicProgress:
         admin: Any = self.topic
@@ -186,9 +188,9 @@ def test_the_rest_of_an_unfinished_reading_is_not_warned_of_again_unless_its_rec
     assert len(watched.warnings) == 2
 
 
-@pytest.mark.parametrize("change", ["the topic", "a later incarnation", "a long sleep"])
+@pytest.mark.parametrize("change", ["the topic", "a later incarnation", "a minute", "four looks"])
 def test_a_look_that_finds_a_change_asks_for_a_new_plan_and_notes_nothing(change: str) -> None:
-    watched = Watched(FOLLOWED)
+    watched = Watched(FOLLOWED, 20_000 if change == "four looks" else 5_000)
     progress = watched.plan()
     watched.notes.calls.clear()
     if change == "the topic":
@@ -196,13 +198,13 @@ def test_a_look_that_finds_a_change_asks_for_a_new_plan_and_notes_nothing(change
     elif change == "a later incarnation":
         watched.notes.superseded = True
     else:  # the gap may be longer than tombstones are kept by four looks, or a minute
-        watched.clock.advance_ms(DAY_MS + 60_000 - 1)
+        watched.clock.advance_ms(DAY_MS + (80_000 if change == "four looks" else 60_000) - 1)
         assert watched.look(progress)
         watched.notes.calls.clear()
         watched.clock.advance_ms(1)
     assert not watched.look(progress)
     assert watched.notes.calls == []
-    assert watched.looks == (change == "a long sleep")
+    assert watched.looks == (change in ("a minute", "four looks"))
 
 
 def test_a_transaction_that_is_open_for_long_is_warned_of_once_and_its_end_is_reported() -> None:
