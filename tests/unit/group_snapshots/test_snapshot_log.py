@@ -15,6 +15,7 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.common.clock import FixedClock, shown_time
 from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import LogSettings
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import BrokerUnreachable, NotAStore, StoreMismatch
 from offsets_pipeline.fold.state.fold import fold_log
@@ -31,12 +32,13 @@ from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.query.as_of import offsets_as_of
 from offsets_pipeline.semantics.group_description import describe_group
 from offsets_pipeline.semantics.retention import Retention
+from offsets_pipeline.store.delta.properties import SNAPSHOT, StoreProperties
 from offsets_pipeline.store.delta.store_folder import properties_of
 from offsets_pipeline.store.store import MIRRORED, Store
 from tests.unit.coordinator.stores import NOW_MS, log_of, references_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -110,6 +112,55 @@ def state_of(folder: Path) -> dict[str, tuple[str, dict[tuple[str, int], int]]]:
 
 def offsets(**of_topics: int) -> dict[tuple[str, int], tuple[int, int | None, str]]:
     return {(topic, 0): (offset, None, "") for topic, offset in of_topics.items()}
+
+
+def decoded(values: Mapping[tuple[int, str], bytes]) -> list[tuple[int, str, int, dict[str, Any]]]:
+    """Record type, key, version and fields of each value; leaves out fields that are null."""
+    found = [(kind, name, decode_value(kind, value)) for (kind, name), value in values.items()]
+    return [
+        (kind, name, each.version, {field: value for field, value in each.fields.items() if value is not None})
+        for kind, name, each in found
+    ]
+
+
+def test_values_of_a_described_group_are_those_of_its_coordinator_as_far_as_they_are_described() -> None:
+    member: dict[str, Any] = {
+        "group_instance_id": None,
+        "client_id": "client",
+        "client_host": "/10.0.0.1",
+        "rebalance_timeout": -1,
+    }
+    member |= {"session_timeout": -1, "subscription": b"", "assignment": b""}
+    members = [{"member_id": each} | member for each in ("m-1", "m-2")]
+    fields = {"protocol_type": "consumer", "generation": -1, "protocol": "range", "members": members}
+    assert decoded(classic_group("consumer", "m-2", "m-1")) == [(RecordType.GROUP_METADATA, "", 3, fields)]
+    assert (SIMPLE, list(classic_group("", "m"))) == ({}, [(RecordType.GROUP_METADATA, "")])
+    assert decoded(streams_values()) == [(RecordType.STREAMS_GROUP_METADATA, "", 0, {"epoch": 0, "metadata_hash": 0})]
+    assigned = {"topic_id": TOPIC_ID, "partitions": [0, 1]}
+    of_member: dict[str, Any] = {
+        "rack_id": "r",
+        "client_id": "c",
+        "client_host": "/10.0.0.2",
+        "subscribed_topic_names": ["t"],
+    }
+    of_member |= {"rebalance_timeout_ms": -1, "server_assignor": "range"}
+    current: dict[str, Any] = {
+        "member_epoch": 7,
+        "previous_member_epoch": -1,
+        "state": 0,
+        "partitions_pending_revocation": [],
+    }
+    current |= {"assigned_partitions": [assigned | {"assignment_epochs": None}]}
+    for counts, count in (({TOPIC_ID: 2}, 2), ({}, -1)):
+        topic = {"topic_id": TOPIC_ID, "topic_name": "t", "num_partitions": count, "partition_metadata": []}
+        assert decoded(consumer_values(consumer_group(), counts)) == [
+            (RecordType.CONSUMER_GROUP_MEMBER_METADATA, "m", 0, of_member),  # R14: members come before their group
+            (RecordType.CONSUMER_GROUP_METADATA, "", 0, {"epoch": 7}),
+            (RecordType.CONSUMER_GROUP_PARTITION_METADATA, "", 0, {"topics": [topic]}),
+            (RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER, "m", 0, {"topic_partitions": [assigned]}),
+            (RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA, "", 0, {"assignment_epoch": 7}),
+            (RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT, "m", 0, current),
+        ]
 
 
 def test_only_changes_are_appended(tmp_path: Path) -> None:
@@ -278,6 +329,39 @@ def test_group_that_is_not_listed_is_gone_only_if_its_coordinator_says_so(monkey
         group_snapshot.take_snapshot(cluster, ["unlisted", "gone"])
 
 
+@pytest.mark.parametrize("state", ["Stable", "Empty", "PreparingRebalance"])
+def test_groups_are_described_by_their_type_unless_they_rebalance(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    types = {"": "Classic", "classic": "Classic", "consumer": "Consumer", "share": "Share"}
+    listed = {each: GroupListing(each, kind, "", None) for each, kind in types.items()}
+    monkeypatch.setattr(group_snapshot, "list_groups", lambda _: listed)
+    monkeypatch.setattr(group_snapshot, "fetch_group_offsets", lambda _, ids: {each: offsets(t=1) for each in ids})
+    asked: list[list[str]] = []
+
+    def describe(of_type: dict[str, Answer]) -> Any:  # noqa: ANN401 - a function
+        def answer(_: object, group_ids: list[str]) -> dict[str, Answer]:
+            asked.append(group_ids)
+            return of_type
+
+        return answer
+
+    described_classic = Answer(group_state=state, protocol_type="consumer", protocol_data="", members=[])
+    monkeypatch.setattr(group_snapshot, "describe_classic_groups", describe({"classic": described_classic}))
+    topic = Answer(topic_id=TOPIC_ID, partitions=[0, 1])
+    topics = {"t": topic, "old": Answer(topic_id=None, partitions=[0])}
+    for members, count in ((consumer_group().members, 2), ([], None)):
+        asked.clear()
+        group = described("Stable", 7, members)
+        monkeypatch.setattr(group_snapshot, "describe_consumer_groups", describe({"consumer": group}))
+        cluster: Any = Answer(topics=lambda _: topics) if count else None  # asked if there are members
+        found = group_snapshot.take_snapshot(cluster)
+        assert asked == [["classic"], ["consumer"]]
+        assert found == {
+            "": GroupSnapshot("Classic", offsets(t=1), {}),
+            "classic": GroupSnapshot("Classic", offsets(t=1), EMPTY if state in ("Stable", "Empty") else None),
+            "consumer": GroupSnapshot("Consumer", offsets(t=1), consumer_values(group, {TOPIC_ID: 2})),
+        }
+
+
 def test_snapshot_store_is_of_its_own_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     location = str(tmp_path / "s")
     with opened(tmp_path / "s") as log:
@@ -294,7 +378,13 @@ def test_snapshot_store_is_of_its_own_kind(tmp_path: Path, capsys: pytest.Captur
         SnapshotLog.open_snapshots(str(tmp_path / "owned"), lambda: None, None, Settings(), FixedClock(NOW_MS))
     with pytest.raises(NotAStore, match="name the folder of the store"):
         SnapshotLog.open_snapshots("schema:s", lambda: None, None, Settings(), FixedClock(NOW_MS))
+    for ask in (lambda: None, lambda: "c"):
+        with SnapshotLog.open_snapshots(location, ask, None, Settings(), FixedClock(NOW_MS)) as log:
+            assert log.store.properties == properties
     assert log_of(tmp_path / "s") == {}
+    settings = Settings(log=LogSettings(offsets_partitions=7))
+    with SnapshotLog.open_snapshots(str(tmp_path / "new"), lambda: None, None, settings, FixedClock(NOW_MS)) as log:
+        assert log.store.properties == StoreProperties(SNAPSHOT, 7, None)
 
 
 def test_cluster_that_is_away_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
