@@ -6,6 +6,8 @@ import pytest
 
 from offsets_pipeline.connect.connector_offsets import (
     ConnectorOffset,
+    OffsetRecord,
+    answering_offsets,
     connector_type,
     sink_answer,
     sink_group,
@@ -33,6 +35,7 @@ def test_type_is_that_of_the_class_or_of_topics_to_read(settings: dict[str, obje
 def test_group_of_a_sink_is_named_after_it_unless_its_settings_name_one() -> None:
     assert sink_group("s", {}) == "connect-s"
     assert sink_group("s", {"consumer.override.group.id": "mine"}) == "mine"
+    assert sink_group("s", {"consumer.override.group.id": ""}) == "connect-s"
 
 
 @pytest.mark.parametrize(
@@ -46,6 +49,26 @@ def test_group_of_a_sink_is_named_after_it_unless_its_settings_name_one() -> Non
 )
 def test_target_state_is_that_of_the_newest_worker(value: dict[str, str | None] | None, expected: str) -> None:
     assert state_of(value) == expected
+
+
+def test_newest_record_of_an_identity_answers_with_all_its_raw_keys() -> None:  # R30
+    def record(raw_key: str, value: str | None, at_us: int | None, offset: int, connector: str = "c") -> OffsetRecord:
+        return OffsetRecord(connector, "{}", raw_key, value, at_us, offset, 0)
+
+    found = answering_offsets(
+        [
+            *[record("k2", "late", 7, 1), record("k1", "early", 6, 9), record("k3", None, 5, 3)],
+            *[record("k1", "before", 0, 1, "b"), record("k2", "untimed", None, 9, "b")],
+            *[record("k1", "lower", 7, 1, "a"), record("k2", "higher", 7, 2, "a")],
+            *[record("k1", "kept", 7, 1, "d"), record("k2", None, 7, 2, "d")],
+        ]
+    )
+    assert list(found.items()) == [
+        ("a", [ConnectorOffset("{}", "higher", ("k1", "k2"))]),
+        ("b", [ConnectorOffset("{}", "before", ("k1", "k2"))]),
+        ("c", [ConnectorOffset("{}", "late", ("k1", "k2"))]),
+        ("d", []),
+    ]
 
 
 def test_sink_offsets_have_connects_form() -> None:

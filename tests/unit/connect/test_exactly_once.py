@@ -15,7 +15,7 @@ from offsets_pipeline.connect.exactly_once import ExactlyOnceTask
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageReader
 from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.connect.target_states import RUNNING, STOPPED
-from offsets_pipeline.connect.target_table import TargetTable
+from offsets_pipeline.connect.target_table import FlushedOffsets, TargetTable
 from offsets_pipeline.errors import (
     CommitUnknown,
     ConnectorStopped,
@@ -160,6 +160,23 @@ def test_a_target_of_another_form_is_refused_before_anything_is_written(
         task_of(backing, place / "parts").start()
     with pytest.raises(InvalidRequest, match="which Delta lacks"):
         TargetTable(place / "new", pa.schema([("at", pa.time32("s"))]))
+
+
+def test_a_table_has_its_columns_and_statistics_of_numbers_that_are_never_null(place: Path) -> None:
+    columns = [("at", pa.int64(), False), ("n", pa.int32(), False), ("m", pa.int64(), True), ("s", pa.string(), False)]
+    schema = pa.schema([pa.field(name, kind, nullable=nullable) for name, kind, nullable in columns])
+    for name, found, statistics in (("a", schema, "at,n"), ("b", SCHEMA, None)):
+        target = TargetTable(place / "x" / ".." / name, found)
+        assert (target.location, target.epoch("x")) == (str(place / name), -1)
+        table = DeltaTable(place / name)
+        fields = [(each.name, each.nullable) for each in table.schema().fields]
+        assert fields == [(each.name, each.nullable) for each in found]
+        assert table.metadata().configuration.get("delta.dataSkippingStatsColumns") == statistics
+        target.fence("x", 3)
+        assert (target.epoch("x"), target.flushed("x", -1)) == (3, FlushedOffsets(-1, {}))
+        with pytest.raises(TaskFenced, match="as x with epoch 3: another instance of this task has started"):
+            target.fence("x", 3)
+    assert TargetTable("s3://bucket/t/", SCHEMA).location == "s3://bucket/t"
 
 
 def test_an_existing_table_with_more_columns_is_written_beside_other_writers(

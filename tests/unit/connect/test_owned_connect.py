@@ -22,6 +22,7 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import Outcome
 from offsets_pipeline.errors import (
     BadConnectRequest,
+    ConnectorExists,
     ConnectorStopped,
     CoordinatorNotAvailable,
     FlushInProgress,
@@ -131,6 +132,26 @@ def test_a_flush_is_one_commit(backing: OffsetBackingStore) -> None:
     flushed(backing, "files", *(({"n": number}, {"p": number}) for number in range(50)))
     assert backing.log._log.version == before + 1
     assert len(backing.connector_partitions("files")) == 50
+    assert backing.set({}).result(0) is None
+    flushed(backing, "other", (None, {"p": 1}), (A, {"p": 2}))
+    assert backing.connector_partitions("other") == [A]
+    assert OffsetStorageReader(backing, "other").offsets([None, A]) == [{"p": 1}, {"p": 2}]
+    assert backing.log._log.version == before + 2
+
+
+def test_requests_that_change_nothing_append_nothing(backing: OffsetBackingStore) -> None:
+    management, config = OffsetManagement(backing.log), {"connector.class": "x.FileStreamSource"}
+    answer = {"name": "files", "config": {**config, "name": "files"}, "tasks": [], "type": "source"}
+    assert management.put_config("files", config, STOPPED) == (True, answer)
+    before = backing.log._log.version
+    assert management.put_config("files", config) == (False, answer)
+    management.set_target_state("files", STOPPED)
+    management.reset("files")
+    assert backing.log._log.version == before
+    with pytest.raises(ConnectorExists, match=r"^Connector files already exists$"):
+        management.put_config("files", config, allow_replace=False)
+    assert management.put_config("files", config | {"a": "b"}, PAUSED)[0] is False
+    assert management.target_states() == {"files": PAUSED}
 
 
 def test_malformed_keys_and_values_are_refused(backing: OffsetBackingStore) -> None:
@@ -204,6 +225,14 @@ def test_a_failed_flush_queues_its_offsets_again() -> None:
     backing.end(0, CoordinatorNotAvailable("away"))
     assert writer.queued == 1
     assert writer.begin_flush()
+
+    def refusing(*_: object) -> Future[None]:
+        raise ConnectorStopped("files is STOPPED")
+
+    backing.set = refusing  # type: ignore[assignment]
+    with pytest.raises(ConnectorStopped):
+        writer.do_flush().result(0)
+    assert writer.queued == 1
 
 
 def test_one_flush_at_a_time() -> None:
@@ -330,7 +359,9 @@ def test_a_store_that_is_away_loses_no_queued_offset(backing: OffsetBackingStore
     assert OffsetStorageReader(backing, "files").offset(A) == {"p": 1}
 
 
-def test_while_a_store_is_away_each_interval_tries_again_and_nothing_queued_is_lost() -> None:
+def test_while_a_store_is_away_each_interval_tries_again_and_nothing_queued_is_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     backing, writer = in_memory()
     clock = Clock()
     committer = OffsetCommitter(writer, FlushSettings(10_000, 1), clock)
@@ -349,6 +380,8 @@ def test_while_a_store_is_away_each_interval_tries_again_and_nothing_queued_is_l
         assert backing.sets[number][0] == expected  # all that was queued, each with its newest offset
     assert backing.values == {}
     assert writer.queued == len(errors) + 1
+    reasons = ["away", "it took more than 1 ms"] * 2
+    assert caplog.messages == [f"the flush of offsets failed: {reason}; they stay queued" for reason in reasons]
     backing.is_there = True
     clock.now += 10
     assert committer.commit_if_due()

@@ -20,6 +20,7 @@ from offsets_pipeline.cli import main
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.service.rest.guard import send_response
 from offsets_pipeline.service.rest.server import Access, RestServer
 from tests.kafka.certificates import Authority
 from tests.rest_client import Answer, RestClient
@@ -27,6 +28,8 @@ from tests.unit.rest.services import service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from starlette.types import Receive, Scope, Send
 
 TOKEN = "s3cret-token-~+/"  # as short as it may be
 CONFIG = {"connector.class": "FileStreamSource", "file": "/a", "topic": "fa"}
@@ -121,6 +124,7 @@ def test_options_and_files_that_do_not_fit_are_refused_in_one_line(
         (("--token-file", long), "it must have 16 to 4096 letters"),
         (("--token-file", tmp_path / "none"), "No such file"),
         (("--tls-certificate", certificates.certificate), "belong together"),
+        (key, "belong together"),
         (("--tls-client-ca", certificates.authority), "needs TLS"),
         (("--tls-certificate", tmp_path / "none", *key), f"cannot use {tmp_path / 'none'} for TLS: No such file"),
         (("--tls-certificate", certificates.certificate, "--tls-key", certificates.encrypted_key), "without password"),
@@ -169,7 +173,55 @@ def test_clients_need_a_certificate_of_the_authority(location: Path, certificate
         with pytest.raises((ConnectionError, http.client.HTTPException)):
             client.send("GET", "/connectors")
         known = RestClient(client.address, certificates.context(certificates.client))
-        assert known.send("GET", "/connectors") == (200, [])
+        for host in ({}, {"Host": "proxy.example"}):
+            assert known.send("GET", "/connectors", headers=host) == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("host", "rules", "scheme", "is_in_clear"),
+    [
+        ("127.0.0.1", "", "http", False),
+        ("[::1]", "token", "http", False),
+        ("0.0.0.0", "token", "http", True),
+        ("0.0.0.0", "public", "http", False),
+        ("0.0.0.0", "token tls", "https", False),
+        ("0.0.0.0", "tls ca", "https", False),
+    ],
+)
+def test_only_a_token_that_crosses_a_network_without_tls_is_in_clear(
+    token_file: Path, certificates: Certificates, host: str, rules: str, scheme: str, *, is_in_clear: bool
+) -> None:
+    access = Access(
+        token_file if "token" in rules else None,
+        certificates.certificate if "tls" in rules else None,
+        certificates.key if "tls" in rules else None,
+        certificates.authority if "ca" in rules else None,
+        is_public=rules == "public",
+    )
+    server = RestServer(host, 0, access, lambda _: answered, 100)
+    server.stop()  # it has not started
+    assert (server.url, server.is_in_clear) == (f"{scheme}://{host}:{server.port}", is_in_clear)
+
+
+async def answered(scope: Scope, _: Receive, send: Send) -> None:
+    seen = json.dumps([scope["scheme"], scope["client"][0], scope["path"]]).encode()
+    await send_response(send, 200, seen, {"X-Ours": "1"})
+
+
+def test_an_answer_tells_nothing_of_the_server_and_headers_of_proxies_change_nothing() -> None:
+    with RestServer("127.0.0.1", 0, Access(), lambda _: answered, 100) as server:
+        for path, seen in (("/a/", "/a"), ("/", "/"), ("/a%20b", "/a%20b")):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+            forwarded = {"X-Forwarded-For": "203.0.113.7", "X-Forwarded-Proto": "https"}
+            connection.request("GET", path, headers=forwarded)
+            answer = connection.getresponse()
+            assert json.loads(answer.read()) == ["http", "127.0.0.1", seen]
+            connection.close()
+            names = sorted(name.lower() for name, _ in answer.getheaders())
+            assert names == ["content-length", "date", "x-ours"]
+    server.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.port), timeout=10)
 
 
 def test_a_web_page_cannot_reach_the_service_by_a_name_of_its_own(location: Path, token_file: Path) -> None:

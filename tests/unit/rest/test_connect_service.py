@@ -281,6 +281,7 @@ NO_SECRETS = {
     "basic.auth.credentials.source": "USER_INFO",
     "tokenizer": "words",
     "password": "",
+    "é": "a name without words",
     "secrets.enabled": "true",
 }
 
@@ -355,6 +356,7 @@ def test_names_of_blanks_and_with_control_characters_are_refused(client: RestCli
 def test_other_paths_and_methods_have_connects_errors(client: RestClient) -> None:
     for path in ("/nope", "/connectors/x/nope", "/connectors/x/offsets/y"):
         assert client.send("GET", path) == error(404, "HTTP 404 Not Found")
+    assert client.send("GET", "/connectors/") == client.send("GET", "/connectors")
     for method, path in (("POST", "/connectors/x/stop"), ("DELETE", "/connectors/x/config"), ("PUT", "/connectors")):
         assert client.send(method, path) == error(405, "HTTP 405 Method Not Allowed")
 
