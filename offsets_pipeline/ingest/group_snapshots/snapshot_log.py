@@ -140,15 +140,14 @@ def _changes(state: PartitionState, groups: Mapping[str, GroupSnapshot], now_ms:
                 yield offset_tombstone(at, group_id, where)
             yield from group_tombstones(at, group_id, gone)
     for group_id, group in groups.items():
-        held = state.groups.get(group_id)
-        is_replaced = held is not None and _is_replaced(held, group)
-        if is_replaced and held is not None:
+        held, known = state.groups.get(group_id), state.offsets.get(group_id, {})
+        records, offsets = {} if held is None else held.records, known
+        if held is not None and _is_replaced(held, group):
             yield from group_tombstones(at, group_id, held)
+            records, offsets = {}, known if group.values else {}  # R14: only a commit creates a simple group
         if group.values is not None:
-            yield from _group_changes(at, group_id, {} if held is None or is_replaced else held.records, group.values)
-        makes_simple = is_replaced and not group.values  # R14: only a commit creates a simple group
-        known = state.offsets.get(group_id, {})
-        yield from _offset_changes(at, group_id, {} if makes_simple else known, group, now_ms)
+            yield from _group_changes(at, group_id, records, group.values)
+        yield from _offset_changes(at, group_id, offsets, group, now_ms)
         for where in known:
             if where not in group.offsets:
                 yield offset_tombstone(at, group_id, where)

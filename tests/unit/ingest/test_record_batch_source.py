@@ -24,7 +24,6 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
     Offsets,
     RecordBatchSource,
     RecordBatchStreamReader,
-    SourceOptions,
     are_few,
     are_undivided,
     parsed,
@@ -119,15 +118,6 @@ def test_name_schema_and_default_limit() -> None:
             assert reader.getDefaultReadLimit() == ReadAllAvailable()
         with reader_of(topic, max_offsets="7") as reader:
             assert reader.getDefaultReadLimit() == ReadMaxRows(7)
-
-
-def test_options_have_defaults_and_are_numbers() -> None:
-    kafka = {"kafka.bootstrap.servers": "b:1", "topic": "t"}
-    few = SourceOptions.parse(kafka)
-    assert few == SourceOptions("t", few.kafka, None, None, 2, 1000, 1, 0)
-    numbers = {"max_offsets": "1", "tasks": "3", "wait_ms": "4", "min_offsets": "5", "min_offsets_wait_ms": "6"}
-    given_options = SourceOptions.parse(kafka | numbers | {"starting_offsets": json.dumps(offsets(_0=7))})
-    assert given_options == SourceOptions("t", given_options.kafka, {0: FetchPosition(7, 3)}, 1, 3, 4, 5, 6)
 
 
 # --- limits

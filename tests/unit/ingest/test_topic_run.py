@@ -11,7 +11,6 @@ from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
-from offsets_pipeline.common.config.sections import TopicSettings
 from offsets_pipeline.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -156,28 +155,3 @@ def test_a_log_that_was_truncated_while_a_task_read_it_is_planned_again() -> Non
     ingest._failures.append(NotAuthorized("no"))
     with pytest.raises(NotAuthorized):
         ingest._ended_well(query)
-
-
-@pytest.mark.parametrize(
-    ("looks", "least_seconds", "is_steady"),
-    [([0, 0], 0, False), ([0, 1], 0, True), ([1, BrokerUnreachable("away")], 0, True), ([0, 1], 3_600, False)],
-)
-def test_a_query_that_brings_the_log_on_for_long_is_steady(
-    monkeypatch: pytest.MonkeyPatch, looks: list[int | OffsetsError], least_seconds: float, is_steady: bool
-) -> None:
-    for name, seconds in (("_POLL_SECONDS", 0), ("_FOLD_SECONDS", 0), ("_STEADY_SECONDS", least_seconds)):
-        monkeypatch.setattr(topic_ingest, name, seconds)
-    ingest, progress, left = Scripted([]), MagicMock(complete=0), list(looks)
-    ingest._settings = replace(ingest._settings, topic=TopicSettings(watch_interval_ms=100))
-
-    def look(*_: object) -> bool:
-        found = left.pop(0) if left else None
-        if isinstance(found, OffsetsError):
-            raise found
-        progress.complete = found
-        return found is not None
-
-    monkeypatch.setattr(ingest, "_look", look)
-    assert not ingest._watch(MagicMock(isActive=True), progress, MagicMock(), MagicMock())
-    assert (ingest._is_steady, left) == (is_steady, [])
-    assert ingest.heard.away == [each for each in looks if isinstance(each, OffsetsError)]
