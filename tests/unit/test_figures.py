@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import urllib.request
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +26,7 @@ from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.figures import exposed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -88,20 +91,35 @@ def test_a_file_that_cannot_be_written_to_for_a_while_is_written_to_later(tmp_pa
     assert warnings == [expected]
 
 
+@pytest.mark.parametrize(
+    ("has_file", "has_port", "expected_ms"),
+    [(True, False, [30_000, 2_000]), (False, True, [30_000]), (False, False, [])],
+)
 def test_groups_are_counted_every_half_minute_and_the_file_is_written_every_two_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_file: bool, has_port: bool, expected_ms: list[int]
 ) -> None:
     intervals_ms = []
 
-    def periodic(_: object, interval_ms: int, **options: object) -> SimpleNamespace:
-        assert options["rests"]  # from the end of a run on
+    def periodic(run: Callable[[], None], interval_ms: int, **options: object) -> SimpleNamespace:
+        assert (options["rests"], options["at_end"]) == (True, run)  # from the end of a run on, and once more
         intervals_ms.append(interval_ms)
-        return SimpleNamespace(start=lambda: None, close=lambda *_: None)
+        return SimpleNamespace(start=run, close=lambda *_: None)
 
     monkeypatch.setattr(exposition, "Periodic", periodic)
-    with Exposition(tmp_path / "m.prom", None, pytest.fail) as metrics:
-        metrics.start(dict)
-    assert intervals_ms == [30_000, 2_000]  # docs/metrics.md
+    file, address = tmp_path / "m.prom" if has_file else None, ("127.0.0.1", 0) if has_port else None
+    with Exposition(file, address, pytest.fail, lambda: {"offsets_topic_up": 1}) as metrics:
+        metrics.start(lambda: {"offsets_groups": 7})
+        server = metrics._server
+        texts = [file.read_text()] if file is not None else []
+        if server is not None:
+            with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as answer:
+                texts.append(answer.read().decode())
+    assert intervals_ms == expected_ms  # docs/metrics.md
+    assert len(texts) == has_file + has_port
+    assert all("offsets_topic_up 1.0\n" in each and "offsets_groups 7.0\n" in each for each in texts)
+    if server is not None:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port), timeout=10)
 
 
 def test_unwritable_metrics_file_is_refused_at_once(tmp_path: Path) -> None:

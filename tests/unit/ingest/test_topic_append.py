@@ -13,6 +13,7 @@ from offsets_pipeline.ingest.topic import topic_append
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender, _writer, _Written
 from offsets_pipeline.kafka.record.segment import Damage
 from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.log.append import Append
 from offsets_pipeline.store.log.file_writer import SCHEMA, LogFilePlace
 from offsets_pipeline.store.log.log_scan import ends_by_incarnation
 from tests.folded_stores import new_store
@@ -134,3 +135,17 @@ def test_ends_of_the_log_are_read_again_only_after_another_writer(
     assert [added(other, (0, 3), (0, 4)), len(reads)] == [1, 2]
     assert [added(ours, (0, 4)), len(reads)] == [0, 3]
     assert ends_by_incarnation(store.table(LOG.name)) == {0: {0: 5}}
+
+
+def test_damage_without_records_is_kept_once_the_topic_is_confirmed(tmp_path: Path) -> None:
+    store, confirmed = new_store(tmp_path), list[int]()
+    appender = TopicAppender(0, Settings(), FixedClock(5_000), lambda: confirmed.append(1))
+    rows: Any = None
+    before = store.version(LOG.name)
+    for records in ([], [batch((1, 3), damage="bad", value=b"raw")]):
+        assert confirmed == []
+        assert appender.append(store, rows, records=lambda found=records: found) == Append(before, 0)  # type: ignore[misc]
+    assert (confirmed, store.version(LOG.name)) == ([1], before)
+    (stretch,) = store.table("quarantine").snapshot().rows().to_pylist()
+    found = [stretch[name] for name in ("log_partition", "log_incarnation", "source", "position", "length", "reason")]
+    assert (found, stretch["value"]) == ([1, 0, "kafka://c/t", 3, 3, "bad"], b"raw")

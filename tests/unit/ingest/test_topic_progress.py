@@ -30,12 +30,15 @@ def test_nothing_is_complete_before_all_up_to_the_high_watermark_is_read() -> No
     reading.advance(read_to(_0=9))
     assert reading.look(BEGAN_MS + 10, bounds(10))
     assert reading.complete == CompleteReads(BEGAN_MS, None)
+    assert reading.behind() == {0: 1, 1: 0}
     reading.advance(read_to(_0=10))
     assert reading.look(BEGAN_MS + 20, bounds(12))  # there is more by now
     assert reading.complete == CompleteReads(BEGAN_MS, BEGAN_MS)
     reading.advance(read_to(_0=12))
     assert reading.look(BEGAN_MS + 30, bounds(12))
     assert reading.complete == CompleteReads(BEGAN_MS, BEGAN_MS + 30)
+    reading.advance(read_to(_0=15))  # beyond the last look
+    assert reading.behind() == {0: 0, 1: 0}
 
 
 def test_a_topic_that_always_grows_is_complete_as_of_an_earlier_look() -> None:
