@@ -9,6 +9,7 @@ from offsets_pipeline.common.clock import (
     FixedClock,
     SystemClock,
     duration_ms,
+    ms_of,
     parse_time_ms,
     shown_time,
     time_before_ms,
@@ -40,6 +41,9 @@ def test_fixed_clock_moves_only_when_advanced() -> None:
         ("2026-03-01 14:00:00.123+02:00", 1_772_366_400_123),
         ("2026-03-01", 1_772_323_200_000),
         ("1969-12-31T23:59:59.999Z", -1),
+        ("0001-01-01", -62_135_596_800_000),
+        ("-62135596800000", -62_135_596_800_000),
+        ("253402300799999", 253_402_300_799_999),
     ],
 )
 def test_a_time_is_written_in_iso_8601_or_in_milliseconds(text: str, time_ms: int) -> None:
@@ -54,9 +58,31 @@ def test_invalid_time_is_refused(text: str) -> None:
         parse_time_ms(text)
 
 
-def test_a_time_is_shown_in_utc() -> None:
-    assert shown_time(1_772_366_400_123) == "2026-03-01T12:00:00.123Z"
-    assert shown_time(10**18) == f"{10**18} ms"
+@pytest.mark.parametrize("text", ["-62135596800001", "253402300800000", "1" * 5_000])
+def test_time_in_milliseconds_outside_of_years_1_to_9999_is_refused(text: str) -> None:
+    with pytest.raises(InvalidTime, match="is not a time in milliseconds since 1970: its year is not from 1 to 9999"):
+        parse_time_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "text"),
+    [
+        (1_772_366_400_123, "2026-03-01T12:00:00.123Z"),
+        (-62_135_596_800_000, "0001-01-01T00:00:00.000Z"),
+        (-62_135_596_800_001, "-62135596800001 ms"),
+        (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+        (253_402_300_800_000, "253402300800000 ms"),
+    ],
+)
+def test_a_time_is_shown_in_utc(time_ms: int, text: str) -> None:
+    assert shown_time(time_ms) == text
+
+
+def test_unknown_time_is_none_and_microseconds_are_rounded_down() -> None:
+    assert shown_time(None) is None
+    times = [datetime(1970, 1, 1, 0, 0, 0, each, tzinfo=UTC) for each in (0, 999, 1_000, 1_999)]
+    assert [ms_of(each) for each in times] == [0, 0, 1, 1]
+    assert ms_of(datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)) == -1
 
 
 @pytest.mark.parametrize(

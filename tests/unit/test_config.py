@@ -192,3 +192,141 @@ def test_a_whole_number_is_in_a_range_with_both_ends() -> None:
     number = whole_number(-1, 4)
     assert [each for each in range(-3, 7) if number.accepts(each)] == [-1, 0, 1, 2, 3, 4]
     assert [each for each in (True, 1.0, "1", None) if number.accepts(each)] == []
+
+
+MOST = 2**31 - 1
+MOST_MS = 1_000 * 366 * 86_400_000  # a thousand years
+#: The lowest and the highest number of each setting that is a number; `conf/offsets.toml` says what 0 and -1 mean.
+NUMBERS = {
+    "log": {
+        "offsets_partitions": (1, MOST),
+        "min_compaction_lag_ms": (0, MOST_MS),
+        "delete_retention_ms": (0, MOST_MS),
+        "history_hours": (0, 1_000 * 366 * 24),
+        "lease_duration_ms": (1_000, MOST),
+    },
+    "fold": {
+        **dict.fromkeys(("trigger_interval_ms", "driver_rows", "upkeep_interval_ms"), (0, MOST)),
+        **dict.fromkeys(
+            ("publish_within_ms", "publish_large_within_ms", "compact_files", "retry_backoff_ms"), (1, MOST)
+        ),
+        "max_retries": (0, 100),
+        "max_backoff_ms": (1, MOST),
+    },
+    "coordinator": {
+        **dict.fromkeys(("offsets_retention_minutes", "offsets_retention_check_interval_ms"), (1, MOST)),
+        "offset_metadata_max_bytes": (0, 32_767),
+        "offsets_commit_required_acks": (-1, 1),
+        "offset_commit_value_version": (0, 4),
+        "offsets_commit_timeout_ms": (1, MOST),
+        **dict.fromkeys(("offsets_load_buffer_size", "transaction_max_timeout_ms"), (1, MOST)),
+    },
+    "zookeeper": dict.fromkeys(("session_timeout_ms", "connection_timeout_ms"), (1, MOST)),
+    "topic": {
+        **dict.fromkeys(("min_records_per_batch", "max_records_per_batch"), (1, MOST)),
+        "min_records_wait_ms": (0, MOST),
+        **dict.fromkeys(("watch_interval_ms", "note_interval_ms"), (100, MOST)),
+        "open_transaction_warning_ms": (1, MOST_MS),
+    },
+    "questions": {"max_unfolded_records": (0, MOST)},
+    "lag": {
+        **dict.fromkeys(("sample_interval_ms", "metrics_max_series"), (0, MOST)),
+        "sample_retention_hours": (0, 1_000 * 366 * 24),
+        "window_commits": (1, 1_000),
+    },
+    "spark": {"shuffle_partitions": (1, 100_000)},
+}
+
+
+def test_longest_wait_before_a_retry_may_be_the_first() -> None:
+    assert FoldSettings(retry_backoff_ms=7, max_backoff_ms=7).max_backoff_ms == 7
+
+
+def test_each_number_has_both_ends_of_its_range() -> None:
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for section in fields(Settings):
+        for setting in fields(getattr(Settings(), section.name)):
+            if type(setting.default) is int:
+                allowed = setting.metadata["allowed"]
+                low, high = map(int, allowed.words.removeprefix("a whole number from ").split(" to "))
+                found.setdefault(section.name, {})[setting.name] = low, high
+                assert [allowed.accepts(each) for each in (low - 1, low, high, high + 1)] == [False, True, True, False]
+    assert found == NUMBERS
+
+
+@pytest.mark.parametrize(
+    ("setting", "takes", "refuses"),
+    [
+        ("offsets_storage", ["kafka", "zookeeper"], ["Kafka", "", True]),
+        ("dual_commit_enabled", [True, False], [0, 1, "true"]),
+        ("digest", ["", "a:b"], [1, None]),
+        ("sample_topics", ["", "a|b"], ["(", 1]),
+        ("connect", ["", "h", "h:2181,[::1]:65535/a/b/"], ["h:", "h,,i", "/a", 1]),
+        ("name", ["__consumer_offsets"], ["", ".", 1]),
+    ],
+)
+def test_texts_and_choices_take_these_values(setting: str, takes: list[object], refuses: list[object]) -> None:
+    sections = (type(getattr(Settings(), each.name)) for each in fields(Settings))
+    (allowed,) = (each.metadata["allowed"] for kind in sections for each in fields(kind) if each.name == setting)
+    assert [each for each in [*takes, *refuses] if allowed.accepts(each)] == takes
+
+
+@pytest.mark.parametrize(
+    ("text", "to_log", "to_zookeeper"),
+    [
+        ("", True, False),
+        ("dual_commit_enabled = true", True, True),
+        ('offsets_storage = "zookeeper"', False, True),
+        ('offsets_storage = "zookeeper"\ndual_commit_enabled = true', True, True),
+    ],
+)
+def test_commits_go_to_the_log_or_to_zookeeper_or_to_both(
+    tmp_path: Path, text: str, to_log: bool, to_zookeeper: bool
+) -> None:
+    settings = load_settings(written(tmp_path, f"[coordinator]\n{text}\n")).coordinator
+    assert (settings.commits_to_log, settings.uses_zookeeper) == (to_log, to_zookeeper)
+
+
+def test_settings_of_s3_are_variables_and_a_role_has_a_web_identity(tmp_path: Path) -> None:
+    role = 'role_arn = "r"\nweb_identity_token_file = "f"\n'
+    settings = load_settings(written(tmp_path, f"[s3]\nvirtual_hosted_style_request = true\n{role}"))
+    assert settings.s3.variables() == {
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true",
+        "AWS_ROLE_ARN": "r",
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "f",
+    }
+    assert Settings().s3.variables() == {}
+    for line in role.splitlines():
+        with pytest.raises(ConfigError, match="role_arn and web_identity_token_file: give both or none"):
+            load_settings(written(tmp_path, f"[s3]\n{line}\n"))
+
+
+def test_options_of_kafka_keep_their_names_and_are_text(tmp_path: Path) -> None:
+    text = '[kafka]\nssl.check = true\nretries = 3\n"client.id" = "a"\n'
+    assert load_settings(written(tmp_path, text)).kafka.options == {
+        "ssl.check": "true",
+        "retries": "3",
+        "client.id": "a",
+    }
+    with pytest.raises(ConfigError, match=r"\[kafka\] a\.b: it takes text, a whole number, true or false"):
+        load_settings(written(tmp_path, "[kafka]\na.b = 1.5\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("log = false", "log: false is not allowed; [log] is a section"),
+        (f"log = {2**63 - 1}", "log: 9223372036854775807 is not allowed; [log] is a section"),
+        (f"log = -{2**63}", "log: a number of more than 64 bits is not allowed; [log] is a section"),
+        (f'log = "{"x" * 198}"', f'log: "{"x" * 198}" is not allowed; [log] is a section'),
+        (f'log = "{"x" * 199}"', f'log: "{"x" * 199}... is not allowed; [log] is a section'),
+        ("a = " + "1" * 5_000, "a number has thousands of digits"),
+        ("a = " + "[" * 100_000, "it is nested too deeply"),
+        ("log." + "a." * 1_500 + "a = 1", "it is nested too deeply"),
+    ],
+)
+def test_a_large_value_is_refused_and_shown_up_to_a_limit(tmp_path: Path, text: str, reason: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as refused:
+        load_settings(path)
+    assert str(refused.value) in {f"{path}: {reason}", f"cannot read the settings file {path}: {reason}"}
