@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
@@ -39,3 +40,12 @@ def calls(*asked: Callable[[], object]) -> tuple[Callable[[], object], ...]:
 def at(topic: str = "t", partition: int = 0) -> TopicPartition:
     """A partition of a topic."""
     return TopicPartition(topic, partition)
+
+
+def refusal(call: Callable[..., object], *arguments: object, **options: object) -> str:
+    """The name of the error that a call raises; empty if it succeeds."""
+    try:
+        call(*arguments, **options)
+    except OffsetsError as error:
+        return type(error).__name__
+    return ""
