@@ -255,23 +255,6 @@ def test_each_number_has_both_ends_of_its_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "takes", "refuses"),
-    [
-        ("offsets_storage", ["kafka", "zookeeper"], ["Kafka", "", True]),
-        ("dual_commit_enabled", [True, False], [0, 1, "true"]),
-        ("digest", ["", "a:b"], [1, None]),
-        ("sample_topics", ["", "a|b"], ["(", 1]),
-        ("connect", ["", "h", "h:2181,[::1]:65535/a/b/"], ["h:", "h,,i", "/a", 1]),
-        ("name", ["__consumer_offsets"], ["", ".", 1]),
-    ],
-)
-def test_texts_and_choices_take_these_values(setting: str, takes: list[object], refuses: list[object]) -> None:
-    sections = (type(getattr(Settings(), each.name)) for each in fields(Settings))
-    (allowed,) = (each.metadata["allowed"] for kind in sections for each in fields(kind) if each.name == setting)
-    assert [each for each in [*takes, *refuses] if allowed.accepts(each)] == takes
-
-
-@pytest.mark.parametrize(
     ("text", "to_log", "to_zookeeper"),
     [
         ("", True, False),
@@ -285,31 +268,6 @@ def test_commits_go_to_the_log_or_to_zookeeper_or_to_both(
 ) -> None:
     settings = load_settings(written(tmp_path, f"[coordinator]\n{text}\n")).coordinator
     assert (settings.commits_to_log, settings.uses_zookeeper) == (to_log, to_zookeeper)
-
-
-def test_settings_of_s3_are_variables_and_a_role_has_a_web_identity(tmp_path: Path) -> None:
-    role = 'role_arn = "r"\nweb_identity_token_file = "f"\n'
-    settings = load_settings(written(tmp_path, f"[s3]\nvirtual_hosted_style_request = true\n{role}"))
-    assert settings.s3.variables() == {
-        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true",
-        "AWS_ROLE_ARN": "r",
-        "AWS_WEB_IDENTITY_TOKEN_FILE": "f",
-    }
-    assert Settings().s3.variables() == {}
-    for line in role.splitlines():
-        with pytest.raises(ConfigError, match="role_arn and web_identity_token_file: give both or none"):
-            load_settings(written(tmp_path, f"[s3]\n{line}\n"))
-
-
-def test_options_of_kafka_keep_their_names_and_are_text(tmp_path: Path) -> None:
-    text = '[kafka]\nssl.check = true\nretries = 3\n"client.id" = "a"\n'
-    assert load_settings(written(tmp_path, text)).kafka.options == {
-        "ssl.check": "true",
-        "retries": "3",
-        "client.id": "a",
-    }
-    with pytest.raises(ConfigError, match=r"\[kafka\] a\.b: it takes text, a whole number, true or false"):
-        load_settings(written(tmp_path, "[kafka]\na.b = 1.5\n"))
 
 
 @pytest.mark.parametrize(

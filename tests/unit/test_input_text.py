@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.common import text_files
 from offsets_pipeline.common.arrow_values import all_false, array_of, repeated
 from offsets_pipeline.common.input_text import (
     INT32_MAX,
@@ -22,11 +20,7 @@ from offsets_pipeline.common.input_text import (
     whole_number,
     with_short_words,
 )
-from offsets_pipeline.common.secret_values import referred_secret
-from offsets_pipeline.errors import ConfigError, InvalidTopic, MalformedFile, NoSuchPath
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from offsets_pipeline.errors import InvalidTopic
 
 DIGITS = "1" * 1_000
 
@@ -134,40 +128,3 @@ def test_arrays_are_arrows_own() -> None:
         all_false(size).validate(full=True)
         assert all_false(size).to_pylist() == [False] * size
         assert repeated("ä", size).to_pylist() == ["ä"] * size
-
-
-def test_secret_is_that_of_the_variable_or_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "secret"
-    path.write_bytes(b" a\nb\r\n\n")
-    monkeypatch.setenv("SECRET", "")
-    assert [referred_secret("it", each) for each in (f"file:{path}", "env:SECRET", "x:file:", "")] == [
-        *(" a\nb", "", None, None)
-    ]
-    monkeypatch.delenv("SECRET")
-    path.write_bytes(b"\xff")
-    for value, reason in (
-        ("env:SECRET", "cannot read it: the environment variable SECRET is not set; set it"),
-        (f"file:{path}", f"cannot read it from the file {path}: it is not text"),
-        (f"file:{path}s", f"cannot read it from the file {path}s: No such file or directory"),
-        ("file:a\0", "cannot read it from the file a\0: the path holds a NUL character"),
-    ):
-        with pytest.raises(ConfigError) as refused:
-            referred_secret("it", value)
-        assert str(refused.value) == reason
-
-
-def test_text_file_is_utf_8_with_or_without_a_bom(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    for data, text in ((b"\xef\xbb\xbfa\r\n", "a\r\n"), (b"\xc3\xa4", "ä")):
-        path.write_bytes(data)
-        with text_files.opened_text(path, newline="") as file:
-            assert file.read() == text
-    path.write_bytes(b"\xff")
-    for named, kind, reason in (
-        (path, MalformedFile, f"cannot read {path}: it is not UTF-8"),
-        (tmp_path, MalformedFile, f"cannot read {tmp_path}: Is a directory"),
-        (tmp_path / "none", NoSuchPath, f"no such file: {tmp_path / 'none'}"),
-    ):
-        with pytest.raises(kind) as refused, text_files.opened_text(named) as file:
-            file.read()
-        assert str(refused.value) == reason

@@ -43,9 +43,9 @@ def at(topic: str = "t", partition: int = 0) -> TopicPartition:
 
 
 def refusal(call: Callable[..., object], *arguments: object, **options: object) -> str:
-    """The name of the error that a call raises; empty if it succeeds."""
+    """Kafka's name of the error that a call raises; empty if it succeeds."""
     try:
         call(*arguments, **options)
     except OffsetsError as error:
-        return type(error).__name__
+        return error.kafka_name or type(error).__name__
     return ""

@@ -10,7 +10,6 @@ from offsets_pipeline.coordinator.coordinator import ListedGroup
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata, MemberOfGroup
 from offsets_pipeline.errors import (
     GroupSubscribedToTopic,
-    IllegalGeneration,
     InvalidCommitOffsetSize,
     InvalidGroupId,
     NonEmptyGroup,
@@ -18,7 +17,6 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.group_description import GroupDescription
-from tests.member_bytes import subscription
 from tests.unit.coordinator.groups import emptied_kip848, of_kip848, share_group, stable
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import NOW_MS, log_of, references_of
@@ -58,13 +56,6 @@ def test_a_group_is_added_once(coordinator: Coordinator) -> None:
     assert (group.state, group.protocol_type, group.generation) == ("Empty", "consumer", 0)
     coordinator.store_group(stable())
     assert coordinator.describe_groups(["g"])["g"].state == "Stable"  # type: ignore[union-attr]
-
-
-def test_an_older_generation_does_not_replace_a_newer_one(coordinator: Coordinator) -> None:
-    coordinator.store_group(stable(generation=3))
-    coordinator.store_group(stable(generation=3))
-    with pytest.raises(IllegalGeneration, match="generation 3 already, so generation 2"):
-        coordinator.store_group(stable(generation=2))
 
 
 def test_a_group_of_another_kind_is_replaced_when_it_is_empty(coordinator: Coordinator, store: Path) -> None:
@@ -174,17 +165,6 @@ def test_a_regular_expression_subscribes_to_what_it_found(coordinator: Coordinat
     with pytest.raises(GroupSubscribedToTopic):
         coordinator.delete_offsets("g", [("t", 0)])
     assert coordinator.delete_offsets("g", [("u", 0)]) == 1
-
-
-def test_active_group_of_another_protocol_keeps_its_offsets(coordinator: Coordinator) -> None:  # R26
-    connect = GroupMetadata("g", "connect", 1, "sessioned", "m", (ClassicMember("m", subscription=subscription("t")),))
-    coordinator.store_group(connect)
-    with pytest.raises(NonEmptyGroup, match="protocol 'connect'"):
-        coordinator.delete_offsets("g", [("t", 0)])
-    coordinator.store_group(GroupMetadata("g", "connect", 2))
-    assert coordinator.delete_offsets("g", [("t", 0)]) == 0
-    with pytest.raises(NoSuchGroup):
-        coordinator.delete_offsets("nobody", [("t", 0)])
 
 
 def test_pending_offset_is_deleted_too(coordinator: Coordinator) -> None:  # R12
