@@ -114,7 +114,6 @@ class Lease:
             describe=lambda error: f"cannot renew the lease of {self._folder}: {in_one_line(error)}; trying again",
             name="lease",
         )
-        self.when_lost(renewals.stop)
         renewals.start()
         try:
             yield

@@ -8,15 +8,8 @@ import pytest
 
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.coordinator.requests import MemberOfGroup
-from offsets_pipeline.errors import (
-    ConcurrentTransactions,
-    IllegalGeneration,
-    InvalidProducerEpoch,
-    InvalidTransactionTimeout,
-    InvalidTxnState,
-)
 from tests.unit.coordinator.groups import of_kip848, stable
-from tests.unit.coordinator.states import calls
+from tests.unit.coordinator.states import refusal
 from tests.unit.coordinator.stores import NOW_MS, log_of, opened, references_of
 
 if TYPE_CHECKING:
@@ -35,6 +28,13 @@ def other(store: Path, coordinator: Coordinator) -> Iterator[Coordinator]:
 
 def offsets(coordinator: Coordinator, group_id: str = "g") -> dict[int, int | None]:
     return {where.partition: each.offset for where, each in coordinator.fetch_offsets(group_id).items()}
+
+
+def refusals(coordinator: Coordinator, producer_id: int, epoch: int) -> list[str]:
+    """Kafka's names of the errors of a commit, of an end with COMMIT, of one with ABORT and of a beginning."""
+    ends = [refusal(coordinator.end_transaction, producer_id, epoch, commit=each) for each in (True, False)]
+    commit = refusal(coordinator.txn_commit_offsets, producer_id, epoch, "g", {("t", 0): 1})
+    return [commit, *ends, refusal(coordinator.begin_transaction, producer_id, epoch)]
 
 
 def markers(store: Path) -> list[tuple[int, int | None, str]]:
@@ -104,14 +104,7 @@ def test_an_older_epoch_is_fenced_and_what_it_had_open_aborted(coordinator: Coor
     coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
     other.begin_transaction(7, 1)
     assert coordinator.fetch_offsets("g", [("t", 0)], require_stable=True)[("t", 0)].error is None  # type: ignore[index]
-    for ask in calls(
-        lambda: coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 2}),
-        lambda: coordinator.end_transaction(7, 0, commit=True),
-        lambda: coordinator.begin_transaction(7, 0),
-    ):
-        with pytest.raises(InvalidProducerEpoch) as refused:
-            ask()
-        assert refused.value.kafka_name == "INVALID_PRODUCER_EPOCH"
+    assert refusals(coordinator, 7, 0) == ["INVALID_PRODUCER_EPOCH"] * 4
     other.txn_commit_offsets(7, 1, "g", {("t", 0): 3})
     other.end_transaction(7, 1, commit=True)
     assert offsets(coordinator) == {0: 3}
@@ -123,10 +116,9 @@ def test_an_older_epoch_without_records_is_fenced_everywhere_too(
     coordinator.begin_transaction(7, 0)
     other.begin_transaction(7, 1)  # nothing is in the log yet but the epochs
     assert markers(store) == [(1, 7, "ABORT"), (1, 7, "ABORT")]
-    with pytest.raises(InvalidProducerEpoch):
-        coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
-    with opened(store) as third, pytest.raises(InvalidProducerEpoch):
-        third.begin_transaction(7, 0)
+    with opened(store) as third:
+        for each in (coordinator, third):
+            assert refusals(each, 7, 0) == ["INVALID_PRODUCER_EPOCH"] * 4
 
 
 def test_a_known_epoch_begins_without_an_append(coordinator: Coordinator) -> None:
@@ -139,24 +131,17 @@ def test_a_known_epoch_begins_without_an_append(coordinator: Coordinator) -> Non
 
 def test_a_producer_has_one_transaction_at_a_time(coordinator: Coordinator, other: Coordinator) -> None:
     coordinator.begin_transaction(7, 0)
-    with pytest.raises(ConcurrentTransactions) as refused:
-        coordinator.begin_transaction(7, 0)
-    assert refused.value.kafka_name == "CONCURRENT_TRANSACTIONS"
+    assert refusal(coordinator.begin_transaction, 7, 0) == "CONCURRENT_TRANSACTIONS"
     coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
-    with pytest.raises(ConcurrentTransactions):
-        other.begin_transaction(7, 0)
+    assert refusal(other.begin_transaction, 7, 0) == "CONCURRENT_TRANSACTIONS"
+    assert refusal(other.begin_transaction, 7, 1) == ""  # aborts that of the older epoch
+    assert refusals(coordinator, 7, 0) == ["INVALID_PRODUCER_EPOCH"] * 4
 
 
 def test_nothing_joins_a_transaction_that_is_ending(coordinator: Coordinator) -> None:
     coordinator.begin_transaction(7, 0)
     coordinator._transactions._ending.add(7)  # as while its markers are written
-    for ask in calls(
-        lambda: coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1}),
-        lambda: coordinator.end_transaction(7, 0, commit=True),
-        lambda: coordinator.begin_transaction(7, 0),
-    ):
-        with pytest.raises(ConcurrentTransactions):
-            ask()
+    assert refusals(coordinator, 7, 0) == ["CONCURRENT_TRANSACTIONS"] * 4
     coordinator._transactions._ending.discard(7)
     coordinator.end_transaction(7, 0, commit=True)
 
@@ -165,27 +150,20 @@ def test_without_a_beginning_there_is_nothing_to_commit_to_or_to_end(coordinator
     coordinator.begin_transaction(7, 0)
     coordinator.end_transaction(7, 0, commit=True)  # of nothing
     coordinator.end_transaction(7, 0, commit=True)  # asked again: it is so
-    for ask in calls(
-        lambda: coordinator.end_transaction(7, 0, commit=False),
-        lambda: coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1}),
-        lambda: coordinator.txn_commit_offsets(7, 1, "g", {("t", 0): 1}),
-        lambda: coordinator.end_transaction(9, 0, commit=True),
-    ):
-        with pytest.raises(InvalidTxnState):
-            ask()
+    assert refusals(coordinator, 7, 0) == ["INVALID_TXN_STATE", "", "INVALID_TXN_STATE", ""]
+    for producer in ((7, 1), (9, 0)):
+        assert refusals(coordinator, *producer) == [*["INVALID_TXN_STATE"] * 3, ""]
 
 
-@pytest.mark.parametrize(("producer_id", "epoch"), [(7, -1), (7, 32_768), (-1, 0)])
-def test_invalid_producer_is_refused(coordinator: Coordinator, producer_id: int, epoch: int) -> None:
-    with pytest.raises(InvalidProducerEpoch):
-        coordinator.begin_transaction(producer_id, epoch)
-
-
-@pytest.mark.parametrize("timeout_ms", [0, 900_001])
-def test_a_timeout_that_is_not_allowed_is_refused(coordinator: Coordinator, timeout_ms: int) -> None:
-    coordinator.begin_transaction(6, 0, transaction_timeout_ms=900_000)
-    with pytest.raises(InvalidTransactionTimeout):
-        coordinator.begin_transaction(7, 0, transaction_timeout_ms=timeout_ms)
+def test_producers_and_timeouts_have_bounds(coordinator: Coordinator) -> None:
+    producers = [(7, -1), (7, 32_768), (-1, 0), (0, 0), (7, 32_767)]
+    invalid = "INVALID_PRODUCER_EPOCH"
+    assert [refusal(coordinator.begin_transaction, *each) for each in producers] == [invalid] * 3 + [""] * 2
+    timeouts = [
+        refusal(coordinator.begin_transaction, 10 + each, 0, transaction_timeout_ms=each)
+        for each in (0, 900_001, 1, 900_000)
+    ]
+    assert timeouts == ["INVALID_TRANSACTION_TIMEOUT"] * 2 + [""] * 2
 
 
 def test_one_that_hangs_is_aborted_and_its_producer_fenced(store: Path) -> None:
@@ -201,13 +179,7 @@ def test_one_that_hangs_is_aborted_and_its_producer_fenced(store: Path) -> None:
         clock.advance_ms(1)
         assert coordinator.abort_overdue_transactions() == [7]
         assert coordinator.abort_overdue_transactions() == []
-        for ask in calls(
-            lambda: coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1}),
-            lambda: coordinator.end_transaction(7, 0, commit=True),
-            lambda: coordinator.begin_transaction(7, 0),
-        ):
-            with pytest.raises(InvalidProducerEpoch):
-                ask()
+        assert refusals(coordinator, 7, 0) == ["INVALID_PRODUCER_EPOCH"] * 4
         coordinator.txn_commit_offsets(8, 3, "g", {("t", 0): 9})  # the other one goes on
         coordinator.end_transaction(8, 3, commit=True)
         coordinator.begin_transaction(7, 1)
@@ -225,8 +197,7 @@ def test_one_that_its_process_left_open_is_aborted_after_the_longest_time_there_
         clock.advance_ms(1)
         assert coordinator.abort_overdue_transactions() == [7]
         assert not coordinator._core.partitions.state(coordinator.partition_for("g")).pending
-        with pytest.raises(InvalidProducerEpoch):
-            coordinator.begin_transaction(7, 0)
+        assert refusals(coordinator, 7, 0) == ["INVALID_PRODUCER_EPOCH"] * 4
 
 
 def test_members_are_checked_in_a_transaction_too(coordinator: Coordinator, store: Path) -> None:  # R25
@@ -241,7 +212,7 @@ def test_members_are_checked_in_a_transaction_too(coordinator: Coordinator, stor
         ("c", MemberOfGroup("m", 4)),
         ("new", MemberOfGroup("m", 0)),
     ):
-        with pytest.raises(IllegalGeneration):
-            coordinator.txn_commit_offsets(7, 0, group_id, {("t", 0): 1}, member=member)
+        found = refusal(coordinator.txn_commit_offsets, 7, 0, group_id, {("t", 0): 1}, member=member)
+        assert found == "ILLEGAL_GENERATION"
     coordinator.end_transaction(7, 0, commit=True)
     assert offsets(coordinator) == {0: 1, 1: 1}

@@ -93,6 +93,16 @@ def test_few_tiny_files_do_not_keep_many_larger_ones_apart(folder: TableFolder) 
     assert [file.rows for file in folder.snapshot().files()] == [502]
 
 
+@pytest.mark.parametrize(("largest", "left"), [(6, [9]), (7, [3, 7])])
+def test_a_file_with_more_than_twice_the_rows_of_all_smaller_ones_stays(
+    folder: TableFolder, largest: int, left: list[int]
+) -> None:
+    for count in (2, largest, 1):  # that of two rows has twice those of the one below
+        append(folder, *range(count))
+    compact(folder)
+    assert sorted(file.rows for file in folder.snapshot().files()) == left
+
+
 def test_upkeep_that_is_to_stop_ends_between_two_commits(folder: TableFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(6):
         append(folder, number)
