@@ -238,10 +238,6 @@ NUMBERS = {
 }
 
 
-def test_longest_wait_before_a_retry_may_be_the_first() -> None:
-    assert FoldSettings(retry_backoff_ms=7, max_backoff_ms=7).max_backoff_ms == 7
-
-
 def test_each_number_has_both_ends_of_its_range() -> None:
     found: dict[str, dict[str, tuple[int, int]]] = {}
     for section in fields(Settings):

@@ -110,7 +110,9 @@ def test_refused_partitions_have_their_errors_and_the_others_none(broker: FakeBr
 
 def test_a_commit_is_that_of_a_client_without_membership(broker: FakeBroker, cluster: Cluster) -> None:
     broker.answers[COMMIT] = lambda _: committed([0, NO_ACCESS])
-    found = commit_offsets_of_groups(cluster, {"g": {("t", 1): (11, "m"), ("u", 0): (5, ""), ("t", 0): (10, "")}})
+    places = [("t", 1), ("u", 0), ("t", 0)]
+    offsets = [("g", place, *each) for place, each in zip(places, [(11, "m"), (5, ""), (10, "")], strict=True)]
+    found = commit_offsets_of_groups(cluster, offsets)
     assert {where: str(error) for where, error in found.items()} == {
         ("g", ("t", 1)): f"{broker.address} does not allow us to commit the offset of group g for t-1 "
         "(TOPIC_AUTHORIZATION_FAILED); grant READ on the group and the topic"
@@ -131,11 +133,9 @@ def test_a_commit_is_that_of_a_client_without_membership(broker: FakeBroker, clu
 
 def test_a_group_with_members_refuses_all_offsets_of_it(broker: FakeBroker, cluster: Cluster) -> None:
     broker.answers[COMMIT] = lambda number: committed([0] if number else [0, 25])
-    offsets = {("t", at): (1, "") for at in range(2)}
-    found = commit_offsets_of_groups(cluster, {"g": offsets, "h": {("t", 0): (1, "")}})
-    assert {where: type(error) for where, error in found.items()} == dict.fromkeys(
-        [("g", each) for each in offsets], NonEmptyGroup
-    )
+    places = [("g", ("t", 0)), ("g", ("t", 1)), ("h", ("t", 0))]
+    found = commit_offsets_of_groups(cluster, [(*each, 1, "") for each in places])
+    assert {where: type(error) for where, error in found.items()} == dict.fromkeys(places[:2], NonEmptyGroup)
 
 
 @pytest.mark.parametrize("code", [22, 25, 27])

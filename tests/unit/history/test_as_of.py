@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.common.config import Settings
 from offsets_pipeline.errors import InvalidTime
 from offsets_pipeline.questions.history.log_history import Completeness, LogHistory
 from offsets_pipeline.questions.query.as_of import AsOfAnswer, PartitionAsOf, offsets_as_of, state_as_of
@@ -263,7 +262,7 @@ def test_a_topic_with_two_names_has_the_lower_one(tmp_path: Path) -> None:  # R3
     store = new_store(tmp_path / "store", 1)
     appended(store.location, log.rows)
     for noted, names in (([], ["b", "a"]), ([(ID, "aa")], ["aa", "a"])):
-        note_topics(store, noted, Settings())
+        note_topics(store, noted)
         found = [state_as_of(LogHistory(store.location), positions={0: end}).topic_names for end in (1, 2)]
         assert found == [{ID: name} for name in names]
 

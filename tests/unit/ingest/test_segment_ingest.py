@@ -298,7 +298,7 @@ def test_segments_of_another_log_than_the_stores_are_refused(
 
 def test_a_store_that_follows_a_topic_takes_no_segments(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store", 1)
-    LogMetadata(store, Settings(), CLOCK).read({0: TopicRead(0, 3, 3, 3, 1_000, None, None, None)})
+    LogMetadata(store, CLOCK).read({0: TopicRead(0, 3, 3, 3, 1_000, None, None, None)})
     segment = write_segment(tmp_path / "data", 0, b"".join(batches_of(simple_log(3).rows)))
     with pytest.raises(StoreMismatch, match="it follows a broker's topic; ingest them into another store"):
         ingested(tmp_path / "store", segment)

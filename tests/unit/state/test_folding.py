@@ -79,7 +79,7 @@ def test_follow_replays_the_state_of_another_coordinator(place: Path, settings: 
     store = new_store(place, 2)
     append_commit(store, 0)
     Folding(store, settings, CLOCK).fold(store)
-    ingest: Any = TwoAppends(store.with_semantics(CoordinatorSemantics.CLASSIC, settings.fold))
+    ingest: Any = TwoAppends(store.with_semantics(CoordinatorSemantics.CLASSIC))
     for _ in range(2):  # the second time the state is already that of the store
         follow(ingest, settings, CLOCK, available_now=True)
         assert (progress_of(store).semantics, progress_of(store).incarnations) == ("classic", {0: 2, 1: 2})

@@ -114,6 +114,6 @@ def test_a_cleaning_takes_tombstones_and_what_they_hide(stored: Path, settings: 
     remove(stored, "offset_facts", "committed_offset IS NULL OR partition = 2")
     remove(stored, "group_records", "group_id = 'removed' OR record_type IN (3, 5)")  # that of type 3 is not hidden
     for cleaned_to, count in ((7, 2), (8, 1)):  # the tombstone has the record offset 7
-        LogMetadata(opened(stored), settings, CLOCK).cleaned({1: cleaned_to})
+        LogMetadata(opened(stored), CLOCK).cleaned({1: cleaned_to})
         found = verify_store(opened(stored), settings.fold)
         assert dict(found.differences) == {"offset_facts": count, "group_records": 1}
