@@ -207,11 +207,7 @@ NUMBERS = {
     },
     "fold": {
         **dict.fromkeys(("trigger_interval_ms", "driver_rows", "upkeep_interval_ms"), (0, MOST)),
-        **dict.fromkeys(
-            ("publish_within_ms", "publish_large_within_ms", "compact_files", "retry_backoff_ms"), (1, MOST)
-        ),
-        "max_retries": (0, 100),
-        "max_backoff_ms": (1, MOST),
+        **dict.fromkeys(("publish_within_ms", "publish_large_within_ms", "compact_files"), (1, MOST)),
     },
     "coordinator": {
         **dict.fromkeys(("offsets_retention_minutes", "offsets_retention_check_interval_ms"), (1, MOST)),
@@ -219,7 +215,7 @@ NUMBERS = {
         "offsets_commit_required_acks": (-1, 1),
         "offset_commit_value_version": (0, 4),
         "offsets_commit_timeout_ms": (1, MOST),
-        **dict.fromkeys(("offsets_load_buffer_size", "transaction_max_timeout_ms"), (1, MOST)),
+        "transaction_max_timeout_ms": (1, MOST),
     },
     "zookeeper": dict.fromkeys(("session_timeout_ms", "connection_timeout_ms"), (1, MOST)),
     "topic": {
