@@ -114,37 +114,6 @@ def test_tasks_have_the_drivers_python_on_its_own_machine_only(
 
 
 @pytest.mark.parametrize(
-    ("master", "memory", "is_small", "heap"),
-    [
-        ("local[2]", "auto", False, "2g"),
-        ("local[2]", "auto", True, "512m"),
-        ("local[2]", "3g", True, "3g"),
-        ("spark://host:7077", "auto", False, "2g"),
-    ],
-)
-def test_session_that_starts_has_the_options_of_its_kind(
-    monkeypatch: pytest.MonkeyPatch, master: str, memory: str, is_small: bool, heap: str
-) -> None:
-    options: dict[str, str] = {}
-    builder = Mock()
-    builder.appName.return_value = builder.master.return_value = builder
-    builder.config = lambda key, value: (options.update({key: value}), builder)[1]
-    monkeypatch.setattr(session, "SparkSession", Mock(_instantiatedSession=None, builder=builder))
-    monkeypatch.setattr(session, "_with_tasks_set_up", lambda started: started)
-    monkeypatch.setattr(session, "_is_installed", lambda _: True)
-    for name in ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"):
-        monkeypatch.delenv(name, raising=False)
-    settings = Settings(spark=SparkSettings(master=master, driver_memory=memory, shuffle_partitions=7))
-    session.build_session("a test", settings, {"spark.ui.enabled": "true"}, is_small=is_small)
-    builder.master.assert_called_once_with(master)
-    assert (options["spark.driver.memory"], options["spark.sql.shuffle.partitions"]) == (heap, "7")
-    assert options["spark.ui.enabled"] == "true"  # a caller's option
-    assert ("spark.driver.host" in options) == master.startswith("local")
-    assert ("-XX:+UseSerialGC" in options.get("spark.driver.extraJavaOptions", "")) == is_small
-    assert "spark.jars.packages" not in options
-
-
-@pytest.mark.parametrize(
     ("schema", "implementation", "has_context", "refused"),
     [
         ("lab", "in-memory", True, True),
