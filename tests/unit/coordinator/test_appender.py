@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +21,7 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.store.delta import filesystems
 from tests.unit.coordinator.groups import stable
-from tests.unit.coordinator.states import at
+from tests.unit.coordinator.states import at, refusal
 from tests.unit.coordinator.stores import log_of, opened
 
 if TYPE_CHECKING:
@@ -282,6 +283,25 @@ def test_request_waits_while_the_queue_is_full(coordinator: Coordinator, monkeyp
     for each in done:
         each.result(10)
     assert {where.partition for where in coordinator.fetch_offsets("g")} == {0, 1, 3}
+
+
+def test_request_that_waits_for_a_place_in_the_queue_is_refused_by_close(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appender, "_MAX_WAITING", 1)
+    gate = Gate(coordinator, monkeypatch)
+    done = [coordinator.commit_offsets_async("g", {("t", 0): 1})]
+    assert gate.reached.wait(10)
+    done.append(coordinator.commit_offsets_async("g", {("t", 1): 1}))
+    with ThreadPoolExecutor(2) as threads:
+        waits = threads.submit(refusal, coordinator.commit_offsets_async, "g", {("t", 2): 1})
+        closed = threads.submit(coordinator.close)
+        try:
+            assert waits.result(10) == "COORDINATOR_NOT_AVAILABLE"
+        finally:
+            gate.opened.set()
+        closed.result(10)
+    assert [each.result(10) for each in done] == [None, None]
 
 
 def test_failed_append_is_reported_and_the_next_succeeds(
