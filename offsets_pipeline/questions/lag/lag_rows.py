@@ -297,8 +297,6 @@ def _statuses(
     unknown = PartitionStatus.UNKNOWN.value
     statuses: list[str | None] = [PartitionStatus.OK.value if each == 0 else unknown for each in lag.tolist()]
     rows = behind.tolist()
-    if not rows:
-        return statuses
     window_of = {identity: number for number, identity in enumerate(windows.identities)}
     chosen = np.array([window_of.get(entries.identity(row), -1) for row in rows], dtype=np.int64)
     sizes = np.where(chosen < 0, 0, np.diff(windows.first, append=0)[chosen])

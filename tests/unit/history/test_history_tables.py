@@ -15,6 +15,7 @@ from deltalake import write_deltalake
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
+from offsets_pipeline.questions.history import history_tables
 from offsets_pipeline.questions.history.decoded_log import decoded_log
 from offsets_pipeline.questions.history.group_timeline import WhyAnswer, group_timeline, why
 from offsets_pipeline.questions.history.history_schemas import (
@@ -170,9 +171,14 @@ def test_captures_show_every_commit_and_deletion(tmp_path: Path, name: str) -> N
 @pytest.mark.parametrize("semantics", [MODERN, CoordinatorSemantics.CLASSIC])
 @pytest.mark.parametrize("logs", [3, pytest.param(150, marks=pytest.mark.long)])
 def test_random_logs_show_every_commit_and_deletion(
-    tmp_path: Path, chance: random.Random, semantics: CoordinatorSemantics, logs: int
+    tmp_path: Path,
+    chance: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
+    semantics: CoordinatorSemantics,
+    logs: int,
 ) -> None:
     for number in range(logs):
+        monkeypatch.setattr(history_tables, "_PENDING_ROWS", (1, 60, 50_000)[number % 3])
         rows = random_log(chance, 150, Shape(groups=MANY[:5], log_partitions=2, strays=0.1)).partitions
         store = random_store(tmp_path / str(number), rows, times_of(rows, chance), 2, semantics=semantics)
         check(store, rows, 2, semantics)
