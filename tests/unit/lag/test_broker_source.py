@@ -130,7 +130,8 @@ def test_past_is_the_log_up_to_that_time(asked: list[tuple[str, int]]) -> None:
         (0, 71, None),
         (UNKNOWN_END, UNKNOWN_END, "no leader"),
     ]
-    found = time_lags(positions, 70_000, 50, 71, 6)
+    found = time_lags(positions, 70_000, 50, 71, 6, START)
+    assert found.pop() == TimeLag(60, Method.EXACT)  # the log begins with it
     assert found[0] == TimeLag(20, Method.EXACT)
     assert found[1] == TimeLag(0, Method.EXACT)  # record 71 is younger
     # the log has lost record 6: the samples tell that it came between second 5 and second 9
