@@ -375,10 +375,17 @@ def test_killed_export_is_replaced_and_a_running_one_is_left_alone(tmp_path: Pat
 def test_a_place_that_is_taken_is_refused(tmp_path: Path) -> None:
     store = log_store(tmp_path / "store", 1, [append([(0, 5)])])
     (tmp_path / "a file").write_text("text")
-    for place, said in ((tmp_path, "is not empty"), (tmp_path / "a file", "is not a local folder")):
+    of_broker = tmp_path / "broker" / "__consumer_offsets-0"  # no remains of an export
+    of_broker.mkdir(parents=True)
+    for place, said in (
+        (tmp_path, "is not empty"),
+        (of_broker.parent, "is not empty"),
+        (tmp_path / "a file", "is not a local folder"),
+    ):
         with pytest.raises(TargetNotWritable, match=said):
             export_segments(StateReader(str(store)), place)
-    assert sorted(child.name for child in tmp_path.iterdir()) == ["a file", "store"]
+    assert sorted(child.name for child in tmp_path.iterdir()) == ["a file", "broker", "store"]
+    assert [*of_broker.parent.iterdir()] == [of_broker]
 
 
 @pytest.mark.parametrize("topic", ["../../../pwn", "..", ".", "a/b", "a" * 250, "\u00fc", "a\0"])
