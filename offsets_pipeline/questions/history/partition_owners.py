@@ -50,7 +50,7 @@ class PartitionOwners:
 
         ``topic_id`` is the commit's, if it has one. Without it all ids that the topic ever had count.
         """
-        if group is None or group.is_empty:
+        if group is None:
             return _UNKNOWN
         assigned = self._assigned.get(group_id)
         if assigned is None:
