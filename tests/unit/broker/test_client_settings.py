@@ -220,17 +220,6 @@ def test_a_key_store_in_java_s_own_format_has_its_key_and_certificates(tmp_path:
         read_key_store("ssl.keystore", given | {"ssl.keystore.password": "change"}, with_key=True)
 
 
-def test_a_token_is_used_for_four_fifths_of_its_lifetime(monkeypatch: pytest.MonkeyPatch) -> None:
-    provider = ClientCredentials("https://token", "me", "open-sesame", None, {})
-    granted = iter([("first", 100.0), ("second", 0.0), ("third", 100.0)])
-    monkeypatch.setattr(provider, "_fetch", lambda: next(granted))
-    found = []
-    for now in (50.0, 129.9, 130.0, 130.0, 209.9):
-        monkeypatch.setattr(oauth_token, "time", SimpleNamespace(monotonic=partial(float, now)))
-        found.append(provider.token())
-    assert found == ["first", "first", "second", "third", "third"]  # a lifetime of 0 is for one use
-
-
 @pytest.mark.parametrize(
     ("option", "entry", "form"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -304,10 +305,20 @@ def test_close_closes_the_connections(broker: FakeBroker) -> None:
     assert [each.is_closed for each in connections] == [True, True]
 
 
-def test_a_cluster_that_does_not_answer_is_an_error(broker: FakeBroker) -> None:
-    broker.close()
-    with pytest.raises(BrokerUnreachable):
-        asked(broker, 0)
+def test_a_cluster_that_does_not_answer_is_an_error_at_once_but_a_known_one_is_waited_for(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, waits = itertools.count(), list[float]()
+    monkeypatch.setattr(cluster_module, "time", SimpleNamespace(monotonic=lambda: next(now) / 100, sleep=waits.append))
+    with Cluster(KafkaOptions(broker.address, OPTIONS)) as known:
+        assert known.cluster_id() == "c"
+        broker.close()
+        with pytest.raises(BrokerUnreachable):
+            asked(broker, 0)
+        assert waits == []
+        with pytest.raises(BrokerUnreachable):
+            known.topic(TOPIC)
+        assert waits[:1] == [0.001]
 
 
 def raise_first(found: Mapping[int, str | OffsetsError]) -> None:

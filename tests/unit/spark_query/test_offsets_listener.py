@@ -8,20 +8,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetCommitResponse
-from kafka.protocol.metadata import ApiVersionsRequest
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
-from offsets_pipeline.coordinator.requests import OffsetAndMetadata
-from offsets_pipeline.errors import ConfigError, InvalidGroupId, KafkaFailed, NoSuchTopic
-from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+from offsets_pipeline.errors import ConfigError, InvalidGroupId, KafkaFailed
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.spark_query import offsets_listener
-from offsets_pipeline.spark_query.commit_targets import BrokerTarget
 from offsets_pipeline.spark_query.kafka_source_offsets import BatchMark, CompletedBatch, parse_kafka_offsets
 from offsets_pipeline.spark_query.newest_commits import NewestCommits
 from offsets_pipeline.spark_query.offsets_listener import OffsetsListener, _completed_batches
-from tests.unit.broker.fake_broker import VERSIONS, fake_broker
 from tests.unit.spark_query.checkpoints import QUERY_ID, kafka
 from tests.unit.spark_query.progress_events import progress
 from tests.unit.spark_query.test_checkpoint_import import offsets_of
@@ -30,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from offsets_pipeline.coordinator.requests import OffsetAndMetadata
     from offsets_pipeline.spark_query.commit_targets import StoreTarget
 
 FIRST_ID, SECOND_ID = (str(uuid.UUID(int=number)) for number in (1, 2))
@@ -239,36 +234,6 @@ def test_retries_wait_longer_each_time_up_to_half_a_minute(monkeypatch: pytest.M
     assert commits.close(10)
     assert failing.commits == [{("orders", 0): 0}, {("orders", 0): 1}]
     assert waits == [1, 2, 4, 8, 16, 30, 30, 1, 2]  # after a success a second again
-
-
-def test_offsets_go_to_a_broker_in_one_request() -> None:
-    with fake_broker() as broker:
-        broker.versions = VERSIONS | {OffsetCommitRequest.API_KEY: (2, 9)}
-        broker.coordinate_all()
-        of_topic, code = OffsetCommitResponse.OffsetCommitResponseTopic, 0
-        broker.answers[OffsetCommitRequest.API_KEY] = lambda _: OffsetCommitResponse(
-            throttle_time_ms=0,
-            topics=[
-                of_topic(
-                    name="t", partitions=[of_topic.OffsetCommitResponsePartition(partition_index=3, error_code=code)]
-                )
-            ],
-        )
-        target = BrokerTarget(KafkaOptions(broker.address, {"request.timeout.ms": "2000"}))
-        for _ in range(2):
-            target.commit("g", {TopicPartition("t", 3): OffsetAndMetadata(5, metadata="m")})
-            target.close()  # the next commit connects again
-        code = 3
-        with pytest.raises(NoSuchTopic):
-            target.commit("g", {TopicPartition("t", 3): OffsetAndMetadata(5)})
-        target.close()
-        asked = broker.request(OffsetCommitRequest, 1)
-        assert broker.count(ApiVersionsRequest.API_KEY) == 6  # of the bootstrap address, and of the coordinator
-    (topic,) = asked.topics
-    assert (target.name, asked.group_id, topic.name) == (broker.address, "g", "t")
-    assert [(each.partition_index, each.committed_offset, each.committed_metadata) for each in topic.partitions] == [
-        (3, 5, "m")
-    ]
 
 
 @pytest.mark.parametrize("way", ["flush", "close"])
