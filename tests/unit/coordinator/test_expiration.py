@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -407,14 +408,10 @@ def test_a_store_has_the_offsets_and_pending_commits_of_each_group_that_exists(t
     states = [partition_state.replay(log.rows, log_partition, 2) for log_partition, log in logs.items()]
     expected = [held for state in states for name in sorted(state.groups) if (held := holdings_of(state, name))]
     found = list(retention_inputs(reader))
+    of_group = attrgetter("group_id", "group.group_type", "pending")
+    times = attrgetter("commit_timestamp_ms", "expire_timestamp_ms")
     told = [
-        [
-            (
-                *(each.group_id, each.group.group_type, each.pending),
-                {where: (one.commit_timestamp_ms, one.expire_timestamp_ms) for where, one in each.offsets.items()},
-            )
-            for each in inputs
-        ]
+        [(of_group(each), {where: times(one) for where, one in each.offsets.items()}) for each in inputs]
         for inputs in (found, expected)
     ]
     assert told[0] == told[1]

@@ -23,6 +23,9 @@ from offsets_pipeline.questions.query.local_sql import LocalSql
 from offsets_pipeline.questions.query.parse_tree import Filters, filters_of, parsed, tables_in
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.store_folder import create_tables
 from tests.folded_stores import folded_capture, new_store
 from tests.logs import LogPartition
 from tests.spark.stores import appended
@@ -469,6 +472,20 @@ def test_rows_of_the_log_are_those_of_its_incarnation_with_the_values_asked_for(
     assert rows_of("SELECT record_offset, log_incarnation FROM log ORDER BY 1", store.location) == [
         *([100, 0], [200, 0], [300, 1])
     ]
+
+
+def test_a_store_of_another_kind_has_no_rows_in_views_that_it_lacks(committed: str, tmp_path: Path) -> None:
+    share = str(tmp_path / "share")
+    create_tables(share, StoreProperties(MIRRORED, 1, topic_kind=TopicKind.SHARE_STATE))
+    for view, count, cluster in (
+        *(("offset_history", 3, "prod"), ("current_offsets", 3, "prod"), ("share_partitions", 0, None)),
+        *(("log", 3, "prod"), ("topic_offsets", 0, None)),
+    ):
+        assert rows_of(f"SELECT count(*), max(cluster) FROM {view}", committed, share) == [[count, cluster]]
+    with closing(LocalSql([StateReader(share)])) as local:
+        assert [name for name, kind in local.kinds().items() if kind != "table"] == ["share_partitions"]
+        with pytest.raises(QueryFailed, match="no view or table offset_history: "):
+            local.run("SELECT 1 FROM offset_history")
 
 
 def test_two_stores_with_one_cluster_name_are_refused(tmp_path: Path) -> None:
