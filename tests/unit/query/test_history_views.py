@@ -1,4 +1,4 @@
-"""What tasks of Spark do for the views of history, and what limits their rows. Without Spark."""
+"""What tasks of Spark do for the views of history, what limits their rows, and views in a catalog. Without Spark."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from offsets_pipeline.errors import NoSuchStore
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
 from offsets_pipeline.questions.history.history_tables import read_views
 from offsets_pipeline.questions.history.log_history import COLUMNS
 from offsets_pipeline.questions.query import history_views, views
 from offsets_pipeline.questions.query.parse_tree import Filters
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
+from offsets_pipeline.store.delta.store_folder import create_tables
 from tests.log_tables import capture_log
 from tests.unit.history.history_stores import capture_store
 
@@ -55,6 +59,45 @@ def test_a_task_gives_the_rows_of_the_tables_in_parts(
     newest = "coalesce((SELECT max(log_incarnation) FROM `log_partitions`), 0)"
     log = f"SELECT * FROM `log` WHERE log_incarnation <= {newest} AND ({condition})"
     assert queries.count(f"SELECT {', '.join(columns)} FROM ({log}) l") == 3
+
+
+def test_a_catalog_gets_the_views_of_each_store_with_its_cluster(tmp_path: Path) -> None:
+    kinds = {
+        "groups": (MIRRORED, TopicKind.CONSUMER_OFFSETS),
+        "owned": (OWNED, TopicKind.CONSUMER_OFFSETS),
+        "share": (MIRRORED, TopicKind.SHARE_STATE),
+        "connect": (MIRRORED, TopicKind.CONNECT_OFFSETS),
+        "connect-configs": (MIRRORED, TopicKind.CONNECT_CONFIGS),
+    }
+    for name, (kind, topic_kind) in kinds.items():
+        create_tables(str(tmp_path / name), StoreProperties(kind, 1, topic_kind=topic_kind))
+
+    def created(*names: str) -> dict[str, str]:
+        said = list[str]()
+        session: Any = SimpleNamespace(sql=said.append)
+        views_of = views.create_views(session, *(str(tmp_path / name) for name in names), schema="lab.x")
+        assert said.pop(0) == "CREATE SCHEMA IF NOT EXISTS lab.x"
+        begin = "CREATE OR REPLACE VIEW lab.x."
+        assert [text.partition(" AS ")[0] for text in said] == [begin + name for name in views_of]
+        return {name: text.partition(" AS ")[2] for name, text in zip(views_of, said, strict=True)}
+
+    of_groups = {"current_offsets", "unstable_offsets", "consumer_groups", "group_members", "consumer_lag"}
+    both, alone = created("groups", "owned"), created("owned")
+    assert both.keys() == alone.keys() == of_groups
+    for name, text in both.items():
+        first, second = text.split(" UNION ALL SELECT *, 'owned' AS cluster FROM (")
+        assert first.startswith("SELECT *, 'groups' AS cluster FROM (")
+        assert alone[name] == f"SELECT *, 'owned' AS cluster FROM ({second}"
+        assert (f"{tmp_path}/groups/" in first, f"{tmp_path}/owned/" in second) == (True, True)
+    # data times of an owned log, and samples of a store without them, have no rows
+    assert both["consumer_lag"].count("WHERE TRUE") == alone["consumer_lag"].count("WHERE FALSE") - 1 == 1
+    SampleWriter(table_of(str(tmp_path / "owned")), "a test").write({("t", 0): (0, 1)}, 1)
+    assert created("owned")["consumer_lag"].count("WHERE FALSE") == 1
+    assert created("share").keys() == {"share_partitions"}
+    of_connect = created("connect")
+    assert of_connect.keys() == {"connectors", "connector_offsets"}
+    read = [f"/connect{suffix}/" in of_connect["connectors"] for suffix in ("", "-configs", "-status")]
+    assert read == [True, True, False]
 
 
 @pytest.mark.parametrize("schema", ["", "a b", "a.", ".a", "a-b", "a; DROP SCHEMA b"])
