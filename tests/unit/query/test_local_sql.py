@@ -70,7 +70,10 @@ def test_a_commit_is_seen_at_once_on_a_store_that_no_stream_folds(committed: str
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("SELECT * FROM curent_offsets", "no view or table curent_offsets: nearest are current_offsets"),
+        (
+            "SELECT * FROM curent_offsets",
+            "no view or table curent_offsets: nearest are current_offsets, unstable_offsets, deleted_offsets",
+        ),
         ("SELECT * FROM xyzzy", "no view or table xyzzy: there are consumer_groups, consumer_lag, current"),
         (
             "SELECT comitted_offset FROM current_offsets",
@@ -113,6 +116,9 @@ def test_a_query_in_sparks_dialect_is_told_which_dialect_to_write(committed: str
     assert "\n" not in str(failed.value)
 
 
+NESTED = {"a": None, "b": [{"c": Decimal("1.5")}], "d": {2: datetime(1970, 1, 2)}}  # noqa: DTZ001 - UTC
+
+
 @pytest.mark.parametrize(
     ("expression", "value"),
     [
@@ -128,6 +134,9 @@ def test_a_query_in_sparks_dialect_is_told_which_dialect_to_write(committed: str
         ("(SELECT sum(x) FROM range(3) r(x))", 3),
         ("TIMESTAMP '2026-11-21 01:00:00' - TIMESTAMP '2026-11-20 00:00:00'", "1 day 01:00:00"),
         ("1.50", Decimal("1.50")),
+        ("NULL::TIMESTAMP", None),
+        ("[NULL, 3::HUGEINT]", [None, 3]),
+        ("{'a': NULL::HUGEINT, 'b': [{'c': 1.5}], 'd': MAP {2::HUGEINT: TIMESTAMPTZ '1970-01-02 00:00:00Z'}}", NESTED),
     ],
 )
 def test_values_are_those_of_duckdb(committed: str, expression: str, value: object) -> None:
