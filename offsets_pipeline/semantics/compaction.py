@@ -43,13 +43,11 @@ def last_of_each(code: Int64s, record_offset: Int64s) -> Int64s:
 
     Of duplicates of a row one is kept.
     """
-    if not len(code):
-        return np.zeros(0, dtype=np.int64)
     order = np.arange(len(code))
     if np.any(np.diff(record_offset) < 0):
         order = np.argsort(record_offset, kind="stable")
         code = code[order]
-    last = np.full(int(code.max()) + 1, -1, dtype=np.int64)
+    last = np.full(int(code.max(initial=-1)) + 1, -1, dtype=np.int64)
     last[code] = np.arange(len(code))  # of equal indices numpy keeps the last
     kept: Int64s = order[np.sort(last[last >= 0])]
     return kept
@@ -57,8 +55,6 @@ def last_of_each(code: Int64s, record_offset: Int64s) -> Int64s:
 
 def highest_of_each(identity: Int64s, position: Int64s, rank: Int64s) -> Int64s:
     """The row with the highest (position, rank) of each identity, ascending by these."""
-    if not len(identity):
-        return np.zeros(0, dtype=np.int64)
     order = np.lexsort((rank, position))
     number = np.empty(len(order), dtype=np.int64)
     number[order] = np.arange(len(order))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.semantics.compaction import gathered, last_of_each, paired
+from offsets_pipeline.semantics.compaction import gathered, highest_of_each, last_of_each, paired
 from offsets_pipeline.semantics.log_row import codes_of
 
 FIXED = settings(max_examples=150)
@@ -28,6 +28,7 @@ def test_no_keys_have_no_codes() -> None:
     assert codes_of(pa.array([], pa.binary())).tolist() == []
     assert paired(int64s([]), int64s([])).tolist() == []
     assert last_of_each(int64s([]), int64s([])).tolist() == []
+    assert highest_of_each(int64s([]), int64s([]), int64s([])).tolist() == []
 
 
 def test_highest_record_offset_of_each_code_is_kept() -> None:
@@ -36,6 +37,12 @@ def test_highest_record_offset_of_each_code_is_kept() -> None:
 
 def test_order_of_rows_does_not_matter_and_the_result_ascends() -> None:
     assert last_of_each(int64s([0, 0, 1]), int64s([9, 2, 5])).tolist() == [2, 0]
+
+
+def test_highest_position_counts_and_then_the_highest_rank() -> None:  # R10c: -1 is the rank of a tombstone
+    found = highest_of_each(int64s([0, 0, 0, 1, 1]), int64s([5, 5, 4, 9, 7]), int64s([-1, 3, 8, -1, 7]))
+    assert found.tolist() == [1, 3]
+    assert highest_of_each(int64s([0, 1]), int64s([6, 5]), int64s([6, 5])).tolist() == [1, 0]
 
 
 def test_row_that_is_there_twice_counts_once() -> None:

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.fold.state.belonging import INCARNATION, REMOVED_BY, belonging, with_older_noted
 from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionProgress
-from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, FOLD_PROGRESS, OFFSET_FACTS, Table
+from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, FOLD_PROGRESS, OFFSET_FACTS
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.delta.upkeep import compact
 from tests.unit.state.state_files import offset, write
@@ -19,49 +19,23 @@ from tests.unit.state.state_files import offset, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-NAMED = 2  # the version that the progress names; incarnation 3 counts
-
-
-def created(folder: Path, table: Table) -> TableFolder:
-    found = TableFolder(str(folder / table.name), table)
-    found.create()
-    return found
+Tables = tuple[TableFolder, TableFolder, FoldProgress]
 
 
 @pytest.fixture
-def facts(tmp_path: Path) -> TableFolder:
-    """A table of facts at the named version."""
-    table = created(tmp_path, OFFSET_FACTS)
-    for at in range(NAMED):
-        write(table, [offset("a0", at)], incarnation=3)
-    return table
-
-
-@pytest.fixture
-def rows(tmp_path: Path) -> TableFolder:
-    """A published table at the named version."""
-    table = created(tmp_path, CURRENT_OFFSETS)
-    for _ in range(NAMED):
-        commit(table)
-    return table
-
-
-@pytest.fixture
-def progress(tmp_path: Path) -> FoldProgress:
-    """The progress that names the version of each; it was written once."""
-    table = created(tmp_path, FOLD_PROGRESS)
-    versions = {OFFSET_FACTS.name: NAMED, CURRENT_OFFSETS.name: NAMED}
+def tables(tmp_path: Path) -> Tables:
+    """Facts and published rows at version 2, which the progress names. Their incarnation is 3."""
+    facts, rows, table = (
+        TableFolder(str(tmp_path / each.name), each) for each in (OFFSET_FACTS, CURRENT_OFFSETS, FOLD_PROGRESS)
+    )
+    for each in (facts, rows, table):
+        each.create()
+    for at in range(2):
+        write(facts, [offset("a0", at)], incarnation=3)
+        rows.commit(seen=rows.snapshot())
+    versions = {OFFSET_FACTS.name: 2, CURRENT_OFFSETS.name: 2}
     FoldProgress.read(table).swap({0: PartitionProgress(0, incarnation=3)}, versions)
-    return FoldProgress.read(table)
-
-
-def commit(table: TableFolder, *, adds: bool = False, **advance: int) -> None:
-    """Commit a row or none, and transactions."""
-    row = {"group_id": "h", "topic": "t", "partition": 0, "committed_offset": 1, "log_partition": 0, "record_offset": 1}
-    file = table.write_file(pa.Table.from_pylist([row], schema=table.table.arrow_schema())) if adds else None
-    named = {"of": INCARNATION, "by": REMOVED_BY}
-    advanced = {named[name]: number for name, number in advance.items()}
-    table.commit([] if file is None else [file], seen=table.snapshot(), advance=advanced)
+    return facts, rows, FoldProgress.read(table)
 
 
 def versions(table: TableFolder, progress: FoldProgress) -> tuple[int, int, int]:
@@ -73,76 +47,59 @@ def versions(table: TableFolder, progress: FoldProgress) -> tuple[int, int, int]
     )
 
 
-def test_facts_of_later_folds_belong_but_are_not_just_what_is_named(facts: TableFolder, progress: FoldProgress) -> None:
+def test_facts_of_later_folds_belong_but_are_not_just_what_is_named(tables: Tables) -> None:
+    facts, _, progress = tables
     assert versions(facts, progress) == (2, 2, 2)
-    facts.commit(seen=facts.snapshot())  # no rows
-    assert versions(facts, progress) == (3, 3, 3)
     assert compact(facts) == 2  # a rearrangement
-    assert versions(facts, progress) == (4, 4, 4)
+    assert versions(facts, progress) == (3, 3, 3)
     write(facts, [offset("a0", 9)], incarnation=3)
-    assert versions(facts, progress) == (5, 5, 4)
-    facts.commit(seen=facts.snapshot())
-    assert versions(facts, progress) == (6, 6, 4)
+    facts.commit(seen=facts.snapshot())  # no rows
+    assert versions(facts, progress) == (5, 5, 3)
     progress.versions.clear()
-    assert versions(facts, progress) == (6, 6, 6)
+    assert versions(facts, progress) == (5, 5, 5)
 
 
-def test_published_rows_belong_if_they_are_of_the_incarnation_that_counts(
-    rows: TableFolder, progress: FoldProgress
-) -> None:
-    assert versions(rows, progress) == (2, 2, 2)
-    commit(rows, adds=True, of=3)  # a publishing
-    assert versions(rows, progress) == (3, 2, 2)
-    commit(rows)
-    assert versions(rows, progress) == (4, 2, 2)
-    commit(rows, adds=True, of=4)  # a reload that has not ended
-    assert versions(rows, progress) == (4, 2, 2)
-    commit(rows)
-    assert versions(rows, progress) == (4, 2, 2)
+def test_published_rows_belong_if_they_are_of_the_incarnation_that_counts(tables: Tables) -> None:
+    _, rows, progress = tables
+    schema = CURRENT_OFFSETS.arrow_schema()
+    row = {name: each for name, each in offset("a0", 1).items() if name in schema.names}
+    published = pa.Table.from_pylist([row], schema=schema)
+    # a publishing, a commit without rows, a reload that has not ended, and again one without rows
+    for incarnation, expected in ((3, (3, 2, 2)), (None, (4, 2, 2)), (4, (4, 2, 2)), (None, (4, 2, 2))):
+        added = [] if incarnation is None else [rows.write_file(published)]
+        rows.commit(added, seen=rows.snapshot(), advance={INCARNATION: incarnation} if incarnation else {})
+        assert versions(rows, progress) == expected
 
 
-@pytest.mark.parametrize(
-    ("removed_by", "is_newest", "is_damaged"), [(0, True, False), (1, True, True), (1, False, False)]
-)
-def test_a_progress_that_is_older_than_a_removal_of_facts_does_not_belong(
-    facts: TableFolder, progress: FoldProgress, removed_by: int, *, is_newest: bool, is_damaged: bool
-) -> None:
-    commit(facts, by=removed_by)
+@pytest.mark.parametrize("is_newest", [True, False])
+def test_a_progress_that_is_older_than_a_removal_of_facts_does_not_belong(tables: Tables, *, is_newest: bool) -> None:
+    facts, _, progress = tables
+    facts.commit(seen=facts.snapshot(), advance={REMOVED_BY: progress.number})
+    assert versions(facts, progress) == (3, 3, 3)
+    facts.commit(seen=facts.snapshot(), advance={REMOVED_BY: progress.number + 1})
     if not is_newest:
         progress.fenced()
-    assert progress.number == 0
-    if not is_damaged:
-        assert belonging(facts, progress).version == 3
+        assert versions(facts, progress) == (4, 4, 4)
         return
     with pytest.raises(DamagedTable, match=f"{FOLD_PROGRESS.name} is older than {facts.folder}: it was restored"):
         belonging(facts, progress)
 
 
-def test_changes_of_other_programs_and_lost_commits_are_damage(facts: TableFolder, progress: FoldProgress) -> None:
-    progress.versions[OFFSET_FACTS.name] = 3
+def test_lost_commits_and_changes_of_other_programs_are_damage(tables: Tables) -> None:
+    facts, rows, progress = tables
+    assert with_older_noted((facts, rows), progress) is progress
+    progress.versions |= {OFFSET_FACTS.name: 3}
     with pytest.raises(
         DamagedTable, match="is at version 2, and the progress of its fold belongs to version 3: it was"
     ):
         belonging(facts, progress)
+    noted = with_older_noted((facts, rows), progress)  # a reload begins
+    assert noted.snapshot.version == progress.snapshot.version + 1
+    assert noted.versions == {OFFSET_FACTS.name: 2**62, CURRENT_OFFSETS.name: 2}
+    assert with_older_noted((facts, rows), noted) is noted
+    with pytest.raises(DamagedTable, match="belongs to a later one, and a reload has not ended: it was restored"):
+        belonging(facts, noted)
     progress.versions[OFFSET_FACTS.name] = 2
     DeltaTable(facts.folder).delete()
     with pytest.raises(DamagedTable, match="was changed by another program: version 3, DELETE"):
         belonging(facts, progress)
-
-
-def test_a_reload_notes_the_tables_that_are_too_old_once(
-    facts: TableFolder, rows: TableFolder, progress: FoldProgress
-) -> None:
-    tables = (facts, rows)
-    assert with_older_noted(tables, progress) is progress
-    progress.versions |= {OFFSET_FACTS.name: 3}
-    noted = with_older_noted(tables, progress)
-    assert (noted.snapshot.version, noted.versions) == (
-        progress.snapshot.version + 1,
-        {OFFSET_FACTS.name: 2**62, CURRENT_OFFSETS.name: 2},
-    )
-    assert with_older_noted(tables, noted) is noted
-    with pytest.raises(
-        DamagedTable, match=r"is at version 2, and .* belongs to a later one, and a reload has not ended"
-    ):
-        belonging(facts, noted)
