@@ -14,8 +14,9 @@ def row(record_type: int, value: int | None, tombstone: int | None = None, name:
     return GroupRecordRow(record_type, name, value, None if value is None else str(value).encode(), tombstone)
 
 
-def commit(at: int) -> GroupRecordRow:
-    return GroupRecordRow(COMMIT_RECORD_TYPE, "", at, None, None)
+def commit(at: int, without: int | None = None) -> GroupRecordRow:
+    """``without``: under `classic` the end of the last batch that may have left the group no offset."""
+    return GroupRecordRow(COMMIT_RECORD_TYPE, "", at, None, without)
 
 
 def live(*rows: GroupRecordRow) -> tuple[str, dict[tuple[int, str], int]] | None:
@@ -46,6 +47,12 @@ def test_commit_makes_a_simple_group() -> None:
     assert live(commit(4)) == (CLASSIC, {})
     assert live(commit(4), row(2, None, 5)) is None
     assert live(commit(6), row(2, None, 5)) == (CLASSIC, {})
+
+
+def test_group_of_offsets_alone_is_gone_with_a_later_batch_that_left_none() -> None:
+    assert live(commit(4, 5)) is None
+    assert live(commit(5, 5)) == live(commit(6, 5)) == (CLASSIC, {})  # a batch that came again found offsets
+    assert live(commit(5), row(2, None, 5)) == (CLASSIC, {})  # the batch that removed the group left offsets behind
 
 
 @pytest.mark.parametrize("removing", [2, 3, 11, 17])
