@@ -114,6 +114,8 @@ def decided_within(records: list[Record], markers: list[Marker]) -> list[int]:
 def test_marker_behind_a_gap_decides_nothing_within_some_rows() -> None:
     records = [Record(0, 7, 1), Record(0, 7, 3), Record(0, 8, 4)]
     assert decided_within(records, [Marker(0, 7, 5)]) == [OPEN, COMMITTED, OPEN]
+    assert decided_within(records[:1], [Marker(0, 7, 2)]) == [COMMITTED]
+    assert decided_within(records[:1], [Marker(1, 7, 2)]) == [OPEN]  # R11: of another log partition
 
 
 @FIXED
