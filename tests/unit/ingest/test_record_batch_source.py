@@ -348,6 +348,7 @@ def test_tasks_cover_each_record_offset_once_in_nearly_equal_parts(
     [
         ([30_000] * 4, [[30_000, 30_000], [30_000, 30_000]]),
         ([34_000, 26_000, 30_000], [[34_000], [26_000, 30_000]]),  # a share is 45,000: less than a quarter more
+        ([50_000, 30_000], [[50_000], [30_000]]),  # a quarter more than a share of 40,000
         ([90_000, 10_000], [[50_000], [40_000, 10_000]]),
     ],
 )
