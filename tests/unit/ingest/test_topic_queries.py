@@ -181,8 +181,8 @@ class Following(TopicObserver):
             topic=TopicSettings(**{"min_records_wait_ms": 0} | options.pop("of_topic", {})),
             log=LogSettings(**options.pop("of_log", {})),
         )
-        spark, kafka = cast("SparkSession", self.spark), options_of(topic, default_api_timeout_ms="100")
-        self.ingest = TopicIngest(spark, str(store), kafka, settings, FixedClock(5_000), self, **options)
+        spark = cast("SparkSession", self.spark)
+        self.ingest = TopicIngest(spark, str(store), options_of(topic), settings, FixedClock(5_000), self, **options)
 
     def run(self, folding: Following | None = None, **options: bool) -> int:
         self.ingest.prepare()
