@@ -46,7 +46,7 @@ from benchmarks.processes import OFFSETS, ProcessTree
 from benchmarks.table import markdown
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.common.config import load_settings
-from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RecordBatchSource
+from offsets_pipeline.ingest.topic.record_batch_source import SourceOptions, read_stream
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
@@ -180,15 +180,9 @@ class Reader:
     # --- the sources, with batches of the same size
 
     def _ours(self) -> DataFrame:
-        self._spark.dataSource.register(RecordBatchSource)
-        return (
-            self._spark.readStream.format(FORMAT)
-            .options(**KafkaOptions(self._address, {}).for_source())
-            .option("topic", TOPIC)
-            .option("max_offsets", self._settings.topic.max_records_per_batch)
-            .option("tasks", self._spark.sparkContext.defaultParallelism)
-            .load()
-        )
+        tasks, most = self._spark.sparkContext.defaultParallelism, self._settings.topic.max_records_per_batch
+        options = SourceOptions(TOPIC, KafkaOptions(self._address, {}), max_offsets=most, tasks=tasks)
+        return read_stream(self._spark, options)
 
     def _sparks(self, options: Mapping[str, str] = _DEFAULTS) -> DataFrame:
         return (

@@ -12,6 +12,8 @@ import pytest
 
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.errors import KafkaFailed, WriteConflict, WrongRecords
+from offsets_pipeline.ingest.topic import topic_ingest
+from offsets_pipeline.ingest.topic.record_batch_source import SourceOptions, read_stream
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pyspark.sql import DataFrame, SparkSession
+
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicDescription
     from offsets_pipeline.store.log.append import Append
@@ -33,22 +37,28 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
 STOPPED_SECONDS = 60
+QUICK = {"default.api.timeout.ms": "3000", "request.timeout.ms": "2000"}
 
 
-class Options(KafkaOptions):
-    """Of a broker that is away our questions know it soon, and the query's source does not within a test."""
+@pytest.fixture(autouse=True)
+def patient_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a broker that is away our questions know soon, and the query's source does not within a test."""
 
-    def __init__(self, broker: LiveBroker) -> None:
-        super().__init__(broker.address, {"default.api.timeout.ms": "3000", "request.timeout.ms": "2000"})
+    def read(spark: SparkSession, options: SourceOptions) -> DataFrame:
+        kafka = KafkaOptions(options.kafka.bootstrap_server, QUICK | {"default.api.timeout.ms": "600000"})
+        return read_stream(spark, replace(options, kafka=kafka))
 
-    def for_source(self) -> dict[str, str]:
-        return {**super().for_source(), "kafka.default.api.timeout.ms": "600000"}
+    monkeypatch.setattr(topic_ingest, "read_stream", read)
+
+
+def options_of(broker: LiveBroker) -> KafkaOptions:
+    return KafkaOptions(broker.address, QUICK)
 
 
 def ingest_of(
     workbench: Workbench, store: Path, broker: LiveBroker, settings: Settings, heard: Heard | None = None
 ) -> TopicIngest:
-    ingest = TopicIngest(workbench.spark, str(store), Options(broker), settings, SystemClock(), heard)
+    ingest = TopicIngest(workbench.spark, str(store), options_of(broker), settings, SystemClock(), heard)
     ingest.prepare()
     return ingest
 
@@ -175,7 +185,7 @@ def test_topic_of_other_records_is_refused_before_a_store_is_made(
         for partition in range(2):
             broker.produce("orders", partition, 500)
         ingest = TopicIngest(
-            workbench.spark, str(tmp_path / "store"), Options(broker), settings, SystemClock(), None, "orders"
+            workbench.spark, str(tmp_path / "store"), options_of(broker), settings, SystemClock(), None, "orders"
         )
         with pytest.raises(
             WrongRecords, match=r"topic orders does not .*: 40 of the first 40 .* partition 0 has no key"

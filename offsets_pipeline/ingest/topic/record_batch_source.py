@@ -2,23 +2,12 @@
 
 Its driver asks for offsets only. Its rows are ranges, one row for each task. A `TopicReader` fetches and decodes them
 in the same task as raw record batches: so records do not go from one Python process through the JVM to another.
-
-Options, besides Kafka's own with the prefix `kafka.`:
-
-=====================  =================================================================================================
-topic                  the topic
-starting_offsets       JSON {"0": {"offset": 42, "leader_epoch": 3}}; by default each partition's log start offset
-max_offsets            largest number of record offsets in a batch; default: no limit
-tasks                  largest number of tasks of a batch; default 2
-wait_ms                how long a look for new records waits for the brokers; default 1000
-min_offsets            number of record offsets for which a batch waits; default 1
-min_offsets_wait_ms    how long it waits for them, from the first new record on; default 0
-=====================  =================================================================================================
 """
 
 from __future__ import annotations
 
 import json
+import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -38,7 +27,6 @@ from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic
 from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, ranges_row
 from offsets_pipeline.kafka.broker.cluster import Cluster, answered
 from offsets_pipeline.kafka.broker.fetch import Fetcher, FetchPosition
-from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.log_offsets import EARLIEST, LATEST, list_offsets
 from offsets_pipeline.kafka.broker.offset_ranges import OffsetRange, require_same_log
 
@@ -47,11 +35,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from offsets_pipeline.kafka.broker.cluster_metadata import TopicMetadata
+    from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 
 FORMAT = "kafka_record_batches"
-_KAFKA = "kafka."
+_REGISTERING = threading.Lock()
 _LOOK_SECONDS = 0.2  # between two looks whether enough records are there
 _FEW_OFFSETS = 20_000  # a batch of no more is read by one task
 _UNEVEN = 1.25  # times its share that a task may read so that no range is cut
@@ -69,29 +59,12 @@ class SourceOptions:
 
     topic: str
     kafka: KafkaOptions
-    starts: Positions | None
-    max_offsets: int | None
-    tasks: int
-    wait_ms: int
-    min_offsets: int
-    min_offsets_wait_ms: int
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Options as Spark passes them."""
-        kafka = {name.removeprefix(_KAFKA): value for name, value in options.items() if name.startswith(_KAFKA)}
-        address = kafka.pop("bootstrap.servers")
-        starts, most = options.get("starting_offsets"), options.get("max_offsets")
-        return cls(
-            topic=options["topic"],
-            kafka=KafkaOptions(address, kafka),
-            starts=None if starts is None else parsed(json.loads(starts)),
-            max_offsets=None if most is None else int(most),
-            tasks=int(options.get("tasks", "2")),
-            wait_ms=int(options.get("wait_ms", "1000")),
-            min_offsets=int(options.get("min_offsets", "1")),
-            min_offsets_wait_ms=int(options.get("min_offsets_wait_ms", "0")),
-        )
+    starts: Positions | None = None  # default: each partition's log start offset
+    max_offsets: int | None = None  # largest number of record offsets in a batch; None: no limit
+    tasks: int = 2  # largest number of tasks of a batch
+    wait_ms: int = 1000  # how long a look for new records waits for the brokers
+    min_offsets: int = 1  # number of record offsets for which a batch waits
+    min_offsets_wait_ms: int = 0  # how long it waits for them, from the first new record on
 
 
 def parsed(offsets: Mapping[str, Mapping[str, int]]) -> Positions:
@@ -119,6 +92,8 @@ def planned_ends(checkpoint: Path, batch_id: int) -> Positions:
 class RecordBatchSource(DataSource):
     """The source; see the module."""
 
+    source_options: SourceOptions
+
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
@@ -130,7 +105,21 @@ class RecordBatchSource(DataSource):
 
     def streamReader(self, schema: object) -> RecordBatchStreamReader:  # noqa: ARG002, N802 - Spark's
         """The reader."""
-        return RecordBatchStreamReader(SourceOptions.parse(self.options))
+        return RecordBatchStreamReader(self.source_options)
+
+
+def read_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
+    """Return the stream of the source with these options.
+
+    Registers a class that holds them: options of Spark are texts, and passwords are better not among them.
+    """
+
+    class Source(RecordBatchSource):
+        source_options = options
+
+    with _REGISTERING:  # another thread may read another topic in this session
+        spark.dataSource.register(Source)
+        return spark.readStream.format(FORMAT).load()
 
 
 class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -9,7 +9,6 @@ the query ends. After any failure `topic_watch.py` plans the next query from the
 
 from __future__ import annotations
 
-import json
 import tempfile
 import threading
 import time
@@ -35,14 +34,13 @@ from offsets_pipeline.ingest.record_kind import topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
 from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
 from offsets_pipeline.ingest.topic.record_batch_source import (
-    FORMAT,
     MAY_PASS,
-    RecordBatchSource,
+    SourceOptions,
     are_few,
     are_undivided,
     planned_ends,
     ranges_between,
-    rendered,
+    read_stream,
     shared_out,
 )
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
@@ -230,7 +228,6 @@ class TopicIngest:
         """
         require_context(self._spark, "reading a topic")
         self._folding = folding
-        self._spark.dataSource.register(RecordBatchSource)
         failures, backoff_seconds = 0, _POLL_SECONDS
         while not self._stopped.is_set():
             before, self._is_steady = self.added, False
@@ -305,15 +302,15 @@ class TopicIngest:
         reading = progress.reading
         source = f"kafka://{topic.cluster_id or self._options.bootstrap_server}/{self._topic}"
         starts = {at: FetchPosition(start, progress.leader_epochs.get(at)) for at, start in reading.starts.items()}
-        options = {
-            **self._options.for_source(),
-            "topic": self._topic,
-            "starting_offsets": json.dumps(rendered(starts)),
-            "max_offsets": str(self._settings.topic.max_records_per_batch),
-            "min_offsets": str(self._settings.topic.min_records_per_batch),
-            "min_offsets_wait_ms": str(self._settings.topic.min_records_wait_ms),
-            "tasks": str(parallelism(self._spark)),
-        }
+        options = SourceOptions(
+            self._topic,
+            self._options,
+            starts,
+            max_offsets=self._settings.topic.max_records_per_batch,
+            tasks=parallelism(self._spark),
+            min_offsets=self._settings.topic.min_records_per_batch,
+            min_offsets_wait_ms=self._settings.topic.min_records_wait_ms,
+        )
         reader = TopicReader(self._topic, self._options, source, self.store.properties.topic_kind)
         appender = TopicAppender(reading.log_incarnation, self._settings, self._clock, confirm, reader.read_all)
         self._failures.clear()
@@ -330,7 +327,7 @@ class TopicIngest:
                     here = self.store.in_session(rows.sparkSession)
                     ranges = ranges_between(positions, ends)
                     fetched = (lambda: reader.rows(admin.fetch(ranges))) if are_few(ranges) else None
-                    fold = next_fold if are_undivided(shared_out(ranges, int(options["tasks"]))) else None
+                    fold = next_fold if are_undivided(shared_out(ranges, options.tasks)) else None
                     append = appender.append(here, rows, complete_ms, fetched, fold)
                     positions.update(ends)
                     progress.advance(ends)
@@ -345,9 +342,7 @@ class TopicIngest:
                 raise
 
         writer = (
-            self._spark.readStream.format(FORMAT)
-            .options(**options)
-            .load()
+            read_stream(self._spark, options)
             .writeStream.queryName(self._query_name())
             .option("checkpointLocation", Path(checkpoint).as_uri())
             .foreachBatch(land)

@@ -75,10 +75,6 @@ class KafkaOptions:
         """The options with the names of Kafka's own clients."""
         return {**self._values, "bootstrap.servers": self.bootstrap_server}
 
-    def for_source(self) -> dict[str, str]:
-        """The options of a streaming source of Spark, which have the prefix `kafka.`."""
-        return {_PREFIX + name: value for name, value in self.for_clients().items()}
-
     def without_secrets(self, text: str) -> str:
         """The text with *** in place of each secret, and of each line of a secret with several lines."""
         for secret in sorted(self._secrets, key=len, reverse=True):

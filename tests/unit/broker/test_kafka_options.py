@@ -15,14 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_options_go_to_clients_and_to_the_source_under_its_prefix() -> None:
+def test_options_go_to_clients_without_the_prefix() -> None:
     options = KafkaOptions("b:9092", {"kafka.security.protocol": "SSL", "client.id": "me"})
     assert options.for_clients() == {"bootstrap.servers": "b:9092", "security.protocol": "SSL", "client.id": "me"}
-    assert options.for_source() == {
-        "kafka.bootstrap.servers": "b:9092",
-        "kafka.security.protocol": "SSL",
-        "kafka.client.id": "me",
-    }
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class Query:
 
     def __init__(self) -> None:
         self.land: Callable[[DataFrame, int], None]
-        self.readStream = self.writeStream = self
+        self.dataSource = self.readStream = self.writeStream = self
         self.sparkContext = SimpleNamespace(defaultParallelism=1)
         self.streams = SimpleNamespace(active=[])
 
@@ -130,9 +130,7 @@ class Follow:
 
     def run_batch(self, number: int = 0) -> None:
         """Plan a batch as Spark does, and append it."""
-        source = RecordBatchStreamReader(
-            SourceOptions.parse({**self._options.for_source(), "topic": TOPIC, "wait_ms": "1"})
-        )
+        source = RecordBatchStreamReader(SourceOptions(TOPIC, self._options, wait_ms=1))
         start: Any = {"0": {"offset": self.reading.starts[0], "leader_epoch": 3}}
         end = source.latestOffset(start, source.getDefaultReadLimit())
         source.stop()

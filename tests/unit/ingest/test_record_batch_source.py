@@ -9,12 +9,14 @@ import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest
+from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from offsets_pipeline.errors import BrokerUnreachable, LogTruncated
@@ -24,9 +26,11 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
     Offsets,
     RecordBatchSource,
     RecordBatchStreamReader,
+    SourceOptions,
     are_few,
     are_undivided,
     parsed,
+    read_stream,
     rendered,
     shared,
     shared_out,
@@ -48,14 +52,16 @@ counts = st.dictionaries(st.integers(0, 60), st.integers(1, 10_000), max_size=12
 
 @contextmanager
 def reader_of(
-    topic: FakeTopic, *, starts: Offsets | None = None, api_timeout_ms: str = "3000", **options: str
+    topic: FakeTopic, *, starts: Offsets | None = None, api_timeout_ms: str = "3000", wait_ms: int = 20, **options: int
 ) -> Iterator[RecordBatchStreamReader]:
-    """A reader, made as Spark makes it."""
+    """A reader, made as Spark makes it, from the pickled class."""
     kafka = options_of(topic, default_api_timeout_ms=api_timeout_ms)
-    given_options = {"topic": TOPIC, "wait_ms": "20"} | kafka.for_source()
-    if starts is not None:
-        given_options["starting_offsets"] = json.dumps(starts)
-    source = RecordBatchSource(given_options | options)
+    positions = None if starts is None else parsed(starts)
+    registered: list[type[RecordBatchSource]] = []
+    spark: Any = MagicMock()
+    spark.dataSource.register = registered.append
+    read_stream(spark, SourceOptions(TOPIC, kafka, positions, wait_ms=wait_ms, **options))
+    source = pickle.loads(cloudpickle.dumps(registered[0]))({})  # type: ignore[no-untyped-call]
     reader = source.streamReader(source.schema())
     try:
         yield reader
@@ -116,7 +122,7 @@ def test_name_schema_and_default_limit() -> None:
     with fake_topic({0: ones(1)}) as topic:
         with reader_of(topic) as reader:
             assert reader.getDefaultReadLimit() == ReadAllAvailable()
-        with reader_of(topic, max_offsets="7") as reader:
+        with reader_of(topic, max_offsets=7) as reader:
             assert reader.getDefaultReadLimit() == ReadMaxRows(7)
 
 
@@ -213,7 +219,7 @@ def test_available_now_ends_where_the_log_ended() -> None:
 def test_available_now_reads_few_records_although_more_are_wanted() -> None:
     with (
         fake_topic({0: ones(3)}) as topic,
-        reader_of(topic, min_offsets="100", min_offsets_wait_ms="600000") as reader,
+        reader_of(topic, min_offsets=100, min_offsets_wait_ms=600_000) as reader,
     ):
         reader.prepareForTriggerAvailableNow()
         assert ends(reader.latestOffset(offsets(_0=0), ALL)) == [3]
@@ -241,7 +247,7 @@ def test_a_batch_waits_for_enough_records_but_not_for_its_first(
         at.batches.extend(batch(at.end) for _ in range(grows_by or 0))
 
     monkeypatch.setattr(record_batch_source, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-    with fake_topic({0: at}) as topic, reader_of(topic, min_offsets="3", min_offsets_wait_ms="500") as reader:
+    with fake_topic({0: at}) as topic, reader_of(topic, min_offsets=3, min_offsets_wait_ms=500) as reader:
         assert ends(reader.latestOffset(offsets(_0=1), ALL)) == [end]
         broker = topic.brokers[1]
         assert grows_by is None or FetchRequest.API_KEY not in broker.encoded
@@ -254,7 +260,7 @@ def test_a_batch_waits_for_enough_records_but_not_for_its_first(
 
 def test_new_records_end_the_wait() -> None:
     at = ones(2)
-    with fake_topic({0: at, 1: ones(1)}) as topic, reader_of(topic, wait_ms="60000") as reader:
+    with fake_topic({0: at, 1: ones(1)}) as topic, reader_of(topic, wait_ms=60_000) as reader:
 
         def append_when_it_waits() -> None:
             broker = topic.brokers[1]
@@ -365,7 +371,7 @@ def test_a_log_partition_is_cut_only_where_the_tasks_would_differ_much(
 def test_a_batch_has_the_rows_of_its_range_in_the_columns_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_batch_source, "_FEW_OFFSETS", 0)
     log = FakePartition([batch(0, 4), batch(4, 4)])
-    with fake_topic({0: log, 1: ones(3)}) as topic, reader_of(topic, tasks="3") as reader:
+    with fake_topic({0: log, 1: ones(3)}) as topic, reader_of(topic, tasks=3) as reader:
         start, end = offsets(_0=1, _1=0), offsets(_0=7, _1=3)
         assert len(reader.partitions(start, end)) == 3
         rows = rows_of(reader, start, end)
@@ -404,7 +410,7 @@ def test_a_fetch_without_one_whole_batch_is_one_row_with_its_bytes() -> None:
 def test_a_damaged_batch_is_the_same_stretch_for_each_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_batch_source, "_FEW_OFFSETS", 0)
     log = FakePartition([batch(0, 3), damaged(batch(3, 4)), damaged(batch(7)), batch(8, 2)])
-    with fake_topic({0: log}) as topic, reader_of(topic, tasks="2") as reader:
+    with fake_topic({0: log}) as topic, reader_of(topic, tasks=2) as reader:
         rows = rows_of(reader, offsets(_0=0), offsets(_0=10))  # the tasks share the first damaged batch
         rows += rows_of(reader, offsets(_0=4), offsets(_0=8))
     found = {tuple(row.items()) for row in rows if row["damage"] is not None}
