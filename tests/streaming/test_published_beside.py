@@ -45,10 +45,11 @@ driver_memory = "1g"
 
 #: The command `offsets`, with more retries of a write that other writers overtake.
 PATIENT = """
+import sys
 from offsets_pipeline.cli import main
 from offsets_pipeline.store.delta import retry
 retry.MAX_RETRIES, retry.MAX_BACKOFF_MS = 100, 500
-main()
+sys.exit(main())
 """
 PATIENT_OFFSETS = (sys.executable, "-c", PATIENT)
 
