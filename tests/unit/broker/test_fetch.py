@@ -17,6 +17,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, Met
 
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic, NotAuthorized
 from offsets_pipeline.kafka.broker import log_offsets
+from offsets_pipeline.kafka.broker.client_settings import FetchLimits
 from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.fetch import (
     BatchBytes,
@@ -230,6 +231,10 @@ def test_a_fetch_asks_for_whole_batches_of_all_transactions_and_waits_longer_tha
         fetcher.fetch({0: FetchPosition(7, 3)})
         fetcher.fetch({0: FetchPosition(8, None)})
         assert fetcher._connection._socket.gettimeout() == 2.25  # request.timeout.ms on top
+        fetcher.fetch({0: FetchPosition(7, 3)}, FetchLimits(6, 7, 8, 9))
+    asked = broker.request(FetchRequest, 2)
+    of_call = (asked.min_bytes, asked.max_wait_ms, asked.max_bytes, asked.topics[0].partitions[0].partition_max_bytes)
+    assert of_call == (6, 7, 8, 9)
     for number, offset, epoch in ((0, 7, 3), (1, 8, -1)):
         asked = broker.request(FetchRequest, number)
         assert (asked.min_bytes, asked.max_wait_ms, asked.max_bytes, asked.isolation_level) == (2, 250, 4, 0)

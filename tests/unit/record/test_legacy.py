@@ -123,7 +123,9 @@ def test_it_is_damage_in_format_1() -> None:
     assert len(reader.damage) == 1
 
 
-@pytest.mark.parametrize(("data", "checksum"), [(b"", 0x02CC5D05), (b"a", 0x550D7456), (b"abc", 0x32D153FF)])
+@pytest.mark.parametrize(
+    ("data", "checksum"), [(b"", 0x02CC5D05), (b"a", 0x550D7456), (b"abc", 0x32D153FF), (b"abcd", 0xA3643705)]
+)
 def test_short_xxh32_gives_the_published_values(data: bytes, checksum: int) -> None:
     assert _xxh32_short(data) == checksum
 
