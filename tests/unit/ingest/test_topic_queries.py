@@ -19,12 +19,17 @@ from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import LogSettings, TopicSettings
 from offsets_pipeline.errors import BrokerUnreachable, NotAuthorized, OffsetsError, StoreMismatch
 from offsets_pipeline.ingest.topic import record_batch_source, topic_ingest
-from offsets_pipeline.ingest.topic.record_batch_source import RecordBatchSource
+from offsets_pipeline.ingest.topic.record_batch_source import (
+    RecordBatchSource,
+    RecordBatchStreamReader,
+    SourceOptions,
+)
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
+from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
@@ -91,7 +96,7 @@ class Spark:
 
     def __init__(self) -> None:
         self.sparkContext: object = SimpleNamespace(defaultParallelism=2)
-        self.registered: list[type] = []
+        self.registered: list[type[RecordBatchSource]] = []
         self.dataSource = SimpleNamespace(register=self.registered.append)
         self.confs: dict[str, str] = {}
         of_name = self.confs
@@ -107,10 +112,6 @@ class Spark:
 
     def __getattr__(self, _: str) -> Callable[..., Spark]:
         return lambda *_: self
-
-    def options(self, **given: str) -> Spark:
-        self.given = given
-        return self
 
     def queryName(self, name: str) -> Spark:  # noqa: N802 - Spark's
         self.name = name
@@ -130,8 +131,8 @@ class Spark:
         return self
 
     def start(self) -> Spark:
-        source = RecordBatchSource({**self.given, "wait_ms": "1"})
-        self._reader = source.streamReader(source.schema())
+        self.given: SourceOptions = self.registered[-1].source_options
+        self._reader = RecordBatchStreamReader(replace(self.given, wait_ms=1))
         self._at, self._number, self._waits, self._ended = self._reader.initialOffset(), 0, False, False
         self.errors.append(None)
         if self.triggered == {"availableNow": True}:
@@ -255,16 +256,11 @@ def test_a_query_reads_what_the_topic_has_now_and_leaves_nothing_behind(
         *[("landed", 2), ("landed", 2), ("landed", 1)],
         ("looked", 0.3),  # once more after the query has ended
     ]
-    assert (spark.name, spark.registered, spark.errors) == ("ingest-topic", [RecordBatchSource], [None])
-    assert spark.given["kafka.bootstrap.servers"] == topic.brokers[1].address
-    assert {name: value for name, value in spark.given.items() if not name.startswith("kafka.")} == {
-        "topic": TOPIC,
-        "starting_offsets": '{"0": {"offset": 0, "leader_epoch": 3}, "1": {"offset": 0, "leader_epoch": 3}}',
-        "max_offsets": "2",
-        "min_offsets": "3",
-        "min_offsets_wait_ms": "4",
-        "tasks": "2",
-    }
+    assert (spark.name, len(spark.registered), spark.errors) == ("ingest-topic", 1, [None])
+    starts = dict.fromkeys((0, 1), FetchPosition(0, 3))
+    sizes = {"max_offsets": 2, "min_offsets": 3, "min_offsets_wait_ms": 4, "tasks": 2}
+    assert spark.given.kafka.address == topic.brokers[1].address
+    assert spark.given == SourceOptions(TOPIC, spark.given.kafka, starts, **sizes)
     assert not spark.checkpoint.exists()
     assert (spark.stop_timeouts, spark.confs) == (["10s"], {STOP_TIMEOUT: "7s"})
     assert Following(topic, tmp_path / "s", time).run(available_now=True) == 0
