@@ -259,7 +259,7 @@ def test_a_query_reads_what_the_topic_has_now_and_leaves_nothing_behind(
     assert (spark.name, len(spark.registered), spark.errors) == ("ingest-topic", 1, [None])
     starts = dict.fromkeys((0, 1), FetchPosition(0, 3))
     sizes = {"max_offsets": 2, "min_offsets": 3, "min_offsets_wait_ms": 4, "tasks": 2}
-    assert spark.given.kafka.address == topic.brokers[1].address
+    assert spark.given.kafka.bootstrap_server == topic.brokers[1].address
     assert spark.given == SourceOptions(TOPIC, spark.given.kafka, starts, **sizes)
     assert not spark.checkpoint.exists()
     assert (spark.stop_timeouts, spark.confs) == (["10s"], {STOP_TIMEOUT: "7s"})
