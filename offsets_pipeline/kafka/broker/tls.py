@@ -53,7 +53,7 @@ def tls_context(given: Mapping[str, str]) -> ssl.SSLContext:
 
 def _limit_versions(context: ssl.SSLContext, given: Mapping[str, str]) -> None:
     enabled = [each.strip() for each in given.get("ssl.enabled.protocols", ",".join(_VERSIONS)).split(",")]
-    if not enabled or not set(enabled) <= _VERSIONS.keys():
+    if not set(enabled) <= _VERSIONS.keys():
         raise ConfigError(f"the Kafka option ssl.enabled.protocols takes {', '.join(_VERSIONS)}")
     context.minimum_version = min(_VERSIONS[each] for each in enabled)
     context.maximum_version = max(_VERSIONS[each] for each in enabled)
