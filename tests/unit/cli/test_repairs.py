@@ -18,7 +18,5 @@ def test_the_first_error_ends_a_repair_and_each_other_one_is_a_warning(capsys: p
         "offsets: warning: no access to u\n"
         "offsets: warning: cannot reset groups with members: 'g' is Stable; stop the members first\n"
     )
-    with pytest.raises(
-        NonEmptyGroup, match=r"^cannot restore groups with members: 'g' is Stable, 'h' is Assigning; "
-    ):
+    with pytest.raises(NonEmptyGroup, match=r"^cannot restore groups with members: 'g' is Stable, 'h' is Assigning; "):
         raise_errors({"g": "Stable", "h": "Assigning"}, [], "restore")
