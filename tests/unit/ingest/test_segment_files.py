@@ -59,12 +59,20 @@ def test_a_brokers_data_folder_has_the_log_partitions_with_their_starts_and_ids(
     inner = segment(data / "disk-1" / "__consumer_offsets-5", 0)  # the folder is only named like a partition
     hidden = segment(data / "other-1" / "__consumer_offsets-6", 0)
     segment(data / "other-1", 0)  # so this one is a partition
+    segment(data / "new-1" / "__consumer_offsets-7", 0)
+    (data / "new-1" / "partition.metadata").write_text(
+        "version: 0\ntopic_id: of-new\n"
+    )  # and this one, without records
     (data / "meta.properties").write_text("version=1\ncluster.id=here\nnode.id=1\n")
     checkpoint = "0\n3\n__consumer_offsets 0 5\n__consumer_offsets 2 8\norders 5 9\n"
     (data / "log-start-offset-checkpoint").write_text(checkpoint)
     found = find_log([str(data)])
     assert found.folders == [LogFolder(0, tuple(first), 5), LogFolder(2, (third,), 8), LogFolder(5, (inner,))]
-    assert (found.cluster_id, found.topic_id, found.topic_names) == ("here", "of-offsets", {"of-orders": "orders"})
+    assert (found.cluster_id, found.topic_id, found.topic_names) == (
+        "here",
+        "of-offsets",
+        {"of-orders": "orders", "of-new": "new"},
+    )
     assert find_log([str(data), hidden]).partitions() == {0, 2, 5, 6}
     other = tmp_path / "other"
     segment(other / "__consumer_offsets-0", 0)

@@ -48,7 +48,8 @@ class Running:
         self.done_at: list[int] = []
         self.warnings: list[str] = []
         self._end_ms = BEGIN_MS + runs * HOUR_MS
-        hourly = replace(settings or Settings(), fold=FoldSettings(upkeep_interval_ms=HOUR_MS))
+        wanted = settings or Settings()
+        hourly = replace(wanted, fold=replace(wanted.fold, upkeep_interval_ms=HOUR_MS))
         upkeep = StreamUpkeep(store, self, hourly, self.on_upkeep, self.warnings.append, self.stopped)
         for _ in upkeep.results():
             pass
@@ -188,6 +189,7 @@ def test_the_log_is_cleaned_once_per_history_hours(store: Store, monkeypatch: py
     assert running.done == []
     Running(store, 3, settings=Settings())  # by default all history stays
     Running(store, 3)
+    Running(store, 3, settings=replace(wanted, fold=FoldSettings(clean_in_stream=False)))
     assert cleanings == [2, 5, 8]
 
 
