@@ -105,7 +105,7 @@ test: setup kafka s3 ## every test, two files at a time (JOBS=0: one by one; ARG
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-fast
-test-fast: setup ## the tests that take neither Spark nor a broker nor a process: three minutes
+test-fast: setup ## the tests that take neither Spark nor a broker nor a process: nine minutes on two cores
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not (spark or kafka or process or slow)" $(ARGS)
 
 # The versions of the lock are the upper end of the ranges. Tests that start no Spark, no broker and no process. Some import
