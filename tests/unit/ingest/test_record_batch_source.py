@@ -37,6 +37,7 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
 )
 from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, RECORDS_SCHEMA, TopicReader
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.offset_ranges import FetchedBatches, OffsetRange
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.unit.broker.fake_broker import TOPIC
@@ -50,6 +51,16 @@ ALL = ReadAllAvailable()
 counts = st.dictionaries(st.integers(0, 60), st.integers(1, 10_000), max_size=12)
 
 
+def source_of(options: SourceOptions) -> RecordBatchSource:
+    """The source as a task gets it."""
+    registered: list[type[RecordBatchSource]] = []
+    spark: Any = MagicMock()
+    spark.dataSource.register = registered.append
+    read_stream(spark, options)
+    source: RecordBatchSource = pickle.loads(cloudpickle.dumps(registered[0]))({})  # type: ignore[no-untyped-call]
+    return source
+
+
 @contextmanager
 def reader_of(
     topic: FakeTopic, *, starts: Offsets | None = None, api_timeout_ms: str = "3000", wait_ms: int = 20, **options: int
@@ -57,11 +68,7 @@ def reader_of(
     """A reader, made as Spark makes it, from the pickled class."""
     kafka = options_of(topic, default_api_timeout_ms=api_timeout_ms)
     positions = None if starts is None else parsed(starts)
-    registered: list[type[RecordBatchSource]] = []
-    spark: Any = MagicMock()
-    spark.dataSource.register = registered.append
-    read_stream(spark, SourceOptions(TOPIC, kafka, positions, wait_ms=wait_ms, **options))
-    source = pickle.loads(cloudpickle.dumps(registered[0]))({})  # type: ignore[no-untyped-call]
+    source = source_of(SourceOptions(TOPIC, kafka, positions, wait_ms=wait_ms, **options))
     reader = source.streamReader(source.schema())
     try:
         yield reader
@@ -115,6 +122,12 @@ def test_the_first_batch_starts_at_the_option_or_at_the_logs_start() -> None:
             assert reader.initialOffset() == offsets(_0=0, _1=4)
         with reader_of(topic, starts=offsets(_0=2, _1=5)) as reader:
             assert reader.initialOffset() == offsets(_0=2, _1=5)
+
+
+def test_a_password_that_looks_like_a_reference_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PASSWORD", "env:OTHER")
+    source = source_of(SourceOptions(TOPIC, KafkaOptions("b:1", {"ssl.key.password": "env:PASSWORD"})))
+    assert source.source_options.kafka.for_clients() == {"bootstrap.servers": "b:1", "ssl.key.password": "env:OTHER"}
 
 
 def test_name_schema_and_default_limit() -> None:
