@@ -380,7 +380,7 @@ def test_forecast_has_first_what_expires_now_then_later_by_time_then_what_is_hel
 
 
 def test_a_store_has_the_offsets_and_pending_commits_of_each_group_that_exists(tmp_path: Path) -> None:
-    """Groups and offsets as the specification replays them, before and after groups of which only one of both is there.
+    """As the specification replays them. `d` and `h` have no offsets; only `b` and `e` have pending commits.
 
     R1: the offset of the group `astray` and the ones elsewhere are misplaced. R14: `f` and its offsets were removed.
     """

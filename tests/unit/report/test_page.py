@@ -11,25 +11,18 @@ from html.parser import HTMLParser
 
 import pytest
 
-from offsets_pipeline.questions.query.describe import MemberAnswer
 from offsets_pipeline.questions.report.model import (
-    Deletion,
-    Expiring,
-    ExpiringGroup,
     GroupLines,
-    GroupPart,
     GroupRow,
     Point,
     Report,
     ReportedGroups,
     Rewind,
     Rewinds,
-    StaleGroup,
-    StaleGroups,
     TimeSeries,
 )
 from offsets_pipeline.questions.report.page import fragment, page
-from tests.unit.report.reports import EMPTY_REPORT, HOUR_MS, NAMES, NOW_MS, full_report
+from tests.unit.report.reports import EMPTY_REPORT, NAMES, NOW_MS, full_report, small_report
 
 _VOID = {"meta", "link", "input"}
 _ALLOWED = {
@@ -263,46 +256,6 @@ def tables(text: str) -> dict[str, list[list[str]]]:
 
 
 AT = "2026-11-18 11:06:40"
-
-
-def small_report() -> Report:
-    """A report of three groups, of which the first has a part with everything and the second one with nothing."""
-    first = GroupRow("a", "Stable", "Consumer", 2, 1_000, NOW_MS, 1_500, 90.0, status="ERR")
-    second = GroupRow("b", "Empty", "Classic", 0, 3, None, lag_unknown=2)
-    third = GroupRow("", "Empty", "Classic", 1, 4, 10**17, 1_200, None, 1, "no sample", "OK")
-    line = TimeSeries("a", [Point(NOW_MS - 2, 7.0), Point(NOW_MS - 1, 9.0), Point(NOW_MS, 8.0)])
-    rewind = Rewind(NOW_MS - 1, "a", "t", 1, 1_500, 400)
-    expiring = [
-        ExpiringGroup("a", 2, NOW_MS, NOW_MS + 60_000, "R18a", "empty", held=False),
-        ExpiringGroup("a", 1, NOW_MS + 1, NOW_MS + 1, "R18c", "simple", held=False),
-        ExpiringGroup("b", 1, NOW_MS - 1, NOW_MS - 1, "R20", "pending", held=True),
-    ]
-    deletions = [
-        Deletion(NOW_MS, "a", "t", 3, 1_007, "expired", "over"),
-        Deletion(None, "a", "t", 4, None, "lost", "?"),
-    ]
-    member = MemberAnswer("m", None, "c", "/h", ["t-1", "t-2"], None)
-    return replace(
-        EMPTY_REPORT,
-        from_ms=NOW_MS - 10,
-        warnings=["the report lacks"],
-        groups=ReportedGroups(
-            3,
-            None,
-            [first, second, third],
-            [
-                GroupPart("a", [member], line, line, [rewind], deletions, expiring[:1]),
-                GroupPart("b", [], None, None, [], [], []),
-            ],
-        ),
-        lag_over_time=GroupLines(2, None, [line, TimeSeries("b", [Point(NOW_MS, None)])]),
-        commit_rates=GroupLines(2, None, [TimeSeries("", [Point(NOW_MS, 2.0)]), line]),
-        rewinds=Rewinds(2, None, [rewind, replace(rewind, by="m", to_offset=1_501)]),
-        stale=StaleGroups(1, None, 24 * HOUR_MS, [StaleGroup("b", "Empty", 3_000, NOW_MS - 90_000, 90_000)]),
-        expiring=Expiring(
-            4, None, 2 * HOUR_MS, expiring, TimeSeries("e", [Point(NOW_MS, 3), Point(NOW_MS + HOUR_MS, 1)])
-        ),
-    )
 
 
 def test_tables_have_the_values_of_the_report() -> None:
