@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import re
 import shutil
 import signal
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 KAFKA_JARS = Path(sys.prefix) / "kafka"
 #: JARs of Spark's own Kafka source.
 SPARK_KAFKA_JARS = Path(sys.prefix) / "spark-kafka"
+
+#: Of servers on loopback; Linux gives 32768 and those above to outgoing connections.
+_PORTS = range(20_000, 32_768)
+_HANDED_OUT: set[int] = set()
 
 _JVM = (
     # The heap, then what kafka-run-class.sh says by default.
@@ -322,12 +327,23 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return free ports of loopback."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Return free ports of loopback, each once in a process, of which each worker of pytest-xdist has its own.
+
+    They are below those that Linux gives to outgoing connections: none of these takes one before its server listens, or
+    while its server starts again.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = _PORTS[worker :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+    found: list[int] = []
+    for port in random.Random().sample(own, len(own)):
+        if len(found) == count:
+            break
+        if port in _HANDED_OUT:
+            continue
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+    _HANDED_OUT.update(found)
+    return found
 
 
 def main() -> None:

@@ -1,12 +1,13 @@
-"""The benchmarks' parser of a broker's log lines. The lines are from Kafka 4.2; no broker starts here."""
+"""The benchmarks' parser of lines that Kafka 4.2 logged, and free ports for servers. No broker starts here."""
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.broker import BrokerError, broker_load_seconds, read_loading, running_broker
+from benchmarks.broker import BrokerError, broker_load_seconds, free_ports, read_loading, running_broker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,3 +68,26 @@ def test_without_a_brokers_jars_one_line_says_how_to_get_them(monkeypatch: pytes
         broker_load_seconds(tmp_path, 1, 0)
     with pytest.raises(BrokerError, match=r"no broker in .*: run `make kafka`"), running_broker(tmp_path, 1):
         pass
+
+
+def test_two_workers_of_a_test_run_never_get_the_same_port_nor_one_that_an_outgoing_connection_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "2")
+    found = {}
+    for worker in ("gw0", "gw1"):
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+        found[worker] = free_ports(50) + free_ports(50)
+    assert [len(set(ports)) for ports in found.values()] == [100, 100]
+    assert not set(found["gw0"]) & set(found["gw1"])
+    assert max(map(max, found.values())) < 32_768
+
+
+def test_a_port_that_is_in_use_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    (taken, free) = free_ports(2)
+    monkeypatch.setattr("benchmarks.broker._PORTS", [taken, free])
+    monkeypatch.setattr("benchmarks.broker._HANDED_OUT", set())
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT", raising=False)
+    with socket.create_server(("127.0.0.1", taken)):
+        assert free_ports(1) == [free]
