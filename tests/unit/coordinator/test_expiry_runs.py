@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config import Settings
 from offsets_pipeline.coordinator import expiration
+from offsets_pipeline.coordinator.expiry_runs import open_coordinator
 from offsets_pipeline.coordinator.requests import GroupMetadata
 from offsets_pipeline.errors import CoordinatorNotAvailable
 from offsets_pipeline.kafka.record.decode import decode_key
@@ -51,6 +54,13 @@ def test_time_of_the_run_is_an_argument(store: Path) -> None:
         assert coordinator.expire(coordinator.partition_for("g"), NOW_MS + 59_999) == []
         (found,) = coordinator.expire(coordinator.partition_for("g"), NOW_MS + 60_000)
         assert found.is_removed
+
+
+def test_nothing_expires_beside_a_run(store: Path) -> None:
+    with opened(store) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 1})
+    with open_coordinator(str(store), Settings(), FixedClock(NOW_MS)):
+        assert "offsets-housekeeping" not in {each.name for each in threading.enumerate()}
 
 
 def test_partition_that_fails_is_reported_and_tried_again(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # R22

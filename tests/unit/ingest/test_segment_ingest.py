@@ -39,6 +39,7 @@ from tests.folded_stores import new_store, opened
 from tests.logs import LogPartition, commit_key
 from tests.record_batches import encode_batch
 from tests.spark.segments import batches_of, write_segment
+from tests.spark.stores import appended, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -331,3 +332,24 @@ def test_a_store_that_a_failed_ingest_made_is_removed_unless_a_commit_may_appear
     with pytest.raises(NotASegment if isinstance(error, PySparkException) else type(error)):
         ingested(tmp_path / "store", *paths)
     assert (tmp_path / "store").exists() == stays
+
+
+def test_a_failed_ingest_leaves_a_store_to_which_another_writer_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, copies = tmp_path / "store", iter("ab")
+
+    def overtaken(*arguments: Any) -> Any:  # noqa: ANN401 - of the original
+        if next(copies) == "a":
+            return write_segments(*arguments)
+        appended(store, simple_log(1, group="other").rows)
+        raise StorageFailed("full")
+
+    monkeypatch.setattr(segment_ingest, "write_segments", overtaken)
+    paths = [  # a copy without records appends nothing
+        write_segment(tmp_path / name, 0, b"".join(batches_of(simple_log(commits).rows)))
+        for name, commits in (("a", 0), ("b", 3))
+    ]
+    with pytest.raises(StorageFailed, match="full"):
+        ingested(store, *paths)
+    assert [row.key for row in log_of(store)] == [commit_key("other", "t", 0)]

@@ -284,7 +284,7 @@ def test_partitions_name_the_member_that_consumes_them(unfolded: str, offsets: C
     } == (expected)
 
 
-def test_groups_are_chosen_by_pattern_state_and_topic(unfolded: str, offsets: Callable[..., str]) -> None:
+def test_groups_are_chosen_by_pattern_state_type_and_topic(unfolded: str, offsets: Callable[..., str]) -> None:
     broker = {name: group for name, group in oracle(CAPTURE)["groups"].items() if group["listed"]}
     listed = offsets("describe", "--store", unfolded, "--list").splitlines()
     assert listed == sorted(broker)
@@ -294,6 +294,11 @@ def test_groups_are_chosen_by_pattern_state_and_topic(unfolded: str, offsets: Ca
     assert [each["group"] for each in stable] == [
         name for name in sorted(broker) if broker[name]["list_state"] == "Stable"
     ]
+    of_type = ["groups", "--store", unfolded, "--type", "consumer", "--format", "json"]
+    expected = {name: broker[name]["list_state"] for name in broker if broker[name]["list_type"] == "Consumer"}
+    assert {each["group"]: each["state"] for each in json.loads(offsets(*of_type))["groups"]} == expected
+    both = json.loads(offsets(*of_type, "--state", "empty"))["groups"]
+    assert [each["group"] for each in both] == [name for name in sorted(expected) if expected[name] == "Empty"] != []
     of_topic = json.loads(offsets("groups", "--store", unfolded, "--topic", "t2", "--format", "json"))["groups"]
     assert [each["group"] for each in of_topic] == [
         name for name in sorted(broker) if any(each["topic"] == "t2" for each in broker[name].get("offsets") or [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from html import unescape
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -176,8 +177,11 @@ def test_command_writes_the_page_of_a_store(
     text = html.read_text(encoding="utf-8")
     assert ">k-stable<" in text
     assert "as of <time" in text
-    assert main([*line, "--html", "-"]) == 0
-    assert capsys.readouterr().out.startswith("<!DOCTYPE html>")
+    assert main([*line, "--html", "-", "--group", "nobody", "--group", "k-stable"]) == 0
+    page = unescape(capsys.readouterr().out)
+    assert page.startswith("<!DOCTYPE html>")
+    assert f"No group 'nobody' in {store}" in page
+    assert "o group 'k-stable'" not in page
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,21 @@ def test_last_publishing_takes_all_that_is_folded_or_says_why_not(
     assert_published(store.location, log_of(store.location), 2)
 
 
+def test_publishing_that_failed_counts_from_the_fold_that_is_not_published(
+    store: Store, settings: Settings, publishings: Publishings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    fold_one(store, settings, 0)
+    publisher = Publisher(store, FoldSettings(publish_within_ms=15_000), CLOCK, pytest.fail)
+    publisher.after_fold(1)
+    now += 4
+    publishings.fails = [StorageFailed("out of reach")]
+    with pytest.raises(StorageFailed, match="out of reach"):
+        publisher.finish()
+    assert publisher._due_at() == 1000 + 15 / 2
+
+
 def test_last_publishing_gives_up_where_other_writers_always_come_first(
     store: Store, settings: Settings, publishings: Publishings
 ) -> None:
