@@ -57,32 +57,23 @@ class MessageType:
     values: tuple[Schema, ...]
 
 
-_GROUP = Field("group", STRING)
-_GROUP_ID = Field("group_id", STRING)
-_MEMBER_ID = Field("member_id", STRING)
-_TOPIC_ID = Field("topic_id", UUID)
-_TOPIC_NAME = Field("topic_name", STRING)
+_GROUP, _GROUP_ID, _MEMBER_ID = Field("group", STRING), Field("group_id", STRING), Field("member_id", STRING)
+_CLIENT = (Field("client_id", STRING), Field("client_host", STRING))
+_RACK_ID = Field("rack_id", STRING, nullable=True)
+_MEMBER = (Field("instance_id", STRING, nullable=True), _RACK_ID, *_CLIENT)
+_TOPIC_NAMES = Field("subscribed_topic_names", ArrayOf(STRING))
+_TOPIC_ID, _SUBTOPOLOGY_ID = Field("topic_id", UUID), Field("subtopology_id", STRING)
 _PARTITIONS = Field("partitions", ArrayOf(INT32))
-_SUBTOPOLOGY_ID = Field("subtopology_id", STRING)
+_TOPIC, _NAMED_TOPIC = (_TOPIC_ID, _PARTITIONS), (_TOPIC_ID, Field("topic_name", STRING))
+_TASK = (_SUBTOPOLOGY_ID, _PARTITIONS)
+_KEY_VALUE = (Field("key", STRING), Field("value", STRING))
 _ASSIGNMENT_EPOCHS = Field("assignment_epochs", ArrayOf(INT32), nullable=True, tag=0)  # consumer: since 4.3
 _MEMBER_EPOCHS = (Field("member_epoch", INT32), Field("previous_member_epoch", INT32), Field("state", INT8))
 
 
-def _topics(name: str, *more: Field) -> Field:
-    return Field(name, ArrayOf(StructOf((_TOPIC_ID, _PARTITIONS, *more))))
-
-
-def _named_topics(name: str, *more: Field) -> Field:
-    return Field(name, ArrayOf(StructOf((_TOPIC_ID, _TOPIC_NAME, *more))))
-
-
-def _tasks(name: str, *more: Field) -> Field:
-    return Field(name, ArrayOf(StructOf((_SUBTOPOLOGY_ID, _PARTITIONS, *more))))
-
-
-def _key_values(name: str, **how: bool | int) -> Field:
-    pair = StructOf((Field("key", STRING), Field("value", STRING)))
-    return Field(name, ArrayOf(pair), nullable=bool(how.get("nullable")), tag=how.get("tag"))
+def _array(name: str, *fields: Field, nullable: bool = False, tag: int | None = None) -> Field:
+    """An array of structs with these fields."""
+    return Field(name, ArrayOf(StructOf(fields)), nullable=nullable, tag=tag)
 
 
 _OFFSET_COMMIT_KEY = (_GROUP, Field("topic", STRING), Field("partition", INT32))
@@ -96,18 +87,6 @@ _OFFSET_COMMIT_VALUE = (
     Field("topic_id", UUID, since=4, tag=0),  # 4.1 and newer, and only for some clients
 )
 
-_GROUP_METADATA_MEMBER = StructOf(
-    (
-        Field("member_id", STRING),
-        Field("group_instance_id", STRING, since=3, nullable=True),
-        Field("client_id", STRING),
-        Field("client_host", STRING),
-        Field("rebalance_timeout", INT32, since=1),
-        Field("session_timeout", INT32),
-        Field("subscription", BYTES),
-        Field("assignment", BYTES),
-    )
-)
 _GROUP_METADATA_VALUE = Schema(
     "GroupMetadataValue",
     (
@@ -116,7 +95,16 @@ _GROUP_METADATA_VALUE = Schema(
         Field("protocol", STRING, nullable=True),
         Field("leader", STRING, nullable=True),
         Field("current_state_timestamp", INT64, since=2, sentinel=NONE_SENTINEL),
-        Field("members", ArrayOf(_GROUP_METADATA_MEMBER)),
+        _array(
+            "members",
+            _MEMBER_ID,
+            Field("group_instance_id", STRING, since=3, nullable=True),
+            *_CLIENT,
+            Field("rebalance_timeout", INT32, since=1),
+            Field("session_timeout", INT32),
+            Field("subscription", BYTES),
+            Field("assignment", BYTES),
+        ),
     ),
     max_version=4,
     flexible_since=4,
@@ -125,15 +113,12 @@ _GROUP_METADATA_VALUE = Schema(
 _CLASSIC_MEMBER_METADATA = StructOf(
     (
         Field("session_timeout_ms", INT32),
-        Field("supported_protocols", ArrayOf(StructOf((Field("name", STRING), Field("metadata", BYTES))))),
+        _array("supported_protocols", Field("name", STRING), Field("metadata", BYTES)),
     )
 )
 _CONSUMER_GROUP_MEMBER_METADATA_VALUE = (
-    Field("instance_id", STRING, nullable=True),
-    Field("rack_id", STRING, nullable=True),
-    Field("client_id", STRING),
-    Field("client_host", STRING),
-    Field("subscribed_topic_names", ArrayOf(STRING)),
+    *_MEMBER,
+    _TOPIC_NAMES,
     Field("subscribed_topic_regex", STRING, nullable=True),
     Field("rebalance_timeout_ms", INT32),
     Field("server_assignor", STRING, nullable=True),
@@ -141,45 +126,34 @@ _CONSUMER_GROUP_MEMBER_METADATA_VALUE = (
     Field("classic_member_metadata", _CLASSIC_MEMBER_METADATA, nullable=True, tag=0, written_when_null=True),
 )
 
-_RACKS = Field("partition_metadata", ArrayOf(StructOf((Field("partition", INT32), Field("racks", ArrayOf(STRING))))))
-_PARTITION_METADATA_VALUE = (_named_topics("topics", Field("num_partitions", INT32), _RACKS),)
+_RACKS = _array("partition_metadata", Field("partition", INT32), Field("racks", ArrayOf(STRING)))
+_PARTITION_METADATA_VALUE = (_array("topics", *_NAMED_TOPIC, Field("num_partitions", INT32), _RACKS),)
 
-
-def _topic_infos(name: str) -> Field:
-    fields = (
-        Field("name", STRING),
-        Field("partitions", INT32),
-        Field("replication_factor", INT16),
-        _key_values("topic_configs"),
-    )
-    return Field(name, ArrayOf(StructOf(fields)))
-
-
-_SUBTOPOLOGY = StructOf(
-    (
-        _SUBTOPOLOGY_ID,
-        Field("source_topics", ArrayOf(STRING)),
-        Field("source_topic_regex", ArrayOf(STRING)),
-        _topic_infos("state_changelog_topics"),
-        Field("repartition_sink_topics", ArrayOf(STRING)),
-        _topic_infos("repartition_source_topics"),
-        Field(
-            "copartition_groups",
-            ArrayOf(
-                StructOf(
-                    (
-                        Field("source_topics", ArrayOf(INT16)),
-                        Field("source_topic_regex", ArrayOf(INT16)),
-                        Field("repartition_source_topics", ArrayOf(INT16)),
-                    )
-                )
-            ),
-        ),
-    )
+_TOPIC_INFO = (
+    Field("name", STRING),
+    Field("partitions", INT32),
+    Field("replication_factor", INT16),
+    _array("topic_configs", *_KEY_VALUE),
+)
+_SUBTOPOLOGIES = _array(
+    "subtopologies",
+    _SUBTOPOLOGY_ID,
+    Field("source_topics", ArrayOf(STRING)),
+    Field("source_topic_regex", ArrayOf(STRING)),
+    _array("state_changelog_topics", *_TOPIC_INFO),
+    Field("repartition_sink_topics", ArrayOf(STRING)),
+    _array("repartition_source_topics", *_TOPIC_INFO),
+    _array(
+        "copartition_groups",
+        Field("source_topics", ArrayOf(INT16)),
+        Field("source_topic_regex", ArrayOf(INT16)),
+        Field("repartition_source_topics", ArrayOf(INT16)),
+    ),
 )
 
 _EPOCH, _METADATA_HASH = Field("epoch", INT32), Field("metadata_hash", INT64)
 _ASSIGNMENT_EPOCH = (Field("assignment_epoch", INT32), Field("assignment_timestamp", INT64, tag=0))  # tag: since 4.3
+_ASSIGNMENT = (_array("topic_partitions", *_TOPIC),)
 _TASKS = ("active_tasks", "standby_tasks", "warmup_tasks")
 _OF_GROUP: tuple[Field, ...] = ()
 _OF_MEMBER = (_MEMBER_ID,)
@@ -191,39 +165,38 @@ _RECORDS_OF_GROUPS: dict[RecordType, tuple[tuple[Field, ...], ...]] = {
     RecordType.CONSUMER_GROUP_PARTITION_METADATA: (_OF_GROUP, _PARTITION_METADATA_VALUE),
     RecordType.CONSUMER_GROUP_MEMBER_METADATA: (_OF_MEMBER, _CONSUMER_GROUP_MEMBER_METADATA_VALUE),
     RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA: (_OF_GROUP, _ASSIGNMENT_EPOCH),
-    RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER: (_OF_MEMBER, (_topics("topic_partitions"),)),
+    RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER: (_OF_MEMBER, _ASSIGNMENT),
     RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT: (
         _OF_MEMBER,
         (
             *_MEMBER_EPOCHS,
-            _topics("assigned_partitions", _ASSIGNMENT_EPOCHS),
-            _topics("partitions_pending_revocation", _ASSIGNMENT_EPOCHS),
+            _array("assigned_partitions", *_TOPIC, _ASSIGNMENT_EPOCHS),
+            _array("partitions_pending_revocation", *_TOPIC, _ASSIGNMENT_EPOCHS),
         ),
     ),
     RecordType.SHARE_GROUP_PARTITION_METADATA: (_OF_GROUP, _PARTITION_METADATA_VALUE),
-    RecordType.SHARE_GROUP_MEMBER_METADATA: (
-        _OF_MEMBER,
-        (
-            Field("rack_id", STRING, nullable=True),
-            Field("client_id", STRING),
-            Field("client_host", STRING),
-            Field("subscribed_topic_names", ArrayOf(STRING)),
-        ),
-    ),
+    RecordType.SHARE_GROUP_MEMBER_METADATA: (_OF_MEMBER, (_RACK_ID, *_CLIENT, _TOPIC_NAMES)),
     RecordType.SHARE_GROUP_METADATA: (
         _OF_GROUP,
         (_EPOCH, _METADATA_HASH),
         (_EPOCH, Field("metadata_hash", INT64, since=1)),  # 4.0
     ),
     RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_METADATA: (_OF_GROUP, _ASSIGNMENT_EPOCH),
-    RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER: (_OF_MEMBER, (_topics("topic_partitions"),)),
-    RecordType.SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT: (_OF_MEMBER, (*_MEMBER_EPOCHS, _topics("assigned_partitions"))),
+    RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER: (_OF_MEMBER, _ASSIGNMENT),
+    RecordType.SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT: (
+        _OF_MEMBER,
+        (*_MEMBER_EPOCHS, _array("assigned_partitions", *_TOPIC)),
+    ),
     RecordType.SHARE_GROUP_STATE_PARTITION_METADATA: (
         _OF_GROUP,
         *(
-            (initializing, _named_topics("initialized_topics", _PARTITIONS), _named_topics("deleting_topics"))
+            (
+                initializing,
+                _array("initialized_topics", *_NAMED_TOPIC, _PARTITIONS),
+                _array("deleting_topics", *_NAMED_TOPIC),
+            )
             for initializing in (
-                _named_topics("initializing_topics", _PARTITIONS),
+                _array("initializing_topics", *_NAMED_TOPIC, _PARTITIONS),
                 Field("initializing_topics", ArrayOf(INT32), since=1),  # 4.0 had none
             )
         ),
@@ -238,34 +211,31 @@ _RECORDS_OF_GROUPS: dict[RecordType, tuple[tuple[Field, ...], ...]] = {
             _EPOCH,
             _METADATA_HASH,
             Field("validated_topology_epoch", INT32, tag=0),
-            _key_values("last_assignment_configs", nullable=True, tag=1),
+            _array("last_assignment_configs", *_KEY_VALUE, nullable=True, tag=1),
         ),
     ),
     RecordType.STREAMS_GROUP_MEMBER_METADATA: (
         _OF_MEMBER,
         (
-            Field("instance_id", STRING, nullable=True),
-            Field("rack_id", STRING, nullable=True),
-            Field("client_id", STRING),
-            Field("client_host", STRING),
+            *_MEMBER,
             Field("rebalance_timeout_ms", INT32),
             Field("topology_epoch", INT32),
             Field("process_id", STRING),
             Field("user_endpoint", StructOf((Field("host", STRING), Field("port", UINT16))), nullable=True),
-            _key_values("client_tags"),
+            _array("client_tags", *_KEY_VALUE),
         ),
     ),
     RecordType.STREAMS_GROUP_TARGET_ASSIGNMENT_METADATA: (_OF_GROUP, _ASSIGNMENT_EPOCH),
-    RecordType.STREAMS_GROUP_TARGET_ASSIGNMENT_MEMBER: (_OF_MEMBER, tuple(map(_tasks, _TASKS))),
+    RecordType.STREAMS_GROUP_TARGET_ASSIGNMENT_MEMBER: (_OF_MEMBER, tuple(_array(name, *_TASK) for name in _TASKS)),
     RecordType.STREAMS_GROUP_CURRENT_MEMBER_ASSIGNMENT: (
         _OF_MEMBER,
         (
             *_MEMBER_EPOCHS,
-            *(_tasks(name, _ASSIGNMENT_EPOCHS) for name in _TASKS),
-            *(_tasks(f"{name}_pending_revocation", _ASSIGNMENT_EPOCHS) for name in _TASKS),
+            *(_array(name, *_TASK, _ASSIGNMENT_EPOCHS) for name in _TASKS),
+            *(_array(f"{name}_pending_revocation", *_TASK, _ASSIGNMENT_EPOCHS) for name in _TASKS),
         ),
     ),
-    RecordType.STREAMS_GROUP_TOPOLOGY: (_OF_GROUP, (_EPOCH, Field("subtopologies", ArrayOf(_SUBTOPOLOGY)))),
+    RecordType.STREAMS_GROUP_TOPOLOGY: (_OF_GROUP, (_EPOCH, _SUBTOPOLOGIES)),
 }
 
 
@@ -280,18 +250,12 @@ _SHARE_KEY = (_GROUP_ID, _TOPIC_ID, Field("partition", INT32))
 _SNAPSHOT_EPOCH, _STATE_EPOCH = Field("snapshot_epoch", INT32), Field("state_epoch", INT32)
 _SHARE_STATE = (Field("leader_epoch", INT32), Field("start_offset", INT64))
 _STATE_BATCHES = (
-    Field(
+    _array(
         "state_batches",
-        ArrayOf(
-            StructOf(
-                (
-                    Field("first_offset", INT64),
-                    Field("last_offset", INT64),
-                    Field("delivery_state", INT8),
-                    Field("delivery_count", INT16),
-                )
-            )
-        ),
+        Field("first_offset", INT64),
+        Field("last_offset", INT64),
+        Field("delivery_state", INT8),
+        Field("delivery_count", INT16),
     ),
     Field("delivery_complete_count", INT32, sentinel=NONE_SENTINEL, tag=0),
 )
