@@ -32,7 +32,6 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.ingest.batch_barrier import BatchBarrier
 from offsets_pipeline.ingest.record_kind import topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
-from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
 from offsets_pipeline.ingest.topic.record_batch_source import (
     MAY_PASS,
     SourceOptions,
@@ -202,9 +201,8 @@ class TopicIngest:
                 f"the broker's coordinator is {semantics}, that of {store.location} is {known}: it changes"
             )
             store = store.with_semantics(semantics)
-        notes = MirroredTopic(store, self._topic, self._settings, self._clock)
         self._topic_watch = TopicWatch(
-            notes, self._topic, self._settings, self._clock, self._observer, self._warnings.warn
+            store, self._topic, self._settings, self._clock, self._observer, self._warnings.warn
         )
         return store
 

@@ -1,22 +1,28 @@
-"""Planning of a topic's readings, and looks at the topic while a query reads it."""
+"""Planning of a topic's readings, looks at the topic while a query reads it, and what the store keeps of both."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.ingest.topic.topic_plan import Unfinished, check_topic, plan_reading
+from offsets_pipeline.common.clock import ms_of
+from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog, Unfinished, check_topic, plan_reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.log.log_scan import ends_by_incarnation
+from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead, note_topics, partition_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
     from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
     from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
     from offsets_pipeline.kafka.broker.fetch import FetchPosition
     from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
+    from offsets_pipeline.semantics.retention import Retention
     from offsets_pipeline.store.store import Store
 
 # Tolerance added to `delete.retention.ms` when the times of two complete reads are compared. A query reads new records
@@ -28,18 +34,20 @@ class TopicWatch:
     """Plans the readings of one topic, and writes to the store what looks at the topic find.
 
     ``warn`` is called with warnings of one line.
+
+    Every method that writes raises WriteConflict if other writers committed first too often.
     """
 
     def __init__(
         self,
-        notes: MirroredTopic,
+        store: Store,
         topic: str,
         settings: Settings,
         clock: Clock,
         observer: TopicObserver,
         warn: Callable[[str], None],
     ) -> None:
-        self._notes = notes
+        self.store = store
         self._topic = topic
         self._settings = settings
         self._clock = clock
@@ -47,23 +55,21 @@ class TopicWatch:
         self._warn = warn
         self._unfinished: Unfinished | None = None
         self._warned_of: frozenset[int] = frozenset()
-
-    @property
-    def store(self) -> Store:
-        """The store, with its present properties."""
-        return self._notes.store
+        self._names: dict[str, str] = {}
+        self._noted_at = 0.0
+        self._noted_complete = False
 
     def plan(self, admin: TopicClient, topic: TopicDescription) -> TopicProgress:
         """Plan a reading, and write what is known of the topic; returns the reading's progress at its start.
 
         Raises StoreMismatch if the topic is not that of the store, and the errors of `TopicClient`.
         """
-        self._notes.refresh()
+        self.store = self.store.refreshed()  # another process may have adopted a new topic of the same name
         check_topic(self.store.location, self._topic, self.store.properties, topic)
         topic_id = self.store.properties.topic_id
         # Before the requests. If another process appends meanwhile, a later look at the log would find records beyond
         # the topic's ends, as after a truncation.
-        known = self._notes.known()
+        known = self.known()
         now_ms = self._clock.now_ms()  # before the request: the ends are then at least as new
         bounds = admin.bounds(topic.partitions)
         retention_ms = admin.delete_retention_ms()
@@ -86,15 +92,15 @@ class TopicWatch:
         self._unfinished = None if reading.anew is None else Unfinished(topic, reading, progress.leader_epochs)
         self._observer.planned(progress)
         if progress.counts:
-            self._notes.adopt(topic, admin.offsets_retention())
-            self._notes.note(progress)
-        self._notes.names(admin.topic_names())
+            self.adopt(topic, admin.offsets_retention())
+            self.note(progress)
+        self.names(admin.topic_names())
         return progress
 
     def look(self, progress: TopicProgress, admin: TopicClient, topic: TopicDescription) -> bool:
         """Get the offsets of the topic, and write them to the store; False if the reading needs a new plan."""
         now_ms = self._clock.now_ms()
-        if admin.describe() != topic or self._notes.is_superseded(progress.reading.log_incarnation):
+        if admin.describe() != topic or self.is_superseded(progress.reading.log_incarnation):
             return False
         bounds = admin.bounds(topic.partitions)
         transactions = admin.open_transactions([at for at, each in bounds.items() if each.stable < each.end])
@@ -102,11 +108,11 @@ class TopicWatch:
         counted = progress.counts
         if not progress.look(now_ms, bounds, transactions):
             return False
-        self._notes.names(names)
-        if progress.counts and (not counted or self._notes.is_due(progress)):
+        self.names(names)
+        if progress.counts and (not counted or self.is_due(progress)):
             retention = admin.offsets_retention()
-            self._notes.note(progress)  # if the first reading is complete, this makes its incarnation count
-            self._notes.adopt(topic, retention)
+            self.note(progress)  # if the first reading is complete, this makes its incarnation count
+            self.adopt(topic, retention)
             self._unfinished = None
         self._warn_of_open(progress.open_since_ms, transactions or [])
         self._observer.looked(progress)
@@ -119,13 +125,87 @@ class TopicWatch:
         them. Returns the time up to which this batch completes the log; None if unknown (R36).
         """
         if progress.take_leaders(ends) and progress.counts:
-            self._notes.note(progress)
+            self.note(progress)
         return progress.complete_with(ends) if progress.counts else None
 
     def end(self, progress: TopicProgress) -> None:
         """Write the progress of a query that has ended."""
         if progress.counts:
-            self._notes.note(progress)
+            self.note(progress)
+
+    # --- what the store keeps of the topic
+
+    def known(self) -> KnownLog:
+        """The store's metadata of the topic, and the ends of its log."""
+        current = self.store.current_log()
+        ends = ends_by_incarnation(self.store.table(LOG.name))
+        rows = partition_rows(self.store, current.number)
+        followed = [row for row in rows if row["complete_since"] is not None]
+        if not followed:
+            return KnownLog(current.offsets_partitions, current.number, ends)
+        last = [ms_of(row["read_at"]) for row in followed if row["read_at"] is not None]
+        return KnownLog(
+            current.offsets_partitions,
+            current.number,
+            ends,
+            {row["log_partition"]: row["end_offset"] for row in followed},
+            {row["log_partition"]: row["leader_epoch"] for row in followed if row["leader_epoch"] is not None},
+            CompleteReads(
+                max(ms_of(row["complete_since"]) for row in followed),
+                min(last) if len(last) == len(followed) else None,
+            ),
+        )
+
+    def is_superseded(self, log_incarnation: int) -> bool:
+        """Whether a later log incarnation counts: another process has read the topic again from its start."""
+        return self.store.current_log().number > log_incarnation
+
+    def note(self, progress: TopicProgress) -> None:
+        """Write the topic's offsets and the reading's progress; the first write makes its log incarnation count."""
+        last_ms = progress.complete.last_ms
+        reads = {
+            at: TopicRead(
+                min(each.start, progress.read_to[at]),  # the topic's start may have moved past unread records
+                progress.read_to[at],
+                each.stable,
+                max(each.end, progress.read_to[at]),
+                progress.complete.since_ms,
+                None if last_ms is None else max(last_ms, progress.read_at_ms.get(at, last_ms)),
+                progress.open_since_ms.get(at),
+                progress.leader_epochs.get(at),
+                *progress.open_ids.get(at, (None, None)),
+            )
+            for at, each in progress.bounds.items()
+        }
+        LogMetadata(self.store, self._clock, progress.reading.log_incarnation).read(reads)
+        self._noted_at = time.monotonic()
+        self._noted_complete = last_ms is not None
+
+    def is_due(self, progress: TopicProgress) -> bool:
+        """Whether the last `note` is at least ``note_interval_ms`` old, or the log has all records for the first time.
+
+        A store without that time is one that no process keeps up to date, and so never late.
+        """
+        is_first = progress.complete.last_ms is not None and not self._noted_complete
+        return is_first or time.monotonic() - self._noted_at >= self._settings.topic.note_interval_ms / 1000
+
+    def names(self, names: Mapping[str, str]) -> None:
+        """Write new or changed names of topics, by topic id (R35)."""
+        new = {topic_id: name for topic_id, name in names.items() if self._names.get(topic_id) != name}
+        if new:
+            note_topics(self.store, new.items())
+            self._names |= new
+
+    def adopt(self, topic: TopicDescription, retention: Retention | None = None) -> None:
+        """Write the topic's cluster, id, name and number of partitions to the store's properties.
+
+        ``retention`` is that of the cluster's offsets; None: it is not known now.
+        """
+        if retention is not None:
+            retention = replace(retention, read_at_ms=self._clock.now_ms())
+        self.store = self.store.with_topic(topic.cluster_id, topic.topic_id, self._topic, topic.partitions, retention)
+
+    # --- warnings
 
     def _warn_of_open(self, open_since: Mapping[int, int], transactions: Sequence[OpenTransaction]) -> None:
         """Warn once of each log partition with a transaction that has been open for long; report its end."""

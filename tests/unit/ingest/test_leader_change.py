@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
     from offsets_pipeline.ingest.topic.topic_plan import Reading
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
     from offsets_pipeline.semantics.retention import Retention
@@ -71,10 +70,14 @@ class Stored:
         properties = SimpleNamespace(
             topic_id=None, topic_name=TOPIC, cluster_id=None, topic_kind=TopicKind.CONSUMER_OFFSETS
         )
-        self.store = SimpleNamespace(properties=properties, location="store", in_session=lambda _: None)
+        self.store: Any = SimpleNamespace(properties=properties, location="store", in_session=lambda _: None)
+        self.store.refreshed = lambda: self.store
 
-    def refresh(self) -> None:
-        """Its properties are those of the topic."""
+    def watched(self, observer: TopicObserver) -> TopicWatch:
+        """A watch of the topic that reads and writes here."""
+        watch = TopicWatch(self.store, TOPIC, Settings(), FixedClock(NOW_MS), observer, print)
+        vars(watch).update(known=self.known, note=self.note, adopt=self.adopt, names=self.names)
+        return watch
 
     def note(self, progress: TopicProgress) -> None:
         self.noted += 1
@@ -113,9 +116,7 @@ class Follow:
         self._options = options_of(topic)
         self.observer = Observer()
         self._ingest = TopicIngest(spark, "store", self._options, Settings(), FixedClock(NOW_MS), topic=TOPIC)
-        self._ingest._topic_watch = TopicWatch(
-            cast("MirroredTopic", stored), TOPIC, Settings(), FixedClock(NOW_MS), self.observer, print
-        )
+        self._ingest._topic_watch = stored.watched(self.observer)
         self.plan()
 
     def plan(self, *, available_now: bool = False) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.common.config import Settings
-from offsets_pipeline.ingest.topic import mirrored_topic
-from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
+from offsets_pipeline.ingest.topic import topic_watch
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog, Reading, plan_reading
@@ -40,8 +39,9 @@ def store(place: Path) -> Path:
     return place / "store"
 
 
-def notes_of(store: Path) -> MirroredTopic:
-    return MirroredTopic(opened(store), "the-topic", Settings(), CLOCK)
+def notes_of(store: Path, heard: list[str] | None = None) -> TopicWatch:
+    warnings = [] if heard is None else heard
+    return TopicWatch(opened(store), "the-topic", Settings(), CLOCK, TopicObserver(), warnings.append)
 
 
 def progress(bounds: Mapping[int, LogPartitionBounds] = AS_IT_STANDS, log_incarnation: int = 0) -> TopicProgress:
@@ -76,7 +76,7 @@ def test_first_reading_resumes_until_it_is_complete(store: Path) -> None:
 
 def test_a_note_is_due_after_the_interval(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(mirrored_topic, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(topic_watch, "time", SimpleNamespace(monotonic=lambda: now))
     notes, reading = notes_of(store), progress()
     assert notes.is_due(reading)
     notes.note(reading)
@@ -142,7 +142,7 @@ def test_reader_of_an_older_log_incarnation_notices_the_newer_one(store: Path) -
 class GrowingTopic:
     """A topic that grows at each request for its bounds, while another process follows it into the same store."""
 
-    def __init__(self, other: MirroredTopic) -> None:
+    def __init__(self, other: TopicWatch) -> None:
         self._other = other
         self._end = 20
 
@@ -170,16 +170,12 @@ class GrowingTopic:
         return {}
 
 
-def watch_of(notes: MirroredTopic, heard: list[str]) -> TopicWatch:
-    return TopicWatch(notes, "the-topic", Settings(), CLOCK, TopicObserver(), heard.append)
-
-
 def test_second_follower_does_not_take_the_records_of_the_first_for_a_new_topic(store: Path) -> None:
     topic, heard = TopicDescription("c", "id", 5), list[str]()
     other = notes_of(store)
     other.adopt(topic)
     other.note(progress())
-    growing, watch = GrowingTopic(other), watch_of(notes_of(store), heard)
+    growing, watch = GrowingTopic(other), notes_of(store, heard)
     for _ in range(2):
         reading = watch.plan(growing, topic).reading  # type: ignore[arg-type]
         assert (reading.log_incarnation, reading.anew) == (0, None)
@@ -192,13 +188,13 @@ def test_second_follower_does_not_take_the_records_of_the_first_for_a_new_topic(
 
 def test_second_follower_learns_from_the_store_that_the_first_has_read_the_new_topic(store: Path) -> None:
     heard = list[str]()
-    other, notes = notes_of(store), notes_of(store)
+    other, notes = notes_of(store), notes_of(store, heard)
     for each in (other, notes):
         each.adopt(TopicDescription("c", "id", 5))
     again = TopicDescription("c", "created-again", 5)
     other.note(progress(log_incarnation=1))
     other.adopt(again)
-    found = watch_of(notes, heard).plan(GrowingTopic(other), again).reading  # type: ignore[arg-type]
+    found = notes.plan(GrowingTopic(other), again).reading  # type: ignore[arg-type]
     assert (found.log_incarnation, found.anew, heard) == (1, None, [])
 
 

@@ -71,12 +71,9 @@ class Notes:
 
     def __init__(self, known: KnownLog) -> None:
         self._known = known
-        self.store = SimpleNamespace(location="store", properties=UNNAMED)
+        self.store: Any = SimpleNamespace(location="store", properties=UNNAMED, refreshed=lambda: self.store)
         self.calls: list[object] = []
         self.due = self.superseded = False
-
-    def refresh(self) -> None:
-        """Its properties stay."""
 
     def known(self) -> KnownLog:
         return self._known
@@ -106,8 +103,9 @@ class Watched(TopicObserver):
         self.warnings: list[str] = []
         self.looks = 0
         self.ended: list[int] = []
-        notes: Any = self.notes
-        self.watch = TopicWatch(notes, "t", settings, self.clock, self, self.warnings.append)
+        self.watch = TopicWatch(self.notes.store, "t", settings, self.clock, self, self.warnings.append)
+        for name in ("known", "is_superseded", "is_due", "note", "adopt", "names"):
+            setattr(self.watch, name, getattr(self.notes, name))
 
     def plan(self) -> TopicProgress:
         admin: Any = self.topic

@@ -15,9 +15,10 @@ from offsets_pipeline.cli.program import main
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.fold.state.fold import fold_log
-from offsets_pipeline.ingest.topic.mirrored_topic import MirroredTopic
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
+from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import Reading, plan_reading
+from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import OWNED, StoreProperties
@@ -190,7 +191,7 @@ def test_follow_goes_on_in_the_copy_where_the_old_program_ended(place: Path) -> 
     upgrade(str(FORMAT_5 / "followed"), new)
     properties = properties_of(new)
     store = Store(cast("SparkSession", None), new, properties)
-    known = MirroredTopic(store, "__consumer_offsets", Settings(), CLOCK).known()
+    known = TopicWatch(store, "__consumer_offsets", Settings(), CLOCK, TopicObserver(), print).known()
     assert known.read_to == {0: 0, 1: 7, 2: 0}
     assert known.complete is not None
     assert known.complete.last_ms is not None
