@@ -1,4 +1,4 @@
-"""SASL logins: Kafka's options sasl.* and JAAS entries as mechanisms of kafka-python.
+"""SASL logins: Kafka's options sasl.* and JAAS entries as mechanisms of kafka-python, and tokens for OAUTHBEARER.
 
 A JAAS entry is one text: a login module, a flag, and options, such as
 
@@ -7,16 +7,23 @@ A JAAS entry is one text: a login module, a flag, and options, such as
 
 from __future__ import annotations
 
+import base64
 import importlib
+import json
 import re
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kafka.net.sasl import get_sasl_mechanism
+from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from offsets_pipeline.common.input_text import shown
-from offsets_pipeline.errors import ConfigError, DependencyMissing
-from offsets_pipeline.kafka.broker.oauth_token import ClientCredentials
+from offsets_pipeline.errors import AuthenticationFailed, BrokerUnreachable, ConfigError, DependencyMissing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +49,11 @@ _JAAS = re.compile(
     r"\s*(?P<module>[\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(?P<options>.*?);?\s*", re.DOTALL
 )
 _JAAS_OPTION = re.compile(r"""\s*([\w.-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""", re.DOTALL)
+_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+_CLIENT = "sasl.oauthbearer.client.credentials.client."
+_EXTENSION = "extension_"
+_TIMEOUT_SECONDS = 10
+_USE_FOR = 0.8  # share of a token's lifetime after which a new one is fetched, as in Kafka's clients
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,7 @@ class SaslLogin:
             settings["sasl_plain_username"] = _needed(jaas, "username", mechanism)
             settings["sasl_plain_password"] = _needed(jaas, "password", mechanism)
         elif mechanism == _OAUTH:
-            settings["sasl_oauth_token_provider"] = ClientCredentials.of(given, jaas)
+            settings["sasl_oauth_token_provider"] = ClientCredentials(given, jaas)
         elif mechanism == _KERBEROS:
             service = given.get("sasl.kerberos.service.name") or jaas.get("serviceName")
             if not service:
@@ -125,3 +137,64 @@ def _require(mechanism: str, package: str) -> None:
         raise DependencyMissing(
             f"SASL {mechanism} needs the package {package}, which is not installed: pip install {package}"
         ) from None
+
+
+class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
+    """Fetches tokens by the client credentials grant of OAuth 2 (RFC 6749, section 4.4) that Kafka's options describe.
+
+    Keeps each token for most of its lifetime. Threads may share it.
+    """
+
+    def __init__(self, given: Mapping[str, str], jaas: Mapping[str, str]) -> None:
+        """Raises ConfigError if an option is missing."""
+        super().__init__()
+        self._endpoint = given.get(_ENDPOINT, "")
+        if urllib.parse.urlsplit(self._endpoint).scheme not in ("http", "https"):
+            raise ConfigError(
+                f"SASL OAUTHBEARER needs the Kafka option {_ENDPOINT}, an address that starts with https://"
+            )
+        client_id = given.get(f"{_CLIENT}id") or jaas.get("clientId")
+        secret = given.get(f"{_CLIENT}secret") or jaas.get("clientSecret")
+        if not client_id or not secret:
+            raise ConfigError("SASL OAUTHBEARER needs clientId and clientSecret in the Kafka option sasl.jaas.config")
+        self._login = base64.b64encode(f"{client_id}:{secret}".encode()).decode()
+        self._scope = given.get("sasl.oauthbearer.scope") or jaas.get("scope")
+        self._extensions = {
+            name.removeprefix(_EXTENSION): text for name, text in jaas.items() if name.startswith(_EXTENSION)
+        }
+        self._lock = threading.Lock()
+        self._token = ""
+        self._use_until = 0.0
+
+    def token(self) -> str:
+        """An unexpired access token. Raises BrokerUnreachable and AuthenticationFailed, for the token endpoint."""
+        with self._lock:
+            if time.monotonic() >= self._use_until:
+                self._token, lifetime_seconds = self._fetch()
+                self._use_until = time.monotonic() + lifetime_seconds * _USE_FOR
+            return self._token
+
+    def extensions(self) -> dict[str, str]:
+        """The SASL extensions to send along."""
+        return self._extensions
+
+    def _fetch(self) -> tuple[str, float]:
+        form = {"grant_type": "client_credentials"} | ({"scope": self._scope} if self._scope else {})
+        request = urllib.request.Request(  # noqa: S310 - `__init__` allows http and https only
+            self._endpoint,
+            urllib.parse.urlencode(form).encode(),
+            {"Authorization": f"Basic {self._login}", "Accept": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
+                granted = json.load(answer)
+            return str(granted["access_token"]), float(granted.get("expires_in", 0))
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise AuthenticationFailed(
+                f"the token endpoint {self._endpoint} refused the client's credentials ({error.code}): "
+                "check clientId, clientSecret and scope"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = getattr(error, "reason", None) or "its answer has no access_token"
+            raise BrokerUnreachable(f"the token endpoint {self._endpoint} did not grant a token ({reason})") from None

@@ -18,11 +18,11 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, NoEncryption, pkcs12
 
 from offsets_pipeline.errors import AuthenticationFailed, BrokerUnreachable, ConfigError, DependencyMissing, NoSuchPath
-from offsets_pipeline.kafka.broker import oauth_token
+from offsets_pipeline.kafka.broker import sasl_login
 from offsets_pipeline.kafka.broker.client_settings import _GENERAL, _OF_SASL, _OF_TLS, FetchLimits, client_settings
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.key_stores import KeyMaterial, read_key_store
-from offsets_pipeline.kafka.broker.oauth_token import ClientCredentials
+from offsets_pipeline.kafka.broker.sasl_login import ClientCredentials
 from tests.kafka.certificates import Authority, jks_file
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def test_the_scope_of_a_token_is_that_of_the_option_else_of_the_jaas_entry(
 
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
     client = {"clientId": "me", "clientSecret": "open-sesame"}
-    assert ClientCredentials.of({URL: "https://token"} | option, client | entry).token() == "granted"
+    assert ClientCredentials({URL: "https://token"} | option, client | entry).token() == "granted"
     assert asked == [(b"grant_type=client_credentials" + form, True)]
 
 
@@ -261,11 +261,11 @@ def test_a_token_is_granted_for_the_credentials_of_the_client(monkeypatch: pytes
     jaas = {"clientId": "entry", "clientSecret": "s", "extension_logicalCluster": "c", "other": "x"}
     client = "sasl.oauthbearer.client.credentials.client."
     given = {URL: "http://token", f"{client}id": "me", f"{client}secret": "open"}
-    provider = ClientCredentials.of(given, jaas)
+    provider = ClientCredentials(given, jaas)
     assert provider.extensions() == {"logicalCluster": "c"}
     found = []
     for now in (0.0, 79.9, 80.0, 80.0):  # four fifths of 100 s; a token without a lifetime is for one use
-        monkeypatch.setattr(oauth_token, "time", SimpleNamespace(monotonic=partial(float, now)))
+        monkeypatch.setattr(sasl_login, "time", SimpleNamespace(monotonic=partial(float, now)))
         found.append(provider.token())
     assert found == ["first", "first", "second", "third"]
     assert {(each.full_url, each.get_method(), each.get_header("Accept")) for each in asked} == {
@@ -273,7 +273,7 @@ def test_a_token_is_granted_for_the_credentials_of_the_client(monkeypatch: pytes
     }
     assert {each.get_header("Authorization") for each in asked} == {"Basic bWU6b3Blbg=="}  # me:open
     with pytest.raises(ConfigError, match="needs clientId and clientSecret"):
-        ClientCredentials.of({URL: "https://t"}, {"clientId": "me"})
+        ClientCredentials({URL: "https://t"}, {"clientId": "me"})
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_an_endpoint_that_grants_no_token_is_named(
 
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
     with pytest.raises(kind, match=f"^{re.escape(f'the token endpoint https://t {said}')}$"):
-        ClientCredentials("https://t", "me", "open-sesame", None, {}).token()
+        ClientCredentials({URL: "https://t"}, {"clientId": "me", "clientSecret": "open-sesame"}).token()
 
 
 def test_a_pkcs12_file_has_its_key_and_certificates(tmp_path: Path) -> None:
