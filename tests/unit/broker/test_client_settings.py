@@ -21,8 +21,8 @@ from offsets_pipeline.errors import AuthenticationFailed, BrokerUnreachable, Con
 from offsets_pipeline.kafka.broker import sasl_login
 from offsets_pipeline.kafka.broker.client_settings import _GENERAL, _OF_SASL, _OF_TLS, FetchLimits, client_settings
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
-from offsets_pipeline.kafka.broker.key_stores import KeyMaterial, read_key_store
 from offsets_pipeline.kafka.broker.sasl_login import ClientCredentials
+from offsets_pipeline.kafka.broker.tls import KeyMaterial, read_key_store
 from tests.kafka.certificates import Authority, jks_file
 
 if TYPE_CHECKING:
