@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from offsets_pipeline.common.closing import Closing
@@ -30,24 +29,12 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.appender import Claims, Request
-    from offsets_pipeline.ingest.group_snapshots.described_records import GroupValues
+    from offsets_pipeline.ingest.group_snapshots.group_snapshot import GroupSnapshot, GroupValues
     from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState
 
 _COMMIT_VERSION = 3
 _TIMEOUT_MS = 300_000
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSnapshot:
-    """A group as the cluster answers: type, offsets by (topic, partition), and the values of its other records.
-
-    An offset has its leader epoch and metadata. ``values`` is None while the group rebalances: then the last ones stay.
-    """
-
-    group_type: str
-    offsets: Mapping[tuple[str, int], tuple[int, int | None, str]]
-    values: GroupValues | None
 
 
 class SnapshotLog(Closing):
