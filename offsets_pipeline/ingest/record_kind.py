@@ -77,37 +77,27 @@ def _is_connect_key(kind: TopicKind, key: bytes | None) -> bool:
         return False
 
 
+#: Kinds of a worker's topics and what they hold, by a part of their names (connect-cluster-offsets, _connect_status),
+#: which begins the name of the worker's setting, too.
+_CONNECT_KINDS = {
+    "offset": (TopicKind.CONNECT_OFFSETS, "offsets"),
+    "status": (TopicKind.CONNECT_STATUS, "states"),
+    "config": (TopicKind.CONNECT_CONFIGS, "configurations"),
+}
 #: Kinds of topics that can be mirrored, in the order in which an ingest tries them.
 RECORD_KINDS = {
     TopicKind.CONSUMER_OFFSETS: RecordKind(
-        "records of a group coordinator",
-        "name __consumer_offsets, or a copy of its log",
-        is_offsets_key,
+        "records of a group coordinator", "name __consumer_offsets, or a copy of its log", is_offsets_key
     ),
-    TopicKind.CONNECT_OFFSETS: RecordKind(
-        "offsets of Kafka Connect",
-        "name the worker's offset.storage.topic",
-        partial(_is_connect_key, TopicKind.CONNECT_OFFSETS),
-    ),
-    TopicKind.CONNECT_STATUS: RecordKind(
-        "states of Kafka Connect",
-        "name the worker's status.storage.topic",
-        partial(_is_connect_key, TopicKind.CONNECT_STATUS),
-    ),
-    TopicKind.CONNECT_CONFIGS: RecordKind(
-        "configurations of Kafka Connect",
-        "name the worker's config.storage.topic",
-        partial(_is_connect_key, TopicKind.CONNECT_CONFIGS),
-    ),
+    **{
+        kind: RecordKind(
+            f"{held} of Kafka Connect", f"name the worker's {part}.storage.topic", partial(_is_connect_key, kind)
+        )
+        for part, (kind, held) in _CONNECT_KINDS.items()
+    },
     TopicKind.SHARE_STATE: RecordKind(
         "records of a share coordinator", "name __share_group_state, or a copy of its log", is_share_key
     ),
-}
-#: Parts of the names of a worker's topics: connect-cluster-offsets, _connect_status.
-_KIND_OF_NAME = {
-    "offset": TopicKind.CONNECT_OFFSETS,
-    "status": TopicKind.CONNECT_STATUS,
-    "config": TopicKind.CONNECT_CONFIGS,
 }
 
 
@@ -124,22 +114,18 @@ def topic_kind_of(
 
     Raises WrongRecords if the records are of no known kind, or not of the expected one.
     """
-    if expected is not None:
-        RECORD_KINDS[expected].require(where, records)
-        return expected
-    if not records:
+    if expected is None and not records:
         return _kind_of_name(topic)
-    for kind, each in RECORD_KINDS.items():
-        if each.matches(records):
-            return kind
-    RECORD_KINDS[TopicKind.CONSUMER_OFFSETS].require(where, records)
-    raise AssertionError  # `require` raises, as the records do not match
+    matching = (kind for kind, each in RECORD_KINDS.items() if each.matches(records))
+    kind = expected or next(matching, TopicKind.CONSUMER_OFFSETS)
+    RECORD_KINDS[kind].require(where, records)
+    return kind
 
 
 def _kind_of_name(topic: str) -> TopicKind:
     """The kind of a topic without records. A copy of __consumer_offsets may have any prefix."""
     if "connect" in topic and not topic.endswith("__consumer_offsets"):
-        for part, kind in _KIND_OF_NAME.items():
+        for part, (kind, _) in _CONNECT_KINDS.items():
             if part in topic:
                 return kind
     return TopicKind.SHARE_STATE if topic.endswith("__share_group_state") else TopicKind.CONSUMER_OFFSETS
