@@ -235,12 +235,12 @@ def test_the_cluster_describes_itself_and_its_topics(broker: LiveBroker, cluster
     topic_ids = {name: each.topic_id for name, each in cluster.topics(None).items()}
     assert topic_ids == {name: broker.topic_id(name) for name in broker.topics()}
     assert list(cluster.topic("t").partitions) == [0, 1, 2]
-    assert cluster.topic_configs("t", ["delete.retention.ms", "cleanup.policy", "no.such"]) == {
+    assert cluster.configs("t", ["delete.retention.ms", "cleanup.policy", "no.such"]) == {
         "delete.retention.ms": "4711",
         "cleanup.policy": "delete",
     }
-    assert cluster.finalized_features()["transaction.version"] == 2
-    assert cluster.api_versions()[1][1] >= 17  # Fetch
+    assert cluster.connected().finalized_features["transaction.version"] == 2
+    assert cluster.connected().api_versions[1][1] >= 17  # Fetch
 
 
 def test_offsets_by_time_and_ends_of_leader_epochs(broker: LiveBroker, cluster: Cluster) -> None:
@@ -512,4 +512,4 @@ def test_a_user_without_rights_is_told_which_it_needs(broker: LiveBroker) -> Non
         with pytest.raises(NotAuthorized, match=r"read partition 0 of topic .* grant READ on it"):
             Fetcher(cluster, topic, 1).fetch({0: FetchPosition(0, None)})
         with pytest.raises(NotAuthorized, match="DESCRIBE_CONFIGS on it"):
-            cluster.topic_configs(TOPIC, ["cleanup.policy"])
+            cluster.configs(TOPIC, ["cleanup.policy"])

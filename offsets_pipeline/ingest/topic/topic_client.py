@@ -68,7 +68,7 @@ class TopicClient(Closing):
 
     def address(self) -> str:
         """Host and port of the broker that answers requests about the cluster."""
-        return self._cluster.address()
+        return self._cluster.connected().at
 
     def describe(self) -> TopicDescription:
         """The topic's id, its cluster's id, and its partition count."""
@@ -85,8 +85,9 @@ class TopicClient(Closing):
         Kafka 4.0 has only the modern one, and dropped versions 0 and 1 of OffsetCommit (KIP-896). Brokers 3.7 to 3.9
         have it if the cluster has the feature group.version.
         """
-        lowest, _ = self._cluster.api_versions().get(_OFFSET_COMMIT, (0, 0))
-        is_modern = lowest >= _OFFSET_COMMIT_OF_4_0 or self._cluster.finalized_features().get("group.version", 0) > 0
+        broker = self._cluster.connected()
+        lowest, _ = broker.api_versions.get(_OFFSET_COMMIT, (0, 0))
+        is_modern = lowest >= _OFFSET_COMMIT_OF_4_0 or broker.finalized_features.get("group.version", 0) > 0
         return CoordinatorSemantics.MODERN if is_modern else CoordinatorSemantics.CLASSIC
 
     def bounds(self, partitions: int) -> dict[int, LogPartitionBounds]:
@@ -160,7 +161,7 @@ class TopicClient(Closing):
     def delete_retention_ms(self) -> int:
         """The topic's delete.retention.ms; Kafka's default if the broker refuses the request."""
         try:
-            value = self._cluster.topic_configs(self._topic, [_DELETE_RETENTION]).get(_DELETE_RETENTION)
+            value = self._cluster.configs(self._topic, [_DELETE_RETENTION]).get(_DELETE_RETENTION)
         except (NotAuthorized, KafkaFailed):
             return DELETE_RETENTION_MS
         return DELETE_RETENTION_MS if value is None else int(value)
@@ -171,7 +172,7 @@ class TopicClient(Closing):
         found = set()
         try:
             for node_id in {each.node_id for each in leaders if each.node_id is not None}:
-                configs = self._cluster.broker_configs(node_id, _OFFSETS_RETENTION)
+                configs = self._cluster.configs(node_id, _OFFSETS_RETENTION)
                 found.add(tuple(configs.get(name) for name in _OFFSETS_RETENTION))
         except (NotAuthorized, KafkaFailed):
             return None

@@ -61,9 +61,9 @@ class Cluster(Closing):
 
     # --- metadata
 
-    def address(self) -> str:
-        """Host and port of the broker that is asked for metadata."""
-        return self.retried(lambda: self.any_connection().at)
+    def connected(self) -> Connection:
+        """The connection to the broker that is asked for metadata; it has the versions and features of that broker."""
+        return self.retried(self.any_connection)
 
     def cluster_id(self) -> str | None:
         """The id of the cluster; None if it has none."""
@@ -89,39 +89,27 @@ class Cluster(Closing):
         found = {} if wanted == [] else self.retried(lambda: self._metadata(wanted))
         return {name: each for name, each in found.items() if isinstance(each, TopicMetadata)}
 
-    def topic_configs(self, name: str, keys: Collection[str]) -> dict[str, str | None]:
-        """Values of a topic's configs, such as delete.retention.ms; omits those that the broker does not know."""
-        return self._configs(self.any_connection, _TOPIC_RESOURCE, name, keys)
+    def configs(self, of: str | int, keys: Collection[str]) -> dict[str, str | None]:
+        """Configs of a topic, by its name, or a broker's own ones, by its node id; omits those that the broker lacks.
 
-    def broker_configs(self, node_id: int, keys: Collection[str]) -> dict[str, str | None]:
-        """Values of a broker's own configs, such as offsets.retention.minutes; omits those that it does not know."""
-        return self._configs(lambda: self.connection_to(node_id), _BROKER_RESOURCE, str(node_id), keys)
-
-    def _configs(
-        self, connect: Callable[[], Connection], resource_type: int, name: str, keys: Collection[str]
-    ) -> dict[str, str | None]:
+        Such as delete.retention.ms of a topic, and offsets.retention.minutes of a broker.
+        """
+        topic = of if isinstance(of, str) else None
         resource = DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=resource_type, resource_name=name, configuration_keys=list(keys)
+            resource_type=_BROKER_RESOURCE if topic is None else _TOPIC_RESOURCE,
+            resource_name=str(of),
+            configuration_keys=list(keys),
         )
-        is_topic = resource_type == _TOPIC_RESOURCE
-        action = f"describe the configs of {'topic' if is_topic else 'broker'} {name}"
-        needs = f"DESCRIBE_CONFIGS on {'it' if is_topic else 'the cluster'}"
+        action = f"describe the configs of {'broker' if topic is None else 'topic'} {of}"
+        needs = f"DESCRIBE_CONFIGS on {'the cluster' if topic is None else 'it'}"
 
         def ask() -> dict[str, str | None]:
-            connection = connect()
+            connection = self.any_connection() if isinstance(of, str) else self.connection_to(of)
             (found,) = connection.send(DescribeConfigsRequest(resources=[resource])).results
-            self.check(found.error_code, connection, action, needs=needs, topic=name if is_topic else None)
+            self.check(found.error_code, connection, action, needs=needs, topic=topic)
             return {each.name: each.value for each in found.configs}
 
         return self.retried(ask)
-
-    def api_versions(self) -> dict[int, tuple[int, int]]:
-        """Lowest and highest version that a broker supports of each request, by API key."""
-        return self.retried(lambda: dict(self.any_connection().api_versions))
-
-    def finalized_features(self) -> dict[str, int]:
-        """Levels of the cluster's features, such as transaction.version; empty before Kafka 2.7."""
-        return self.retried(lambda: dict(self.any_connection().finalized_features))
 
     # --- requests
 

@@ -66,7 +66,9 @@ class Connection(Closing):
     def __init__(self, settings: ClientSettings, host: str, port: int) -> None:
         self.at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.is_closed = False
+        #: lowest and highest version that the broker supports of each request, by API key
         self.api_versions: dict[int, tuple[int, int]] = {}
+        #: levels of the cluster's features, such as transaction.version; empty before Kafka 2.7
         self.finalized_features: dict[str, int] = {}
         self._settings = settings
         self._lock = threading.Lock()

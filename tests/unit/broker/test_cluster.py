@@ -132,7 +132,7 @@ def test_each_broker_is_asked_for_its_partitions_in_portions_and_again_for_those
 def test_metadata_name_the_brokers_and_the_topics_with_their_leaders() -> None:
     partitions = {2: FakePartition([], leader=2, epoch=5), 0: FakePartition([], leader=None)}
     with fake_topic(partitions, (1, 2)) as topic, cluster_of(topic) as cluster:
-        assert cluster.address() == topic.brokers[1].address
+        assert cluster.connected().at == topic.brokers[1].address
         assert cluster.topics([]) == {}
         assert topic.brokers[1].count(METADATA) == 0
         assert cluster.brokers() == {each: Broker(each, "127.0.0.1", topic.brokers[each].port) for each in (1, 2)}
@@ -162,8 +162,8 @@ def test_all_brokers_that_are_up_are_asked_in_their_order() -> None:
 def test_configs_are_described_by_the_broker_itself_or_any() -> None:
     with fake_topic({0: FakePartition([])}, (1, 2)) as topic, cluster_of(topic) as cluster:
         topic.configs, topic.broker_configs[2] = {"a": "1", "b": None}, {"c": "2"}
-        assert cluster.topic_configs(TOPIC, ["a", "b"]) == {"a": "1", "b": None}
-        assert cluster.broker_configs(2, ["c"]) == {"c": "2"}
+        assert cluster.configs(TOPIC, ["a", "b"]) == {"a": "1", "b": None}
+        assert cluster.configs(2, ["c"]) == {"c": "2"}
         asked = [topic.brokers[each].request(DescribeConfigsRequest, 0).resources[0] for each in (1, 2)]
         assert [(each.resource_type, each.resource_name, each.configuration_keys) for each in asked] == [
             *((2, TOPIC, ["a", "b"]), (4, "2", ["c"])),
@@ -171,14 +171,14 @@ def test_configs_are_described_by_the_broker_itself_or_any() -> None:
         topic.refused[DescribeConfigsRequest.API_KEY] = NOT_AUTHORIZED
         needs = "(TOPIC_AUTHORIZATION_FAILED); grant DESCRIBE_CONFIGS on "
         with pytest.raises(NotAuthorized) as of_topic:
-            cluster.topic_configs(TOPIC, ["a"])
+            cluster.configs(TOPIC, ["a"])
         with pytest.raises(NotAuthorized) as of_broker:
-            cluster.broker_configs(1, ["c"])
+            cluster.configs(1, ["c"])
         assert str(of_topic.value).endswith(f" to describe the configs of topic {TOPIC} {needs}it")
         assert str(of_broker.value).endswith(f" to describe the configs of broker 1 {needs}the cluster")
         topic.refused[DescribeConfigsRequest.API_KEY] = UNKNOWN_TOPIC
         with cluster_of(topic, default_api_timeout_ms="1") as hasty, pytest.raises(NoSuchTopic):
-            hasty.topic_configs(TOPIC, ["a"])
+            hasty.configs(TOPIC, ["a"])
 
 
 def test_versions_and_features_are_those_that_a_broker_names(broker: FakeBroker) -> None:
@@ -187,8 +187,8 @@ def test_versions_and_features_are_those_that_a_broker_names(broker: FakeBroker)
     found.finalized_features = [of_feature(name="transaction.version", max_version_level=2, min_version_level=1)]
     broker.answers[ApiVersionsRequest.API_KEY] = lambda _: found
     with Cluster(KafkaOptions(broker.address, OPTIONS)) as cluster:
-        assert cluster.api_versions() == {18: (0, 4), 3: (1, 9)}
-        assert cluster.finalized_features() == {"transaction.version": 2}
+        assert cluster.connected().api_versions == {18: (0, 4), 3: (1, 9)}
+        assert cluster.connected().finalized_features == {"transaction.version": 2}
 
 
 def test_retries_wait_longer_each_time_and_end_before_the_time_is_over(
@@ -294,7 +294,7 @@ def test_a_broker_that_closed_its_connection_is_asked_over_another_one() -> None
     with fake_topic({0: FakePartition([])}) as topic, cluster_of(topic) as cluster:
         topic.broker_configs[1] = {"offsets.retention.minutes": "9"}
         for _ in range(2):
-            assert cluster.broker_configs(1, ["offsets.retention.minutes"]) == {"offsets.retention.minutes": "9"}
+            assert cluster.configs(1, ["offsets.retention.minutes"]) == {"offsets.retention.minutes": "9"}
             topic.brokers[1].disconnect()
 
 

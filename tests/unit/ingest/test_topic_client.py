@@ -68,7 +68,14 @@ def test_ids_that_the_cluster_does_not_have_are_none() -> None:
 def test_coordinator_is_modern_from_4_0_on_or_by_the_clusters_feature(
     monkeypatch: pytest.MonkeyPatch, versions: tuple[int, int] | None, features: dict[str, int], expected: str
 ) -> None:
-    monkeypatch.setattr(Cluster, "finalized_features", lambda _: features)
+    connected = Cluster.connected
+
+    def with_features(cluster: Cluster) -> object:
+        connection = connected(cluster)
+        connection.finalized_features = features
+        return connection
+
+    monkeypatch.setattr(Cluster, "connected", with_features)
     with fake_topic({0: FakePartition([])}) as topic:
         if versions is not None:
             topic.brokers[1].versions = topic.brokers[1].versions | {OffsetCommitRequest.API_KEY: versions}
