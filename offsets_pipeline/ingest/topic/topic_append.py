@@ -84,46 +84,38 @@ class TopicAppender:
 
         Raises WriteConflict if other writers appended first too often, and the exceptions of ``confirm``.
         """
-        return with_retries(
-            lambda: self._append_once(store, rows, complete_ms, records, next_fold), "an append of a topic"
-        )
 
-    def _append_once(
-        self,
-        store: Store,
-        rows: DataFrame,
-        complete_ms: int | None,
-        records: Callable[[], Iterable[pa.RecordBatch]] | None,
-        next_fold: Callable[[Store], RecordsFold | None] | None,
-    ) -> Append:
-        appender = LogAppender(store, self._settings.log.codec(COMPRESSION))
-        # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
-        place = appender.place(self._clock, self._log_incarnation)
-        if appender.number != self._number:
-            self._ends = ends_by_incarnation(store.table(LOG.name)).get(self._log_incarnation, {})
-            self._number = appender.number
-        fold = None if next_fold is None else next_fold(store)
-        write = _writer(place, self._ends, fold)
-        if records is None:
-            tasks = parallelism(store.spark)  # one file per task, not one per partition of the topic
-            read = self._read
-            written = task_results(rows.coalesce(tasks), lambda batches: [write(read(batches))])
-        else:
-            written = [write(records())]
-        files = [file for each in written for file in each.files]
-        damage = [stretch for each in written for stretch in each.damage]
-        if not files and not damage:
-            return appender.nothing
-        self._confirm()
-        LogMetadata(store, self._clock, self._log_incarnation).damage(damage)
-        if not files:
-            return appender.nothing
-        append = appender.append_files(files, complete_ms)
-        self._number += 1
-        for each in written:
-            for at, end in each.ends.items():
-                self._ends[at] = max(end, self._ends.get(at, 0))
-        return replace(append, fold=fold, folded=[each.folded for each in written if each.files])
+        def append_once() -> Append:
+            appender = LogAppender(store, self._settings.log.codec(COMPRESSION))
+            # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
+            place = appender.place(self._clock, self._log_incarnation)
+            if appender.number != self._number:
+                self._ends = ends_by_incarnation(store.table(LOG.name)).get(self._log_incarnation, {})
+                self._number = appender.number
+            fold = None if next_fold is None else next_fold(store)
+            write = _writer(place, self._ends, fold)
+            if records is None:
+                tasks = parallelism(store.spark)  # one file per task, not one per partition of the topic
+                read = self._read
+                written = task_results(rows.coalesce(tasks), lambda batches: [write(read(batches))])
+            else:
+                written = [write(records())]
+            files = [file for each in written for file in each.files]
+            damage = [stretch for each in written for stretch in each.damage]
+            if not files and not damage:
+                return appender.nothing
+            self._confirm()
+            LogMetadata(store, self._clock, self._log_incarnation).damage(damage)
+            if not files:
+                return appender.nothing
+            append = appender.append_files(files, complete_ms)
+            self._number += 1
+            for each in written:
+                for at, end in each.ends.items():
+                    self._ends[at] = max(end, self._ends.get(at, 0))
+            return replace(append, fold=fold, folded=[each.folded for each in written if each.files])
+
+        return with_retries(append_once, "an append of a topic")
 
 
 @dataclass
@@ -140,12 +132,12 @@ class _Written:
 
 
 def _writer(
-    place: LogFilePlace,
-    ends: Mapping[int, int],
-    fold: RecordsFold | None = None,
+    place: LogFilePlace, held: Mapping[int, int], fold: RecordsFold | None = None
 ) -> Callable[[Iterable[pa.RecordBatch]], _Written]:
-    """The function of a task: writes the records that the log lacks to files, and folds them."""
-    held = dict(ends)
+    """The function of a task: writes the records that the log lacks to files, and folds them.
+
+    ``held`` are the ends of the log by log partition.
+    """
 
     def missing(
         batches: Iterable[pa.RecordBatch], writer: LogFileWriter, written: _Written
