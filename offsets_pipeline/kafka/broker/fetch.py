@@ -21,7 +21,7 @@ from offsets_pipeline.kafka.broker.broker_errors import (
     STALE_METADATA,
     broker_error,
 )
-from offsets_pipeline.kafka.broker.connection import NONE, or_none
+from offsets_pipeline.kafka.broker.connection import NONE
 from offsets_pipeline.kafka.record.batch import LOG_OVERHEAD, MAGIC_END, Batch, examine, length_of, offset_of
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ class Fetched:
 
     `records` are whole batches. The first may start below the position that was asked for: skip these records. The
     last batch has a valid checksum, unless none has; it starts at the byte `good_at`. `next_offset` is the position
-    after the last batch, or the requested position if there are no batches. The high watermark is None if the broker
-    reported a problem without it.
+    after the last batch, or the requested position if there are no batches. The high watermark is None for a problem.
     """
 
     records: bytes
@@ -97,10 +96,8 @@ class Fetcher(Closing):
         chosen = limits or self._limits
         answers = self._send(positions, chosen)
         if answers is None:
-            return {
-                partition: _response(None, each, problem=FetchProblem.STALE_METADATA)
-                for partition, each in positions.items()
-            }
+            stale = FetchProblem.STALE_METADATA
+            return {at: Fetched(b"", each.offset, None, stale) for at, each in positions.items()}
         return {
             partition: self._fetched(answers[partition], each, chosen)
             for partition, each in positions.items()
@@ -127,9 +124,9 @@ class Fetcher(Closing):
 
     def _fetched(self, answer: Message, position: FetchPosition, limits: FetchLimits) -> Fetched:
         if answer.error_code == OFFSET_OUT_OF_RANGE:
-            return _response(answer, position, problem=FetchProblem.OUT_OF_RANGE)
+            return Fetched(b"", position.offset, None, FetchProblem.OUT_OF_RANGE)
         if answer.error_code in RETRIABLE:
-            return _response(answer, position, problem=FetchProblem.STALE_METADATA)
+            return Fetched(b"", position.offset, None, FetchProblem.STALE_METADATA)
         if answer.error_code != NO_ERROR:
             raise self._error(answer.error_code, answer.partition_index)
         data = answer.records or b""
@@ -144,7 +141,7 @@ class Fetcher(Closing):
         if batches and next_offset <= position.offset and not isinstance(_examined(data, batches[0]), Batch):
             return self._fetched_damage(answer.partition_index, position, limits)
         good_at = good.start if good.end else None
-        return _response(answer, position, data[: good.end], next_offset, good_at=good_at)
+        return Fetched(data[: good.end], max(next_offset, position.offset), answer.high_watermark, good_at=good_at)
 
     def _fetched_damage(self, partition: int, position: FetchPosition, limits: FetchLimits) -> Fetched:
         """Fetch a partition that answered with a damaged batch, and with no sound one that reaches the position.
@@ -158,7 +155,7 @@ class Fetcher(Closing):
             larger = replace(limits, max_wait_ms=0, max_bytes=size, max_partition_bytes=size)
             answer = self._alone(partition, position, larger)
             if answer is None:
-                return _response(None, position, problem=FetchProblem.STALE_METADATA)
+                return Fetched(b"", position.offset, None, FetchProblem.STALE_METADATA)
             data = answer.records or b""
             batches = whole_batches(data)
             good, next_offset = last_good(data, batches)
@@ -169,7 +166,7 @@ class Fetcher(Closing):
                 next_offset = self._first_behind(partition, position, returned, answer.high_watermark, limits)
                 end = batches[-1].end
             if next_offset > position.offset or size == _MOST_BYTES:
-                return _response(answer, position, data[:end], next_offset)
+                return Fetched(data[:end], max(next_offset, position.offset), answer.high_watermark)
 
     def _first_behind(
         self,
@@ -269,21 +266,3 @@ def last_good(data: bytes, batches: Sequence[BatchBytes]) -> tuple[BatchBytes, i
 
 def _examined(data: bytes, batch: BatchBytes) -> object:
     return examine(memoryview(data)[: batch.end], batch.start)
-
-
-def _response(
-    answer: Message | None,
-    position: FetchPosition,
-    records: bytes = b"",
-    next_offset: int = 0,
-    problem: FetchProblem | None = None,
-    good_at: int | None = None,
-) -> Fetched:
-    """The response of a partition; without an answer it has no high watermark."""
-    return Fetched(
-        records,
-        max(next_offset, position.offset),
-        None if answer is None else or_none(answer.high_watermark),
-        problem,
-        good_at,
-    )
