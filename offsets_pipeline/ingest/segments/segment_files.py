@@ -22,9 +22,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 # before it deletes or replaces them (`.deleted`, `.swap`, `.cleaned`). These patterns match none of those names.
 _TOPIC_FOLDER = re.compile(r"(.+)-\d+")
 _SEGMENT_FILE = re.compile(r"(\d{20})\.log")
-_START_CHECKPOINT = "log-start-offset-checkpoint"
 _PARTITION_METADATA = "partition.metadata"
-_META_PROPERTIES = "meta.properties"
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,11 @@ def find_log(paths: Iterable[str], topic: str = OFFSETS_TOPIC) -> FoundLog:
             info = files.get_file_info(inner)
             if info.type == fs.FileType.NotFound:
                 raise NoSuchPath(f"no such file or folder: {path}")
-            _Finder(found, files, path, topic).look_at(info)
+            finder = _Finder(found, files, path, topic)
+            if info.type == fs.FileType.File:
+                finder.add_file(info)
+            else:
+                finder.walk(info.path, {})
         except OSError as error:
             raise StorageFailed(f"cannot read {path}: {cause(path, error, 'check your permissions')}") from error
         if info.type != fs.FileType.File and len(found.folders) == before:  # a second file of a folder adds none
@@ -99,13 +101,7 @@ class _Finder:
         self._topic = topic
         self._log_folder = re.compile(rf"{re.escape(validated_topic(topic))}-(\d{{1,9}})")
 
-    def look_at(self, info: fs.FileInfo) -> None:
-        if info.type == fs.FileType.File:
-            self._add_file(info)
-        else:
-            self._walk(info.path)
-
-    def _add_file(self, info: fs.FileInfo) -> None:
+    def add_file(self, info: fs.FileInfo) -> None:
         parent = info.path.rpartition("/")[0]
         folder = self._log_folder.fullmatch(parent.rpartition("/")[2])
         if folder is None or _SEGMENT_FILE.fullmatch(info.base_name) is None:
@@ -122,84 +118,65 @@ class _Finder:
                 return
         self._found.folders.append(LogFolder(partition, (name,)))
 
-    def _walk(self, path: str) -> None:
-        name = path.rpartition("/")[2]
+    def walk(self, path: str, starts: dict[int, int]) -> None:
+        """Search a folder. ``starts``: by log partition, the log start offsets in the folder around it."""
         children = self._files.get_file_info(fs.FileSelector(path))
-        folder = self._log_folder.fullmatch(name)
+        folder = self._log_folder.fullmatch(path.rpartition("/")[2])
         if folder is not None:
-            self._add_folder(int(folder[1]), children, {})
+            self._add_folder(int(folder[1]), children, starts.get(int(folder[1]), 0))
             return
-        starts = self._start_offsets(children)
-        self._note_cluster(children)
+        # meta.properties               cluster.id=<id>
+        cluster = re.search(r"^cluster\.id=(\S+)$", self._text(children, "meta.properties"), re.MULTILINE)
+        if cluster is not None:
+            self._found.cluster_id = self._agreed("cluster", self._found.cluster_id, cluster[1])
+        # log-start-offset-checkpoint   0 \n <number of lines> \n <topic> <partition> <offset> ...
+        line = rf"^{re.escape(self._topic)} (\d{{1,9}}) (\d{{1,18}})$"
+        lines = re.findall(line, self._text(children, "log-start-offset-checkpoint"), re.MULTILINE)
+        starts = {int(partition): int(offset) for partition, offset in lines}
         for child in sorted(children, key=lambda each: str(each.path)):
+            topic = _TOPIC_FOLDER.fullmatch(child.base_name)
             if child.type != fs.FileType.Directory:
                 continue
-            folder = self._log_folder.fullmatch(child.base_name)
-            topic = _TOPIC_FOLDER.fullmatch(child.base_name)
-            if folder is not None:
-                self._add_folder(int(folder[1]), self._files.get_file_info(fs.FileSelector(child.path)), starts)
-            elif topic is not None and "." not in child.base_name.rpartition("-")[2]:
-                self._note_topic(topic[1], child.path)
-                self._walk_if_no_partition(child)
+            if topic is None or self._log_folder.fullmatch(child.base_name):
+                self.walk(child.path, starts)
             else:
-                self._walk(child.path)
+                self._look_into(child.path, topic[1])
 
-    def _walk_if_no_partition(self, child: fs.FileInfo) -> None:
-        """Search a folder that is only named like a topic's partition: it holds neither segments nor topic metadata."""
-        inside = self._files.get_file_info(fs.FileSelector(child.path))
+    def _look_into(self, path: str, topic: str) -> None:
+        """Note the topic of a partition's folder. Search a folder that is only named like one."""
+        inside = self._files.get_file_info(fs.FileSelector(path))
+        topic_id = self._topic_id(inside)
+        if topic_id is not None:
+            self._found.topic_names[topic_id] = topic  # R35
         if not any(_SEGMENT_FILE.fullmatch(each.base_name) or each.base_name == _PARTITION_METADATA for each in inside):
-            self._walk(child.path)
+            self.walk(path, {})
 
-    def _add_folder(self, partition: int, children: list[fs.FileInfo], starts: dict[int, int]) -> None:
+    def _add_folder(self, partition: int, children: list[fs.FileInfo], start_offset: int) -> None:
         files = sorted(
             child.path
             for child in children
             if child.type == fs.FileType.File and _SEGMENT_FILE.fullmatch(child.base_name)
         )
         if files:
-            self._found.folders.append(
-                LogFolder(partition, tuple(self._name(file) for file in files), starts.get(partition, 0))
-            )
-        for child in children:
-            if child.base_name == _PARTITION_METADATA:
-                self._found.topic_id = self._agreed("topic", self._found.topic_id, self._topic_id(child.path))
+            self._found.folders.append(LogFolder(partition, tuple(self._name(file) for file in files), start_offset))
+        self._found.topic_id = self._agreed("topic", self._found.topic_id, self._topic_id(children))
 
     def _name(self, path: str) -> str:
         """The file's path with the URI scheme of the given path, as `open_path` takes it."""
         return path if "://" not in self._path else f"{self._path.partition('://')[0]}://{path}"
 
-    def _text(self, path: str) -> str:
-        with self._files.open_input_file(path) as file:
-            return str(file.read().decode("utf-8", "replace"))
+    def _text(self, children: list[fs.FileInfo], name: str) -> str:
+        """The text of the file with this name among these; empty if there is none."""
+        for child in children:
+            if child.base_name == name and child.type == fs.FileType.File:
+                with self._files.open_input_file(child.path) as file:
+                    return str(file.read().decode("utf-8", "replace"))
+        return ""
 
     # partition.metadata        version: 0 \n topic_id: <id>
-    def _topic_id(self, path: str) -> str | None:
-        found = re.search(r"^topic_id: *(\S+)$", self._text(path), re.MULTILINE)
+    def _topic_id(self, children: list[fs.FileInfo]) -> str | None:
+        found = re.search(r"^topic_id: *(\S+)$", self._text(children, _PARTITION_METADATA), re.MULTILINE)
         return found[1] if found else None
-
-    def _note_topic(self, topic: str, folder: str) -> None:
-        path = f"{folder}/{_PARTITION_METADATA}"
-        if self._files.get_file_info(path).type == fs.FileType.File:
-            topic_id = self._topic_id(path)
-            if topic_id is not None:
-                self._found.topic_names[topic_id] = topic  # R35
-
-    # meta.properties           cluster.id=<id>
-    def _note_cluster(self, children: list[fs.FileInfo]) -> None:
-        for child in children:
-            if child.base_name == _META_PROPERTIES:
-                found = re.search(r"^cluster\.id=(\S+)$", self._text(child.path), re.MULTILINE)
-                if found:
-                    self._found.cluster_id = self._agreed("cluster", self._found.cluster_id, found[1])
-
-    # log-start-offset-checkpoint   0 \n <number of lines> \n <topic> <partition> <offset> ...
-    def _start_offsets(self, children: list[fs.FileInfo]) -> dict[int, int]:
-        for child in children:
-            if child.base_name == _START_CHECKPOINT:
-                line = rf"^{re.escape(self._topic)} (\d{{1,9}}) (\d{{1,18}})$"
-                lines = re.findall(line, self._text(child.path), re.MULTILINE)
-                return {int(partition): int(offset) for partition, offset in lines}
-        return {}
 
     def _agreed(self, what: str, known: str | None, found: str | None) -> str | None:
         if known is not None and found is not None and known != found:
