@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.common.clock import parse_time_ms
 from offsets_pipeline.coordinator.requests import validated_partition
-from offsets_pipeline.errors import InvalidTime, MalformedFile, UnknownTopicOrPartition
-from offsets_pipeline.ingest.topic_positions.csv_file import malformed, number, read_rows
+from offsets_pipeline.errors import MalformedFile, UnknownTopicOrPartition
+from offsets_pipeline.ingest.topic_positions.csv_file import CsvRow, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,51 +73,42 @@ class Positions:
 def read_positions(path: Path) -> Positions:
     """Return the positions of a file. Raises NoSuchPath, and MalformedFile with the number of the wrong line."""
     rows = read_rows(path)
-    line, header = next(rows, (1, []))
-    if [name.strip() for name in header[: len(_HEADER)]] != _HEADER:
-        raise malformed(path, line, f"the header has to begin with {','.join(_HEADER)}")
-    times = [_time(path, line, name.strip()) for name in header[len(_HEADER) :]]
+    header = next(rows, CsvRow(path, 1, []))
+    if [name.strip() for name in header.fields[: len(_HEADER)]] != _HEADER:
+        raise header.malformed(f"the header has to begin with {','.join(_HEADER)}")
+    with header.checked():
+        times = [parse_time_ms(name.strip()) for name in header.fields[len(_HEADER) :]]
     if len(set(times)) < len(times):
-        raise malformed(path, line, "the header names a time twice")
+        raise header.malformed("the header names a time twice")
     found: dict[TopicPartition, Position] = {}
-    for line, row in rows:
-        if len(row) != len(header):
-            raise malformed(path, line, f"{len(row)} fields, the header has {len(header)}")
-        try:
-            where = validated_partition((row[0], number(path, line, "partition", row[1])))
-        except UnknownTopicOrPartition as error:
-            raise malformed(path, line, str(error)) from None
+    for row in rows:
+        if len(row.fields) != len(header.fields):
+            raise row.malformed(f"{len(row.fields)} fields, the header has {len(header.fields)}")
+        with row.checked():
+            where = validated_partition((row.fields[0], row.number("partition", row.fields[1])))
         if where in found:
-            raise malformed(path, line, f"{where.topic}-{where.partition} has a line already")
-        found[where] = _position(path, line, row[len(_HEADER) - 2 :], times)
+            raise row.malformed(f"{where.topic}-{where.partition} has a line already")
+        found[where] = _position(row, times)
     if not found:
         raise MalformedFile(f"{path} has no partitions: add a line for each")
     return Positions(str(path), found)
 
 
-def _time(path: Path, line: int, name: str) -> int:
-    try:
-        return parse_time_ms(name)
-    except InvalidTime as error:
-        raise malformed(path, line, str(error)) from None
-
-
-def _position(path: Path, line: int, fields: list[str], times: list[int]) -> Position:
-    earliest, latest = (number(path, line, name, text) for name, text in zip(_HEADER[2:], fields[:2], strict=True))
+def _position(row: CsvRow, times: list[int]) -> Position:
+    fields = row.fields[len(_HEADER) - 2 :]
+    earliest, latest = (row.number(name, text) for name, text in zip(_HEADER[2:], fields[:2], strict=True))
     if earliest > latest:
-        raise malformed(path, line, f"earliest {earliest} is above latest {latest}")
+        raise row.malformed(f"earliest {earliest} is above latest {latest}")
     timed = sorted(
-        TimedOffset(time_ms, number(path, line, "offset", text) if text.strip() else None)
+        TimedOffset(time_ms, row.number("offset", text) if text.strip() else None)
         for time_ms, text in zip(times, fields[2:], strict=True)
     )
     reached = earliest
     for each in timed:
         offset = latest if each.offset is None else each.offset
         if not reached <= offset <= latest:
-            raise malformed(
-                path,
-                line,
-                f"offset {offset} is not from {reached} to {latest}: offsets grow with time, up to the latest",
+            raise row.malformed(
+                f"offset {offset} is not from {reached} to {latest}: offsets grow with time, up to the latest"
             )
         reached = offset
     return Position(earliest, latest, tuple(timed))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import parse_time_ms
 from offsets_pipeline.coordinator.requests import validated_partition
-from offsets_pipeline.errors import InvalidTime, MalformedFile, UnknownTopicOrPartition
-from offsets_pipeline.ingest.topic_positions.csv_file import malformed, number, read_rows
+from offsets_pipeline.errors import MalformedFile
+from offsets_pipeline.ingest.topic_positions.csv_file import CsvRow, read_rows
 from offsets_pipeline.ingest.topic_positions.position_samples import Sample, rows_of
 from offsets_pipeline.ingest.topic_positions.positions import read_positions
 from offsets_pipeline.ingest.topic_positions.sample_table import samples_of
@@ -46,30 +46,28 @@ def read_sample_file(
         if not table.exists():
             raise MalformedFile(f"cannot read positions from {path}: name a CSV file or a Delta table")
         return samples_of(table, topics)
-    _, header = next(read_rows(Path(path)), (1, []))
-    names = [name.strip() for name in header]
-    samples = _by_sample(Path(path)) if "sampled_at" in names else _by_partition(Path(path), now_ms, data_ms)
+    header = next(read_rows(Path(path)), CsvRow(Path(path), 1, []))
+    is_by_sample = "sampled_at" in (name.strip() for name in header.fields)
+    samples = _by_sample(Path(path)) if is_by_sample else _by_partition(Path(path), now_ms, data_ms)
     return rows_of((each for each in samples if topics is None or each[0][0] in topics), path)
 
 
 def _by_sample(path: Path) -> Iterator[tuple[Place, Sample]]:
     rows = read_rows(path)
-    line, header = next(rows)
-    names = [name.strip() for name in header]
+    header = next(rows)
+    names = [name.strip() for name in header.fields]
     if sorted(names) != sorted(_HEADER):
-        raise malformed(path, line, f"the header has to be {','.join(_HEADER)}")
-    for line, row in rows:
-        if len(row) != len(names):
-            raise malformed(path, line, f"{len(row)} fields, the header has {len(names)}")
-        fields = dict(zip(names, row, strict=True))
-        try:
-            where = validated_partition((fields["topic"], number(path, line, "partition", fields["partition"])))
+        raise header.malformed(f"the header has to be {','.join(_HEADER)}")
+    for row in rows:
+        if len(row.fields) != len(names):
+            raise row.malformed(f"{len(row.fields)} fields, the header has {len(names)}")
+        fields = dict(zip(names, row.fields, strict=True))
+        with row.checked():
+            where = validated_partition((fields["topic"], row.number("partition", fields["partition"])))
             sampled_ms = parse_time_ms(fields["sampled_at"].strip())
-        except (UnknownTopicOrPartition, InvalidTime) as error:
-            raise malformed(path, line, str(error)) from None
-        start, end = (number(path, line, name, fields[name]) for name in _HEADER[2:4])
+        start, end = (row.number(name, fields[name]) for name in _HEADER[2:4])
         if start > end:
-            raise malformed(path, line, f"log_start_offset {start} is above log_end_offset {end}")
+            raise row.malformed(f"log_start_offset {start} is above log_end_offset {end}")
         yield (where.topic, where.partition), Sample(start, end, sampled_ms)
 
 

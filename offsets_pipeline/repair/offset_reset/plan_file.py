@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.requests import validated_group_id, validated_partition
-from offsets_pipeline.errors import InvalidGroupId, InvalidReset, MalformedFile, UnknownTopicOrPartition
-from offsets_pipeline.ingest.topic_positions.csv_file import malformed, number, read_rows
+from offsets_pipeline.errors import InvalidReset, MalformedFile
+from offsets_pipeline.ingest.topic_positions.csv_file import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,17 +34,21 @@ def read_plan(path: Path, group_ids: Sequence[str]) -> dict[str, dict[TopicParti
     """
     plan: dict[str, dict[TopicPartition, int]] = {}
     width = None
-    for line, row in read_rows(path):
-        width = width or len(row)
-        if len(row) != width or width not in {_WITHOUT_GROUP, _WITH_GROUP}:
-            raise malformed(path, line, f"{len(row)} fields: it takes {_expected(width)}")
+    for row in read_rows(path):
+        width = width or len(row.fields)
+        if len(row.fields) != width or width not in {_WITHOUT_GROUP, _WITH_GROUP}:
+            raise row.malformed(f"{len(row.fields)} fields: it takes {_expected(width)}")
         if width == _WITHOUT_GROUP and len(group_ids) != 1:
             raise InvalidReset(f"{path} does not name groups; name the group of its offsets with --group")
-        group_id = group_ids[0] if width == _WITHOUT_GROUP else row[0]
-        where, offset = _offset(path, line, group_id, row[-_WITHOUT_GROUP:])
+        group_id = group_ids[0] if width == _WITHOUT_GROUP else row.fields[0]
+        topic, partition, text = row.fields[-_WITHOUT_GROUP:]
+        with row.checked():
+            validated_group_id(group_id)
+            where = validated_partition((topic, row.number("partition", partition)))
+        offset = row.number("offset", text)
         offsets = plan.setdefault(group_id, {})
         if where in offsets:
-            raise malformed(path, line, f"{where.topic}-{where.partition} of group {group_id!r} has a line already")
+            raise row.malformed(f"{where.topic}-{where.partition} of group {group_id!r} has a line already")
         offsets[where] = offset
     if not plan:
         raise MalformedFile(f"{path} has no offsets: add a line for each")
@@ -57,16 +61,6 @@ def read_plan(path: Path, group_ids: Sequence[str]) -> dict[str, dict[TopicParti
 def _expected(width: int) -> str:
     forms = {_WITHOUT_GROUP: "topic,partition,offset", _WITH_GROUP: "group,topic,partition,offset"}
     return f"{forms[width]}, like the lines before" if width in forms else " or ".join(forms.values())
-
-
-def _offset(path: Path, line: int, group_id: str, fields: list[str]) -> tuple[TopicPartition, int]:
-    topic, partition, text = fields
-    try:
-        validated_group_id(group_id)
-        where = validated_partition((topic, number(path, line, "partition", partition)))
-    except (InvalidGroupId, UnknownTopicOrPartition) as error:
-        raise malformed(path, line, str(error)) from None
-    return where, number(path, line, "offset", text)
 
 
 def plan_csv(offsets: Iterable[PlannedOffset], *, with_groups: bool) -> str:
