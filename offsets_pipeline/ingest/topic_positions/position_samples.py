@@ -39,17 +39,6 @@ class Series(NamedTuple):
     log_start_offset: Int64s
     log_end_offset: Int64s
 
-    def until(self, at_ms: int) -> Series:
-        """The samples up to a time."""
-        end = int(np.searchsorted(self.sampled_ms, at_ms, side="right"))
-        return Series(*(column[:end] for column in self))
-
-    def last(self) -> Sample | None:
-        """The last sample; None without samples."""
-        if not len(self.sampled_ms):
-            return None
-        return Sample(int(self.log_start_offset[-1]), int(self.log_end_offset[-1]), int(self.sampled_ms[-1]))
-
 
 def first_above(values: Int64s, first: Int64s, end: Int64s, wanted: Int64s) -> Int64s:
     """For each slice of ascending values the index of the first one above ``wanted``; its end if there is none."""
@@ -107,9 +96,12 @@ class PositionSamples:
 
     def latest(self, until_ms: int | None = None) -> dict[Place, Sample]:
         """The last sample of each partition, or its last one up to a time; none of partitions without samples."""
-        of_each = {place: self.series(place) for place in self._slices}
-        lasts = {place: (each if until_ms is None else each.until(until_ms)).last() for place, each in of_each.items()}
-        return {place: last for place, last in lasts.items() if last is not None}
+        found = {}
+        for place, (sampled_ms, starts, ends) in ((place, self.series(place)) for place in self._slices):
+            count = len(sampled_ms) if until_ms is None else int(np.searchsorted(sampled_ms, until_ms, side="right"))
+            if count:
+                found[place] = Sample(int(starts[count - 1]), int(ends[count - 1]), int(sampled_ms[count - 1]))
+        return found
 
 
 def sample_rows(positions: Mapping[Place, tuple[int, int]], sampled_ms: int, source: str) -> pa.Table:

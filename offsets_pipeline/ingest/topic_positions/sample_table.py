@@ -150,12 +150,10 @@ class SampleWriter:
 
     def append(self, rows: pa.Table) -> int:
         """Append samples as they are, all or none; returns their number. Raises as `TableFolder.commit`."""
-        columns = [rows[name] for name in _COLUMNS] + [pa.array([self._source] * rows.num_rows, pa.string())]
         if rows.num_rows:
             seen = self._table.snapshot()
-            file = self._table.write_file(
-                pa.Table.from_arrays(columns, names=[*_COLUMNS, "source"]).cast(SAMPLE_SCHEMA)
-            )
+            source = pa.array([self._source] * rows.num_rows)
+            file = self._table.write_file(rows.select(_COLUMNS).append_column("source", source).cast(SAMPLE_SCHEMA))
             self._table.commit([file], seen=seen)
         return int(rows.num_rows)
 

@@ -85,8 +85,7 @@ def test_a_sample_has_the_bounds_of_the_topics_that_match_and_answer(tmp_path: P
             sampler.close()
             assert all(each.is_closed for each in sampler._cluster._connections.values())
     samples = read_samples(table)
-    assert list(samples.latest()) == [(TOPIC, 0)]
-    assert samples.series((TOPIC, 0)).last() == Sample(4, 10, 1_001)
+    assert samples.latest() == {(TOPIC, 0): Sample(4, 10, 1_001)}
 
 
 def test_sample_of_no_topic_says_so(
