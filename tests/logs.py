@@ -12,8 +12,9 @@ import pyarrow as pa
 from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue
 from offsets_pipeline.kafka.record.encode import encode_key, encode_value
 from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES
-from offsets_pipeline.kafka.record.schema import ArrayOf, Field, Primitive, StructOf
+from offsets_pipeline.kafka.record.schema import ArrayOf, Field, Sized, StructOf
 from offsets_pipeline.kafka.record.segment import read_segment
+from offsets_pipeline.kafka.record.wire import UUID
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT, LogRow
@@ -73,7 +74,7 @@ def _nothing(field: Field) -> object:
         return []
     if isinstance(field.type, StructOf):
         return {part.name: _nothing(part) for part in field.type.fields}
-    return {Primitive.STRING: "", Primitive.BYTES: b"", Primitive.UUID: NO_TOPIC_ID}.get(field.type, 0)
+    return {Sized.STRING: "", Sized.BYTES: b"", UUID: NO_TOPIC_ID}.get(field.type, 0)
 
 
 class LogPartition:

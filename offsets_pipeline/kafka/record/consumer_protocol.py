@@ -7,22 +7,22 @@ views are for reading only: the bytes stay in the record.
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.kafka.record.decode import DecodedValue
-from offsets_pipeline.kafka.record.schema import ArrayOf, Field, Primitive, Schema, StructOf, serde_for
-from offsets_pipeline.kafka.record.wire import INT16, Reader
+from offsets_pipeline.kafka.record.schema import ArrayOf, Field, Schema, Sized, StructOf, serde_for
+from offsets_pipeline.kafka.record.wire import INT16, INT32, Reader
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 MAX_VERSION = 3
 
-_TOPIC_PARTITIONS = StructOf((Field("topic", Primitive.STRING), Field("partitions", ArrayOf(Primitive.INT32))))
+_TOPIC_PARTITIONS = StructOf((Field("topic", Sized.STRING), Field("partitions", ArrayOf(INT32))))
 
 SUBSCRIPTION = Schema(
     "ConsumerProtocolSubscription",
     (
-        Field("topics", ArrayOf(Primitive.STRING)),
-        Field("user_data", Primitive.BYTES, nullable=True),
+        Field("topics", ArrayOf(Sized.STRING)),
+        Field("user_data", Sized.BYTES, nullable=True),
         Field("owned_partitions", ArrayOf(_TOPIC_PARTITIONS), since=1),
-        Field("generation_id", Primitive.INT32, since=2),
-        Field("rack_id", Primitive.STRING, since=3, nullable=True),
+        Field("generation_id", INT32, since=2),
+        Field("rack_id", Sized.STRING, since=3, nullable=True),
     ),
     max_version=MAX_VERSION,
 )
@@ -30,7 +30,7 @@ ASSIGNMENT = Schema(
     "ConsumerProtocolAssignment",
     (
         Field("assigned_partitions", ArrayOf(_TOPIC_PARTITIONS)),
-        Field("user_data", Primitive.BYTES, nullable=True),
+        Field("user_data", Sized.BYTES, nullable=True),
     ),
     max_version=MAX_VERSION,
 )

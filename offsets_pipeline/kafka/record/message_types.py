@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from offsets_pipeline.kafka.record.schema import ArrayOf, Field, Primitive, Schema, StructOf
+from offsets_pipeline.kafka.record.schema import ArrayOf, Field, Schema, Sized, StructOf
+from offsets_pipeline.kafka.record.wire import INT8, INT16, INT32, INT64, UINT16, UUID
 
 NONE_SENTINEL = -1  # R7
 
-INT8, INT16, UINT16 = Primitive.INT8, Primitive.INT16, Primitive.UINT16
-INT32, INT64, UUID = Primitive.INT32, Primitive.INT64, Primitive.UUID
-STRING, BYTES = Primitive.STRING, Primitive.BYTES
+STRING, BYTES = Sized.STRING, Sized.BYTES
 
 
 class RecordType(IntEnum):

@@ -31,15 +31,9 @@ Value = Any  # int, str, bytes, list, dict or None, as the schema says
 Fields = dict[str, Any]
 
 
-class Primitive(Enum):
-    """Primitive types. Texts and bytes are written in another way if a version is flexible."""
+class Sized(Enum):
+    """Types whose values begin with their length, which is written in another way if a version is flexible."""
 
-    INT8 = wire.INT8
-    INT16 = wire.INT16
-    UINT16 = wire.UINT16
-    INT32 = wire.INT32
-    INT64 = wire.INT64
-    UUID = wire.UUID
     STRING = "string"
     BYTES = "bytes"
 
@@ -48,7 +42,7 @@ class Primitive(Enum):
 class ArrayOf:
     """An array of one type."""
 
-    element: Primitive | StructOf
+    element: Serde | Sized | StructOf
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,7 @@ class Field:
     """
 
     name: str
-    type: Primitive | ArrayOf | StructOf
+    type: Serde | Sized | ArrayOf | StructOf
     since: int = 0
     until: int | None = None
     nullable: bool = False
@@ -100,7 +94,7 @@ def serde_for(schema: Schema, version: int) -> Serde:
 
 
 def _serde(
-    type_: Primitive | ArrayOf | StructOf,
+    type_: Serde | Sized | ArrayOf | StructOf,
     version: int,
     *,
     flexible: bool,
@@ -113,12 +107,9 @@ def _serde(
     if isinstance(type_, ArrayOf):
         element = _serde(type_.element, version, flexible=flexible)
         return _array_serde(element, flexible=flexible, nullable=nullable)
-    if type_ is Primitive.STRING:
-        return _string_serde(flexible=flexible, nullable=nullable)
-    if type_ is Primitive.BYTES:
-        return _bytes_serde(flexible=flexible, nullable=nullable)
-    of_fixed_width: Serde = type_.value
-    return of_fixed_width
+    if isinstance(type_, Sized):
+        return (_string_serde if type_ is Sized.STRING else _bytes_serde)(flexible=flexible, nullable=nullable)
+    return type_
 
 
 # STRING            int16 length, UTF-8 bytes             NULLABLE_STRING: length -1 is null
