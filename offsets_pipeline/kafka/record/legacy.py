@@ -38,46 +38,33 @@ class LegacyRecord(NamedTuple):
     value: bytes | None
 
 
-class _Message(NamedTuple):
-    magic: int
-    attributes: int
-    record: LegacyRecord
-
-
 def decode_message(data: bytes) -> list[LegacyRecord]:
     """Return the record of an uncompressed message, or the records that a compressed message wraps.
 
     `data` is one whole message with a good checksum. Raises CorruptRecord.
     """
     wrapper = _parse(data)
-    codec = wrapper.attributes & CODEC_MASK
+    _, _, _, magic, attributes = _LOG_HEADER.unpack_from(data)
+    codec = attributes & CODEC_MASK
     if codec == Codec.NONE:
-        return _increasing([wrapper.record])
-    if wrapper.record.value is None:
+        return _increasing([wrapper])
+    if wrapper.value is None:
         raise CorruptRecord("message", "compressed, but has no value")
-    inner = _parse_set(decompress(codec, wrapper.record.value, legacy_lz4=wrapper.magic == 0), wrapper.magic)
-    records = [message.record for message in inner]
-    if wrapper.magic == 0:  # inner offsets are absolute
+    records = _parse_set(decompress(codec, wrapper.value, legacy_lz4=magic == 0), magic)
+    if magic == 0:  # inner offsets are absolute
         return _increasing(records)
     # format 1: inner offsets are relative, and the wrapper has the absolute offset of the last one
-    base = wrapper.record.offset - records[-1].offset
-    log_append_time = wrapper.record.timestamp if wrapper.attributes & _LOG_APPEND_TIME else None
+    base = wrapper.offset - records[-1].offset
+    if attributes & _LOG_APPEND_TIME:
+        records = [LegacyRecord(offset, wrapper.timestamp, key, value) for offset, _, key, value in records]
     return _increasing(
-        [
-            LegacyRecord(
-                base + record.offset,
-                record.timestamp if log_append_time is None else log_append_time,
-                record.key,
-                record.value,
-            )
-            for record in records
-        ]
+        [LegacyRecord(base + offset, timestamp, key, value) for offset, timestamp, key, value in records]
     )
 
 
 # message set    messages one after another
-def _parse_set(data: bytes, magic: int) -> list[_Message]:
-    messages: list[_Message] = []
+def _parse_set(data: bytes, magic: int) -> list[LegacyRecord]:
+    messages: list[LegacyRecord] = []
     position = 0
     while position < len(data):
         if len(messages) == MAX_BATCH_RECORDS:
@@ -104,8 +91,8 @@ def _parse_set(data: bytes, magic: int) -> list[_Message]:
 
 # message        offset int64, length int32, crc uint32 (crc32 of all that follows), magic int8, attributes int8,
 #                [timestamp int64: format 1], key bytes, value bytes       (bytes: int32 length, -1 for null)
-def _parse(data: bytes) -> _Message:
-    offset, _, _, magic, attributes = _LOG_HEADER.unpack_from(data)
+def _parse(data: bytes) -> LegacyRecord:
+    offset, _, _, magic, _ = _LOG_HEADER.unpack_from(data)
     position = LEGACY_HEADER_BYTES
     timestamp = NO_TIMESTAMP
     if magic == 1:
@@ -115,7 +102,7 @@ def _parse(data: bytes) -> _Message:
     value, position = _parse_bytes(data, position, "value")
     if position != len(data):
         raise CorruptRecord("message", f"{len(data) - position} bytes after the value")
-    return _Message(magic, attributes, LegacyRecord(offset, timestamp, key, value))
+    return LegacyRecord(offset, timestamp, key, value)
 
 
 def _parse_bytes(data: bytes, position: int, field: str) -> tuple[bytes | None, int]:
