@@ -223,7 +223,7 @@ class Mutator:
         reader = wire.Reader(records)
         starts = []
         try:
-            while reader.remaining:
+            while reader.position < reader.end:
                 starts.append(reader.position)
                 reader.raw(read_varint(reader), "record")
         except CorruptRecord:

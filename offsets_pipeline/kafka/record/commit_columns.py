@@ -191,7 +191,9 @@ class CommitColumns:
     def metadata(self) -> pa.Array:
         """The metadata of each, as string, null for a tombstone."""
         text = as_text(self.values.slices(self.metadata_position, np.where(self.tombstone, 0, self.metadata_length)))
-        return _null_where(text, self.tombstone)
+        if not self.tombstone.any():
+            return text
+        return pc.if_else(pa.array(self.tombstone), pa.scalar(None, text.type), text)
 
     def topic_names(self) -> set[tuple[str, str]]:
         """Pairs of the topic id in a value and the topic name in its key (R35)."""
@@ -212,11 +214,8 @@ class CommitColumns:
         found = (self.topic_id_position >= 0) & ~self.tombstone
         length = np.where(found, _TOPIC_ID_BYTES, 0)
         encoded = self.values.slices(np.where(found, self.topic_id_position, 0), length).dictionary_encode()
-        texts = [
-            # all zero is Kafka's "no topic id"; rows without the field have empty bytes
-            base64.urlsafe_b64encode(raw).rstrip(b"=").decode() if any(raw) else None
-            for raw in encoded.dictionary.to_pylist()
-        ]
+        # all zero is Kafka's "no topic id"; rows without the field have empty bytes
+        texts = [uuid_to_text(raw) if any(raw) else None for raw in encoded.dictionary.to_pylist()]
         return pa.array(texts, pa.string()).take(encoded.indices)
 
     def optional(self, column: Int64s, dtype: pa.DataType) -> pa.Array:
@@ -226,12 +225,6 @@ class CommitColumns:
     def required(self, column: Int64s, dtype: pa.DataType) -> pa.Array:
         """A column of the value, null where the record is a tombstone."""
         return pa.array(column, mask=self.tombstone).cast(dtype)
-
-
-def _null_where(array: pa.Array, mask: Bools) -> pa.Array:
-    if not mask.any():
-        return array
-    return pc.if_else(pa.array(mask), pa.scalar(None, array.type), array)
 
 
 def decodable_keys(keys: pa.Array) -> tuple[Bools, Bools]:

@@ -86,11 +86,6 @@ class Reader:
         self.end = len(data)
         self.elements = 0
 
-    @property
-    def remaining(self) -> int:
-        """Number of bytes not yet read."""
-        return self.end - self.position
-
     def advance(self, size: int, field: str) -> int:
         """Go on by `size` bytes; returns the position before them."""
         position = self.position
@@ -104,8 +99,9 @@ class Reader:
 
         Raises CorruptRecord if ``count`` elements of ``size`` bytes do not fit, or the value exceeds MAX_ELEMENTS.
         """
-        if count * size > self.remaining:
-            raise CorruptRecord(field, f"array of {count} elements, but only {self.remaining} bytes are left")
+        left = self.end - self.position
+        if count * size > left:
+            raise CorruptRecord(field, f"array of {count} elements, but only {left} bytes are left")
         self.elements += max(count, 0)
         if self.elements > MAX_ELEMENTS:
             raise CorruptRecord(field, f"more than {MAX_ELEMENTS} elements in one record")

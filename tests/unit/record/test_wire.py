@@ -86,7 +86,7 @@ def test_varlongs_come_back(value: int) -> None:
     data = written(write_varlong, value)
     reader = Reader(data)
     assert read_varint(reader) == value
-    assert reader.remaining == 0
+    assert reader.position == reader.end
 
 
 def test_a_varint_without_an_end_is_corrupt() -> None:
