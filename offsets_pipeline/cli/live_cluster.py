@@ -62,7 +62,7 @@ class LiveCluster(Closing):
 
     def coordinators(self, offsets_topic: str | None) -> Mapping[int, str]:
         """Return the coordinators of groups by log partition. Raises the errors of `Cluster`."""
-        from offsets_pipeline.kafka.broker.group_coordinators import coordinators_of_log
+        from offsets_pipeline.kafka.broker.groups_client import coordinators_of_log
 
         return coordinators_of_log(self.cluster, offsets_topic or self._settings.topic.name) if self.is_given else {}
 

@@ -11,7 +11,7 @@ from offsets_pipeline.errors import NonEmptyGroup, OffsetsError
 from offsets_pipeline.kafka.broker.broker_errors import NO_ERROR, TRY_LATER, broker_error, error_name
 from offsets_pipeline.kafka.broker.cluster import answered
 from offsets_pipeline.kafka.broker.connection import NONE, or_none
-from offsets_pipeline.kafka.broker.group_coordinators import ask_coordinators
+from offsets_pipeline.kafka.broker.groups_client import ask_coordinators
 from offsets_pipeline.kafka.broker.log_offsets import by_topic
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ from kafka.protocol.metadata import (
 
 from offsets_pipeline.errors import GroupSubscribedToTopic, NonEmptyGroup, NoSuchGroup, NoSuchTopic, NotAuthorized
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.kafka.broker.group_coordinators import coordinators_of_log
 from offsets_pipeline.kafka.broker.group_offsets_client import (
     commit_group_offsets,
     commit_offsets_of_groups,
@@ -40,6 +39,7 @@ from offsets_pipeline.kafka.broker.group_offsets_client import (
 )
 from offsets_pipeline.kafka.broker.groups_client import (
     GroupListing,
+    coordinators_of_log,
     delete_groups,
     describe_classic_groups,
     describe_consumer_groups,
