@@ -36,7 +36,7 @@ from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.common.config import load_settings
 from offsets_pipeline.fold.stream.follow import follow
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
-from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
+from offsets_pipeline.ingest.topic.topic_progress import TopicObserver
 from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.questions.query.describe import describe_groups

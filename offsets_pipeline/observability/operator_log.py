@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.errors import BrokerUnreachable
-from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
+from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.fold.maintenance import Upkeep
-    from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
     from offsets_pipeline.service.metrics.metric_families import Values
 
 _LATE_MS = 60_000  # since the log last held all records: then it has fallen behind

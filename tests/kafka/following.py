@@ -13,7 +13,7 @@ import pyarrow as pa
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.fold.stream.follow import follow
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
-from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
+from offsets_pipeline.ingest.topic.topic_progress import TopicObserver
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.questions.query.local_sql import LocalSql
 from offsets_pipeline.questions.query.state_reader import StateReader

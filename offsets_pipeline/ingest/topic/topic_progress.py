@@ -1,4 +1,4 @@
-"""Progress of a reading, from the offsets of the query and of the topic. Free of Spark."""
+"""Progress of a reading, from the offsets of the query and of the topic, and its reports. Free of Spark."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
     from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
     from offsets_pipeline.kafka.broker.fetch import FetchPosition
@@ -125,3 +126,31 @@ class TopicProgress:
 
 def _ends(bounds: Mapping[int, LogPartitionBounds]) -> dict[int, int]:
     return {at: each.end for at, each in bounds.items()}
+
+
+class TopicObserver:
+    """Reports of an ingest of a topic: callbacks of `TopicIngest`. The methods of this base class do nothing."""
+
+    def connected(self, address: str, cluster_id: str | None) -> None:
+        """A broker answered at this address; the id is None if the cluster has none."""
+
+    def missing(self, address: str) -> None:
+        """The cluster at this address does not have the topic yet: the ingest waits for it."""
+
+    def planned(self, progress: TopicProgress) -> None:
+        """A reading starts or restarts."""
+
+    def landed(self, records: int) -> None:
+        """A batch appended this number of records to the log."""
+
+    def looked(self, progress: TopicProgress) -> None:
+        """A look at the topic succeeded."""
+
+    def unreachable(self, error: OffsetsError) -> None:
+        """A request about the topic failed, and is retried."""
+
+    def transaction_ended(self, log_partition: int) -> None:
+        """A transaction that a warning reported as open has ended."""
+
+    def warned(self, text: str) -> None:
+        """A warning of one line."""

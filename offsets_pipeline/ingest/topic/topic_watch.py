@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import ms_of
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog, Unfinished, check_topic, plan_reading
-from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.log_scan import ends_by_incarnation
 from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead, note_topics, partition_rows
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
-    from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
     from offsets_pipeline.kafka.broker.fetch import FetchPosition
     from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
     from offsets_pipeline.semantics.retention import Retention

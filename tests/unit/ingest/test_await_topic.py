@@ -16,7 +16,7 @@ from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import TopicSettings
 from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic, OffsetsError
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
-from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
+from offsets_pipeline.ingest.topic.topic_progress import TopicObserver
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from tests.unit.broker.fake_topic import FakePartition, FakeTopic, fake_topic, options_of
 from tests.waiting import wait_until

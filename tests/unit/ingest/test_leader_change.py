@@ -15,8 +15,8 @@ from offsets_pipeline.ingest.topic.record_batch_source import RecordBatchStreamR
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
-from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
+from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.log.append import Append
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from offsets_pipeline.ingest.topic.topic_plan import Reading
-    from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
     from offsets_pipeline.semantics.retention import Retention
 
 NOW_MS = 1_795_000_000_000

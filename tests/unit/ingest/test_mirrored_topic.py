@@ -12,9 +12,8 @@ from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.ingest.topic import topic_watch
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
-from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog, Reading, plan_reading
-from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction

@@ -27,7 +27,7 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
-from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
+from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
     from offsets_pipeline.store.log.append import Append
     from offsets_pipeline.store.store import Store
 

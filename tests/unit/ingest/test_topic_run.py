@@ -25,7 +25,7 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.ingest.topic import topic_ingest
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest, _QueryFailedError
-from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
+from offsets_pipeline.ingest.topic.topic_progress import TopicObserver
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import TopicSettings
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
-from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
+from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
@@ -21,7 +21,6 @@ from offsets_pipeline.semantics.retention import Retention
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 
 NOW_MS = 1_795_000_000_000
 DAY_MS, LIMIT_MS = 86_400_000, 900_000

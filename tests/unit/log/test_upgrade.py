@@ -16,8 +16,8 @@ from offsets_pipeline.common.config import Settings
 from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
-from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import Reading, plan_reading
+from offsets_pipeline.ingest.topic.topic_progress import TopicObserver
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.topic_kind import TopicKind
