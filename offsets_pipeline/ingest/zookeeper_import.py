@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import parse_time_ms, shown_time
 from offsets_pipeline.coordinator.requests import OffsetAndMetadata
-from offsets_pipeline.coordinator.zookeeper.consumer_nodes import ROOT, SkippedNode
+from offsets_pipeline.coordinator.zookeeper.consumer_nodes import ROOT, GroupNodes, NodeOffset, SkippedNode
 from offsets_pipeline.errors import (
     IllegalGeneration,
     InvalidCommitOffsetSize,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes, NodeOffset
     from offsets_pipeline.semantics.partition_state import CommittedOffset, TopicPartition
 
 #: Reasons for which the coordinator refuses the offsets of one group.

@@ -15,7 +15,7 @@ from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
 from offsets_pipeline.kafka.record.segment import Damage, SegmentReader, read_segment
 from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.store.delta.filesystems import opened
-from offsets_pipeline.store.log.file_writer import LogFileWriter
+from offsets_pipeline.store.log.file_writer import LogFilePlace, LogFileWriter
 from offsets_pipeline.store.log.task_results import items_of, numbers, parallelism, results_in_tasks
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.ingest.segments.segment_files import LogFolder
     from offsets_pipeline.semantics.topic_kind import TopicKind
     from offsets_pipeline.store.delta.data_file import DataFile
-    from offsets_pipeline.store.log.file_writer import LogFilePlace
 
 _BATCH_ROWS = 65_536
 _TASKS_PER_CORE = 4

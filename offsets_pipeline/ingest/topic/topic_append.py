@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.kafka.record.segment import Damage
 from offsets_pipeline.semantics.log_row import place_of
-from offsets_pipeline.store.delta.data_file import COMPRESSION
+from offsets_pipeline.store.delta.data_file import COMPRESSION, DataFile
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import LOG, RECORD_COLUMNS
-from offsets_pipeline.store.log.append import LogAppender
-from offsets_pipeline.store.log.file_writer import LogFileWriter, log_partitions_of
+from offsets_pipeline.store.log.append import Append, LogAppender, RecordsFold
+from offsets_pipeline.store.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
 from offsets_pipeline.store.log.log_scan import ends_by_incarnation
 from offsets_pipeline.store.log.metadata import LogMetadata
 from offsets_pipeline.store.log.task_results import parallelism, task_results
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.store.delta.data_file import DataFile
-    from offsets_pipeline.store.log.append import Append, RecordsFold
-    from offsets_pipeline.store.log.file_writer import LogFilePlace
     from offsets_pipeline.store.store import Store
 
 

@@ -10,7 +10,7 @@ from offsets_pipeline.errors import KafkaFailed, NotAuthorized
 from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, RecordKey
 from offsets_pipeline.kafka.broker.cluster import Cluster, answered
 from offsets_pipeline.kafka.broker.log_offsets import LATEST, Isolation, epoch_ends, list_offsets, log_bounds
-from offsets_pipeline.kafka.broker.offset_ranges import OffsetRange, read_ranges
+from offsets_pipeline.kafka.broker.offset_ranges import FetchedBatches, OffsetRange, read_ranges
 from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction, open_transactions
 from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
-    from offsets_pipeline.kafka.broker.offset_ranges import FetchedBatches
 
 #: Kafka's default, used if the user may not read the topic's configuration.
 DELETE_RETENTION_MS = 86_400_000

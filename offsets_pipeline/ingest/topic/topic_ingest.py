@@ -43,7 +43,7 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
     shared_out,
 )
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
-from offsets_pipeline.ingest.topic.topic_client import TopicClient
+from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
 from offsets_pipeline.ingest.topic.topic_plan import check_topic
 from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 from offsets_pipeline.ingest.topic.topic_records import TopicReader
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.ingest.topic.topic_client import TopicDescription
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
     from offsets_pipeline.store.log.append import Append, RecordsFold
     from offsets_pipeline.store.store import SparkSource

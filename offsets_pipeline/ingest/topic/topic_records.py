@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.kafka.broker.offset_ranges import read_ranges
+from offsets_pipeline.kafka.broker.offset_ranges import FetchedBatches, OffsetRange, read_ranges
 from offsets_pipeline.kafka.record.corrupt import NotASegment
 from offsets_pipeline.kafka.record.scan import MAX_DAMAGE_BYTES
 from offsets_pipeline.kafka.record.segment import Damage, read_segment
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
-    from offsets_pipeline.kafka.broker.offset_ranges import FetchedBatches, OffsetRange
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: Columns of records. `damage` is null for a record. Else the row is a stretch that does not decode: its bytes are in

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.common.clock import ms_of
+from offsets_pipeline.common.clock import Clock, ms_of
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog, Unfinished, check_topic, plan_reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 from offsets_pipeline.store.delta.schemas import LOG
@@ -16,7 +16,6 @@ from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead, note_top
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
     from offsets_pipeline.kafka.broker.fetch import FetchPosition

@@ -6,8 +6,6 @@ that the client's metadata is out of date, and which error of this package each 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kafka.errors import for_code
 
 from offsets_pipeline.errors import (
@@ -19,10 +17,8 @@ from offsets_pipeline.errors import (
     NoSuchGroup,
     NoSuchTopic,
     NotAuthorized,
+    OffsetsError,
 )
-
-if TYPE_CHECKING:
-    from offsets_pipeline.errors import OffsetsError
 
 NO_ERROR = 0
 UNKNOWN_TOPIC_OR_PARTITION = 3

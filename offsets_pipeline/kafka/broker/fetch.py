@@ -21,7 +21,7 @@ from offsets_pipeline.kafka.broker.broker_errors import (
     STALE_METADATA,
     broker_error,
 )
-from offsets_pipeline.kafka.broker.connection import NONE
+from offsets_pipeline.kafka.broker.connection import NONE, Message
 from offsets_pipeline.kafka.record.batch import LOG_OVERHEAD, MAGIC_END, Batch, examine, length_of, offset_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.kafka.broker.client_settings import FetchLimits
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.cluster_metadata import TopicMetadata
-    from offsets_pipeline.kafka.broker.connection import Message
 
 LAST_VERSION_WITH_NAMES = 12  # later versions name a topic by its id
 _NO_SESSION_EPOCH = -1

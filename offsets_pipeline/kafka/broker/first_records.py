@@ -13,7 +13,7 @@ from offsets_pipeline.kafka.broker.fetch import (
     fetch_topic,
     whole_batches,
 )
-from offsets_pipeline.kafka.broker.log_offsets import by_topic, log_bounds
+from offsets_pipeline.kafka.broker.log_offsets import LogBounds, by_topic, log_bounds
 from offsets_pipeline.kafka.record.segment import read_segment
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.cluster_metadata import Place, TopicMetadata
     from offsets_pipeline.kafka.broker.connection import Connection, Message
-    from offsets_pipeline.kafka.broker.log_offsets import LogBounds
 
 _FIRST_BYTES = 16 * 1024  # of a partition: holds the batch of most producers
 _MOST_BYTES = 2**30

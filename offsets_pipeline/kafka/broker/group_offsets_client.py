@@ -9,16 +9,14 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, Of
 
 from offsets_pipeline.errors import NonEmptyGroup, OffsetsError
 from offsets_pipeline.kafka.broker.broker_errors import NO_ERROR, TRY_LATER, broker_error, error_name
-from offsets_pipeline.kafka.broker.cluster import answered
-from offsets_pipeline.kafka.broker.connection import NONE, or_none
+from offsets_pipeline.kafka.broker.cluster import Cluster, answered
+from offsets_pipeline.kafka.broker.connection import NONE, Connection, Message, or_none
 from offsets_pipeline.kafka.broker.groups_client import ask_coordinators
 from offsets_pipeline.kafka.broker.log_offsets import by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from offsets_pipeline.kafka.broker.cluster import Cluster
-    from offsets_pipeline.kafka.broker.connection import Connection, Message
 
 _BY_TOPIC_NAME = 9  # the last version of both requests that names topics; later ones have topic ids
 _MANY_GROUPS_SINCE = 8  # version of OffsetFetch (KIP-709)

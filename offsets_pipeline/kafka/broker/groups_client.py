@@ -10,13 +10,12 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.kafka.broker.broker_errors import GROUP_ID_NOT_FOUND, NO_ERROR, broker_error
-from offsets_pipeline.kafka.broker.cluster import Retry, answered, or_retry
+from offsets_pipeline.kafka.broker.cluster import Cluster, Retry, answered, or_retry
 from offsets_pipeline.kafka.broker.messages import ConsumerGroupDescribeRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.connection import Connection, Message
 
 _CLASSIC, _DEAD = "Classic", "Dead"

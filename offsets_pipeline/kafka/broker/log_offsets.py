@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.kafka.broker.connection import or_none
+from offsets_pipeline.kafka.broker.connection import Connection, or_none
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.cluster_metadata import Place, TopicMetadata
-    from offsets_pipeline.kafka.broker.connection import Connection
 
 EARLIEST, LATEST = -2, -1
 _CONSUMER = -1  # replica id of a consumer

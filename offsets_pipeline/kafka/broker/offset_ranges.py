@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, LogTruncated
-from offsets_pipeline.kafka.broker.cluster import answered
-from offsets_pipeline.kafka.broker.fetch import Fetcher, FetchPosition, FetchProblem
+from offsets_pipeline.kafka.broker.cluster import Cluster, answered
+from offsets_pipeline.kafka.broker.fetch import Fetched, Fetcher, FetchPosition, FetchProblem
 from offsets_pipeline.kafka.broker.log_offsets import epoch_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.cluster_metadata import TopicMetadata
-    from offsets_pipeline.kafka.broker.fetch import Fetched
 
 
 @dataclass(frozen=True, slots=True)

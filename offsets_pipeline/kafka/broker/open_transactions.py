@@ -9,16 +9,14 @@ from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsR
 
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NotAuthorized
 from offsets_pipeline.kafka.broker.broker_errors import NO_ERROR
-from offsets_pipeline.kafka.broker.cluster import answered
-from offsets_pipeline.kafka.broker.connection import NONE, or_none
+from offsets_pipeline.kafka.broker.cluster import Cluster, answered
+from offsets_pipeline.kafka.broker.connection import NONE, Connection, Message, or_none
 from offsets_pipeline.kafka.broker.log_offsets import by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.cluster_metadata import Place
-    from offsets_pipeline.kafka.broker.connection import Connection, Message
 
 
 @dataclass(frozen=True, slots=True)

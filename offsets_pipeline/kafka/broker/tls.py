@@ -23,14 +23,13 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from offsets_pipeline.common.input_text import shown
 from offsets_pipeline.errors import ConfigError, NoSuchPath
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
-from offsets_pipeline.kafka.record.wire import INT32, INT64, UINT16, Reader
+from offsets_pipeline.kafka.record.wire import INT32, INT64, UINT16, Reader, Serde
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
-    from offsets_pipeline.kafka.record.wire import Serde
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _JKS_MAGIC, _JKS_SALT = b"\xfe\xed\xfe\xed", b"Mighty Aphrodite"
