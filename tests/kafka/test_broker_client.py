@@ -33,7 +33,7 @@ from offsets_pipeline.kafka.broker.cluster import Cluster, answered
 from offsets_pipeline.kafka.broker.connection import Connection
 from offsets_pipeline.kafka.broker.fetch import Fetcher, FetchPosition, FetchProblem
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
-from offsets_pipeline.kafka.broker.log_offsets import EpochEnd, epoch_ends, list_offsets, log_bounds
+from offsets_pipeline.kafka.broker.log_offsets import epoch_ends, list_offsets, log_bounds
 from offsets_pipeline.kafka.broker.open_transactions import open_transactions
 from offsets_pipeline.kafka.record.columns import SEGMENT_SCHEMA
 from offsets_pipeline.kafka.record.segment import read_segment
@@ -253,9 +253,7 @@ def test_offsets_by_time_and_ends_of_leader_epochs(broker: LiveBroker, cluster: 
     epoch = cluster.topic(TOPIC).partitions[0].epoch
     assert epoch is not None
     ends = broker.answers.bounds()
-    assert epoch_ends(cluster, dict.fromkeys(places, epoch)) == {
-        (TOPIC, at): EpochEnd(epoch, end) for at, (_, end) in ends.items()
-    }
+    assert epoch_ends(cluster, dict.fromkeys(places, epoch)) == {(TOPIC, at): end for at, (_, end) in ends.items()}
 
 
 def test_a_topic_that_is_not_there_is_told_in_one_line_and_not_made(broker: LiveBroker, cluster: Cluster) -> None:

@@ -108,7 +108,7 @@ class TopicClient(Closing):
         partitions = self._cluster.topic(self._topic).partitions
         places = {(self._topic, at): epoch for at, epoch in leader_epochs.items() if at in partitions}
         found = answered(epoch_ends(self._cluster, places))
-        return {at: each.end_offset for (_, at), each in found.items() if each.end_offset is not None}
+        return {at: end for (_, at), end in found.items() if end is not None}
 
     def first_records(self, bounds: Mapping[int, LogPartitionBounds]) -> list[RecordKey]:
         """A few of the first records of each log partition.

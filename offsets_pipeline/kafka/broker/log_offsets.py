@@ -38,13 +38,6 @@ class LogBounds(NamedTuple):
     end: int
 
 
-class EpochEnd(NamedTuple):
-    """The leader epoch found, and the record offset at which it ends; None if the leader has no such epoch."""
-
-    leader_epoch: int | None
-    end_offset: int | None
-
-
 def list_offsets(
     cluster: Cluster, times_ms: Mapping[Place, int], isolation: Isolation = Isolation.READ_UNCOMMITTED
 ) -> dict[Place, int | OffsetsError | None]:
@@ -110,16 +103,17 @@ def bounds_of_topics(cluster: Cluster, topics: Collection[str] | None) -> dict[P
     )
 
 
-def epoch_ends(cluster: Cluster, leader_epochs: Mapping[Place, int]) -> dict[Place, EpochEnd | OffsetsError]:
-    """The end of a leader epoch in each partition, or of the largest epoch below it that the leader has.
+def epoch_ends(cluster: Cluster, leader_epochs: Mapping[Place, int]) -> dict[Place, int | OffsetsError | None]:
+    """Record offset at which a leader epoch ends in each partition, or the largest epoch below it that the leader has.
 
-    A reader whose position is above the end has read records that a new leader does not have. Errors as `list_offsets`.
+    The offset is None if the leader has no such epoch. A reader whose position is above it has read records that a new
+    leader does not have. Errors as `list_offsets`.
     """
     of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
     def ask(
         connection: Connection, metadata: Mapping[str, TopicMetadata], at_leader: list[Place]
-    ) -> dict[Place, tuple[int, EpochEnd]]:
+    ) -> dict[Place, tuple[int, int | None]]:
         topics = [
             of_topic(
                 topic=name,
@@ -136,10 +130,7 @@ def epoch_ends(cluster: Cluster, leader_epochs: Mapping[Place, int]) -> dict[Pla
         ]
         answer = connection.send(OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics))
         return {
-            (topic.topic, each.partition): (
-                each.error_code,
-                EpochEnd(or_none(each.leader_epoch), or_none(each.end_offset)),
-            )
+            (topic.topic, each.partition): (each.error_code, or_none(each.end_offset))
             for topic in answer.topics
             for each in topic.partitions
         }

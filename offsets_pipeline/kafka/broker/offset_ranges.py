@@ -159,10 +159,10 @@ def require_same_log(cluster: Cluster, metadata: TopicMetadata, known: Mapping[i
         for partition, position in known.items()
         if position.leader_epoch is not None and metadata.partitions[partition].epoch != position.leader_epoch
     }
-    for (topic, partition), found in answered(epoch_ends(cluster, doubtful)).items():
-        if found.end_offset is not None and found.end_offset < known[partition].offset:
+    for (topic, partition), end in answered(epoch_ends(cluster, doubtful)).items():
+        if end is not None and end < known[partition].offset:
             raise LogTruncated(
                 f"partition {partition} of topic {topic} has another log before record "
-                f"{known[partition].offset}: its new leader has only the records before {found.end_offset} of leader "
+                f"{known[partition].offset}: its new leader has only the records before {end} of leader "
                 f"epoch {doubtful[topic, partition]}"
             )

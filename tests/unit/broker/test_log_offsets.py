@@ -11,7 +11,6 @@ from offsets_pipeline.errors import NoSuchTopic, NotAuthorized
 from offsets_pipeline.kafka.broker.log_offsets import (
     EARLIEST,
     LATEST,
-    EpochEnd,
     Isolation,
     LogBounds,
     bounds_of_topics,
@@ -66,7 +65,7 @@ def test_ends_of_leader_epochs_are_asked_of_the_leaders_of_now() -> None:
     with fake_topic(partitions(), (1, 2)) as topic, cluster_of(topic) as cluster:
         found = epoch_ends(cluster, {A: 1, B: 6, C: 2})
         requests = [asked(topic, node_id, OffsetForLeaderEpochRequest) for node_id in (1, 2)]
-    assert found == {A: EpochEnd(1, 4), B: EpochEnd(6, None), C: EpochEnd(2, 1)}
+    assert found == {A: 4, B: None, C: 1}
     assert requests == [
         {"replica_id": -1, "topics": [{"topic": TOPIC, "partitions": [_wanted(0, 3, 1), _wanted(2, 4, 2)]}]},
         {"replica_id": -1, "topics": [{"topic": TOPIC, "partitions": [_wanted(1, 7, 6)]}]},
