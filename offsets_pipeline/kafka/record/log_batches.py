@@ -58,19 +58,6 @@ class LogBatches:
         return len(self.start)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows of the log with wire values: -1 for a null producer id, epoch or timestamp."""
-
-    offset: Int64s
-    timestamp: Int64s
-    producer_id: Int64s
-    producer_epoch: Int64s
-    is_control: Bools
-    key: pa.Array
-    value: pa.Array
-
-
 def encode_log(rows: pa.Table, codec: Codec = Codec.NONE, batch_bytes: int = BATCH_BYTES) -> LogBatches:
     """Encode rows of one log partition, in ascending record offsets (R2), as batches.
 
@@ -81,7 +68,7 @@ def encode_log(rows: pa.Table, codec: Codec = Codec.NONE, batch_bytes: int = BAT
         codec: compresses the records of data batches of at least 1 KiB.
         batch_bytes: uncompressed bytes of records that fill a batch.
     """
-    laid = _as_on_the_wire(rows)
+    laid = _Rows(rows)
     if not len(laid.offset):
         nothing = np.zeros(0, dtype=np.int64)
         return LogBatches(bytearray(), nothing, nothing, nothing)
@@ -107,21 +94,21 @@ def encode_log(rows: pa.Table, codec: Codec = Codec.NONE, batch_bytes: int = BAT
     return LogBatches(data, start, laid.offset[first], laid.offset[end - 1])
 
 
-def _as_on_the_wire(rows: pa.Table) -> _Rows:
-    control_type = rows["control_type"].combine_chunks()
-    producer_id = pc.fill_null(rows["producer_id"], NONE).to_numpy().astype(np.int64)
-    epoch = pc.fill_null(rows["producer_epoch"].cast(pa.int64()), _EPOCH_UNKNOWN).to_numpy()
-    timestamp = rows["record_timestamp"].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
-    key, value = _with_control_records(rows["key"].combine_chunks(), rows["value"].combine_chunks(), control_type)
-    return _Rows(
-        offset=rows["record_offset"].to_numpy().astype(np.int64),
-        timestamp=pc.fill_null(timestamp, NONE).to_numpy().astype(np.int64),
-        producer_id=producer_id,
-        producer_epoch=np.where(producer_id == NONE, NONE, epoch),
-        is_control=control_type.is_valid().to_numpy(zero_copy_only=False),
-        key=key,
-        value=value,
-    )
+class _Rows:
+    """Rows of the log with wire values: -1 for a null producer id, epoch or timestamp."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        control_type = rows["control_type"].combine_chunks()
+        timestamp = rows["record_timestamp"].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+        epoch = pc.fill_null(rows["producer_epoch"].cast(pa.int64()), _EPOCH_UNKNOWN).to_numpy()
+        self.offset: Int64s = rows["record_offset"].to_numpy().astype(np.int64)
+        self.timestamp: Int64s = pc.fill_null(timestamp, NONE).to_numpy().astype(np.int64)
+        self.producer_id: Int64s = pc.fill_null(rows["producer_id"], NONE).to_numpy().astype(np.int64)
+        self.producer_epoch: Int64s = np.where(self.producer_id == NONE, NONE, epoch)
+        self.is_control: Bools = control_type.is_valid().to_numpy(zero_copy_only=False)
+        self.key, self.value = _with_control_records(
+            rows["key"].combine_chunks(), rows["value"].combine_chunks(), control_type
+        )
 
 
 def _with_control_records(key: pa.Array, value: pa.Array, control_type: pa.Array) -> tuple[pa.Array, pa.Array]:
