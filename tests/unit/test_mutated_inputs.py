@@ -38,7 +38,7 @@ from offsets_pipeline.ingest.topic_positions.broker_positions import read_client
 from offsets_pipeline.ingest.topic_positions.positions import read_positions
 from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
 from offsets_pipeline.ingest.zookeeper_import import metadata_of
-from offsets_pipeline.kafka.broker.client_settings import client_settings
+from offsets_pipeline.kafka.broker.client_settings import ClientSettings
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.record.commit_columns import parse_commits
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
@@ -360,7 +360,7 @@ def properties() -> list[bytes]:
 
 
 def read_properties(path: Path) -> None:
-    client_settings(KafkaOptions("b:9092", read_client_properties(path)))
+    ClientSettings(KafkaOptions("b:9092", read_client_properties(path)))
 
 
 def read_certificates(data: bytes, _: Path) -> None:
@@ -371,7 +371,7 @@ def read_certificates(data: bytes, _: Path) -> None:
         "ssl.keystore.certificate.chain": certificates,
         "ssl.keystore.key": f"-----BEGIN PRIVATE{key}",
     }
-    client_settings(KafkaOptions("b:9092", given))
+    ClientSettings(KafkaOptions("b:9092", given))
 
 
 def certificates() -> list[bytes]:
@@ -400,7 +400,7 @@ def read_store(prefix: str, data: bytes, folder: Path) -> None:
         data = data[:-20] + jks_digest(PASSWORD, data[:-20])
     path.write_bytes(data)
     given = {"security.protocol": "SSL", f"{prefix}.location": str(path), f"{prefix}.password": PASSWORD}
-    client_settings(KafkaOptions("b:9092", given))
+    ClientSettings(KafkaOptions("b:9092", given))
 
 
 FILE = "input"
@@ -444,7 +444,7 @@ INPUTS: dict[str, Input] = {
         properties, in_file(read_properties), (MalformedFile, ConfigError, NoSuchPath, DependencyMissing)
     ),
     "addresses": Input(
-        texts(ADDRESSES), as_text(lambda text: client_settings(KafkaOptions(text, {}))), (ConfigError,), "address"
+        texts(ADDRESSES), as_text(lambda text: ClientSettings(KafkaOptions(text, {}))), (ConfigError,), "address"
     ),
     "certificates": Input(certificates, read_certificates, (ConfigError,), "Kafka option"),
     "trust stores": Input(

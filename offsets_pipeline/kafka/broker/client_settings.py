@@ -16,8 +16,7 @@ from offsets_pipeline.kafka.broker.sasl_login import SaslLogin
 from offsets_pipeline.kafka.broker.tls import tls_context
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 
@@ -80,60 +79,43 @@ class FetchLimits:
     max_partition_bytes: int
 
 
-@dataclass(frozen=True)
 class ClientSettings:
-    """Settings of the connections to one cluster; times are in seconds."""
+    """Settings of the connections to one cluster that a user's options ask for; times are in seconds."""
 
-    bootstrap: tuple[tuple[str, int], ...]
-    client_id: str
-    setup_seconds: float
-    request_seconds: float
-    api_seconds: float
-    backoff_seconds: float
-    receive_buffer_bytes: int
-    send_buffer_bytes: int
-    fetch: FetchLimits
-    tls: ssl.SSLContext | None
-    sasl: SaslLogin | None
-    without_secrets: Callable[[str], str]
+    def __init__(self, options: KafkaOptions) -> None:
+        """Check the options.
+
+        Raises ConfigError for an option that is unknown, or has a wrong value, or needs another option; NoSuchPath for
+        a missing key store; DependencyMissing if a SASL mechanism needs a package that is not installed.
+        """
+        given = options.for_clients()
+        unknown = sorted(given.keys() - _GENERAL - _OF_TLS - _OF_SASL)
+        if unknown:
+            raise ConfigError(f"the Kafka option {shown(unknown[0])[1:-1]} is not supported: remove it")
+        has_tls, has_sasl = _protocol(given)
+        numbers = {name: _number(given, name) for name in _NUMBERS}
+        self.bootstrap = _addresses(given["bootstrap.servers"])
+        self.client_id = given.get("client.id", _DEFAULT_CLIENT_ID)
+        self.setup_seconds = numbers["socket.connection.setup.timeout.ms"] / 1000
+        self.request_seconds = numbers["request.timeout.ms"] / 1000
+        self.api_seconds = numbers["default.api.timeout.ms"] / 1000
+        self.backoff_seconds = numbers["retry.backoff.ms"] / 1000
+        self.receive_buffer_bytes = numbers["receive.buffer.bytes"]
+        self.send_buffer_bytes = numbers["send.buffer.bytes"]
+        self.fetch = FetchLimits(
+            min_bytes=numbers["fetch.min.bytes"],
+            max_wait_ms=numbers["fetch.max.wait.ms"],
+            max_bytes=numbers["fetch.max.bytes"],
+            max_partition_bytes=numbers["max.partition.fetch.bytes"],
+        )
+        self.tls = tls_context(given) if has_tls else None
+        self.sasl = SaslLogin.of(given) if has_sasl else None
+        self.without_secrets = options.without_secrets
 
     @property
     def at(self) -> str:
         """The bootstrap addresses as users write them, for messages."""
         return ",".join(f"{host}:{port}" for host, port in self.bootstrap)
-
-
-def client_settings(options: KafkaOptions) -> ClientSettings:
-    """The settings that a user's options ask for.
-
-    Raises ConfigError for an option that is unknown, or has a wrong value, or needs another option; NoSuchPath for
-    a missing key store; DependencyMissing if a SASL mechanism needs a package that is not installed.
-    """
-    given = options.for_clients()
-    unknown = sorted(given.keys() - _GENERAL - _OF_TLS - _OF_SASL)
-    if unknown:
-        raise ConfigError(f"the Kafka option {shown(unknown[0])[1:-1]} is not supported: remove it")
-    has_tls, has_sasl = _protocol(given)
-    numbers = {name: _number(given, name) for name in _NUMBERS}
-    return ClientSettings(
-        bootstrap=_addresses(given["bootstrap.servers"]),
-        client_id=given.get("client.id", _DEFAULT_CLIENT_ID),
-        setup_seconds=numbers["socket.connection.setup.timeout.ms"] / 1000,
-        request_seconds=numbers["request.timeout.ms"] / 1000,
-        api_seconds=numbers["default.api.timeout.ms"] / 1000,
-        backoff_seconds=numbers["retry.backoff.ms"] / 1000,
-        receive_buffer_bytes=numbers["receive.buffer.bytes"],
-        send_buffer_bytes=numbers["send.buffer.bytes"],
-        fetch=FetchLimits(
-            min_bytes=numbers["fetch.min.bytes"],
-            max_wait_ms=numbers["fetch.max.wait.ms"],
-            max_bytes=numbers["fetch.max.bytes"],
-            max_partition_bytes=numbers["max.partition.fetch.bytes"],
-        ),
-        tls=tls_context(given) if has_tls else None,
-        sasl=SaslLogin.of(given) if has_sasl else None,
-        without_secrets=options.without_secrets,
-    )
 
 
 def _protocol(given: Mapping[str, str]) -> tuple[bool, bool]:

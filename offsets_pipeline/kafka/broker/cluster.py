@@ -18,7 +18,7 @@ from offsets_pipeline.kafka.broker.broker_errors import (
     broker_error,
     unreachable,
 )
-from offsets_pipeline.kafka.broker.client_settings import client_settings
+from offsets_pipeline.kafka.broker.client_settings import ClientSettings
 from offsets_pipeline.kafka.broker.cluster_metadata import Broker, Place, TopicMetadata, topic_metadata
 from offsets_pipeline.kafka.broker.connection import Connection
 
@@ -45,7 +45,7 @@ class Cluster(Closing):
     """
 
     def __init__(self, options: KafkaOptions) -> None:
-        self.settings = client_settings(options)
+        self.settings = ClientSettings(options)
         self._lock = threading.RLock()
         self._connections: dict[int, Connection] = {}
         self._any: Connection | None = None

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from offsets_pipeline.errors import AuthenticationFailed, BrokerUnreachable, ConfigError, DependencyMissing, NoSuchPath
 from offsets_pipeline.kafka.broker import sasl_login
-from offsets_pipeline.kafka.broker.client_settings import _GENERAL, _OF_SASL, _OF_TLS, FetchLimits, client_settings
+from offsets_pipeline.kafka.broker.client_settings import _GENERAL, _OF_SASL, _OF_TLS, ClientSettings, FetchLimits
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.sasl_login import ClientCredentials
 from offsets_pipeline.kafka.broker.tls import KeyMaterial, read_key_store
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from offsets_pipeline.kafka.broker.client_settings import ClientSettings
 
 SASL = {"security.protocol": "SASL_PLAINTEXT"}
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -39,7 +38,7 @@ URL = "sasl.oauthbearer.token.endpoint.url"
 
 
 def settings(options: Mapping[str, str], address: str = "b:9092") -> ClientSettings:
-    return client_settings(KafkaOptions(address, options))
+    return ClientSettings(KafkaOptions(address, options))
 
 
 def sasl(options: Mapping[str, str]) -> dict[str, object]:
@@ -372,7 +371,7 @@ def test_a_pem_file_has_certificates_and_a_key_in_any_order(tmp_path: Path) -> N
 def test_options_reach_a_task_of_spark_with_their_secrets() -> None:
     options = KafkaOptions("b:9092", {"sasl.jaas.config": f'{PLAIN} required username="me" password="open-sesame";',
                                       "sasl.mechanism": "PLAIN", **SASL})  # fmt: skip
-    found = client_settings(pickle.loads(pickle.dumps(options)))
+    found = ClientSettings(pickle.loads(pickle.dumps(options)))
     assert found.sasl is not None
     assert found.sasl.settings["sasl_plain_password"] == "open-sesame"
     assert found.without_secrets("a open-sesame") == "a ***"

@@ -14,7 +14,7 @@ from kafka.protocol.admin import DeleteGroupsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
 
 from offsets_pipeline.errors import AuthenticationFailed, BrokerUnreachable, KafkaFailed
-from offsets_pipeline.kafka.broker.client_settings import client_settings
+from offsets_pipeline.kafka.broker.client_settings import ClientSettings
 from offsets_pipeline.kafka.broker.connection import Connection
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from tests.kafka.certificates import Authority
@@ -36,7 +36,7 @@ def broker() -> Iterator[FakeBroker]:
 
 def connect(broker: FakeBroker, **options: str) -> Connection:
     given = {"request.timeout.ms": "2000"} | {name.replace("_", "."): value for name, value in options.items()}
-    return Connection(client_settings(KafkaOptions(broker.address, given)), "127.0.0.1", broker.port)
+    return Connection(ClientSettings(KafkaOptions(broker.address, given)), "127.0.0.1", broker.port)
 
 
 def unsupported(*versions: tuple[int, int, int], code: int = 35) -> ApiVersionsResponse:
@@ -149,7 +149,7 @@ def test_requests_are_numbered_and_name_the_client(broker: FakeBroker) -> None:
 
 
 def test_addresses_that_cannot_be_reached_are_named_as_users_write_them(broker: FakeBroker) -> None:
-    settings = client_settings(KafkaOptions(broker.address, {}))
+    settings = ClientSettings(KafkaOptions(broker.address, {}))
     broker.close()
     for host, at, reason in (
         ("127.0.0.1", broker.address, "Connection refused"),
@@ -208,7 +208,7 @@ def test_what_does_not_speak_tls_is_unreachable() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         port = server.getsockname()[1]
-        settings = client_settings(KafkaOptions(f"127.0.0.1:{port}", {"security.protocol": "SSL"}))
+        settings = ClientSettings(KafkaOptions(f"127.0.0.1:{port}", {"security.protocol": "SSL"}))
         with pytest.raises(BrokerUnreachable, match=rf"^no broker answers at 127.0.0.1:{port} \(TLS: WRONG_VERSION"):
             Connection(settings, "127.0.0.1", port)
         thread.join()
