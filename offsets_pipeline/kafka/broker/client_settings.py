@@ -109,7 +109,7 @@ class ClientSettings:
             max_partition_bytes=numbers["max.partition.fetch.bytes"],
         )
         self.tls = tls_context(given) if has_tls else None
-        self.sasl = SaslLogin.of(given) if has_sasl else None
+        self.sasl = SaslLogin(given) if has_sasl else None
         self.without_secrets = options.without_secrets
 
     @property

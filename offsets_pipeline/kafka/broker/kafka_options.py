@@ -62,14 +62,10 @@ class KafkaOptions:
             name = given.removeprefix(_PREFIX)
             if name in _OURS:
                 raise ConfigError(f"cannot set the Kafka option {name}: {_OURS[name]}")
-            self._values[name] = self._resolved(name, value)
-
-    def _resolved(self, name: str, value: str) -> str:
-        referred = referred_secret(f"the Kafka option {name}", value)
-        found = value if referred is None else referred
-        if referred is not None or _names_secret(name):
-            self._secrets |= _parts(name, found)
-        return found
+            referred = referred_secret(f"the Kafka option {name}", value)
+            self._values[name] = value if referred is None else referred
+            if referred is not None or _names_secret(name):
+                self._secrets |= _parts(name, self._values[name])
 
     def for_clients(self) -> dict[str, str]:
         """The options with the names of Kafka's own clients."""

@@ -16,7 +16,6 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kafka.net.sasl import get_sasl_mechanism
@@ -56,20 +55,12 @@ _TIMEOUT_SECONDS = 10
 _USE_FOR = 0.8  # share of a token's lifetime after which a new one is fetched, as in Kafka's clients
 
 
-@dataclass(frozen=True)
 class SaslLogin:
-    """A SASL mechanism, and what it needs to log in; the repr shows only the mechanism."""
+    """The SASL mechanism that Kafka's options describe, and what it needs to log in; the repr shows no secrets."""
 
-    mechanism: str
-    settings: dict[str, Any] = field(repr=False)
-
-    @classmethod
-    def of(cls, given: Mapping[str, str]) -> SaslLogin:
-        """The login that Kafka's options describe.
-
-        Raises ConfigError for a missing or wrong option, and DependencyMissing for a package that is not installed.
-        """
-        mechanism = given.get("sasl.mechanism", _KERBEROS).upper()
+    def __init__(self, given: Mapping[str, str]) -> None:
+        """Raises ConfigError for a missing or wrong option, DependencyMissing for a package that is not installed."""
+        self.mechanism = mechanism = given.get("sasl.mechanism", _KERBEROS).upper()
         if mechanism not in _LOGIN_MODULES:
             raise ConfigError(
                 f"the Kafka option sasl.mechanism is {shown(mechanism)}: it takes {', '.join(_LOGIN_MODULES)}"
@@ -80,21 +71,20 @@ class SaslLogin:
         if mechanism in _PACKAGES:
             _require(mechanism, _PACKAGES[mechanism])
         jaas = _jaas_options(given.get("sasl.jaas.config"), mechanism)
-        settings: dict[str, Any] = {
+        self.settings: dict[str, Any] = {
             "sasl_mechanism": mechanism,
             "security_protocol": given["security.protocol"].upper(),
         }
         if mechanism in _WITH_PASSWORD:
-            settings["sasl_plain_username"] = _needed(jaas, "username", mechanism)
-            settings["sasl_plain_password"] = _needed(jaas, "password", mechanism)
+            self.settings["sasl_plain_username"] = _needed(jaas, "username", mechanism)
+            self.settings["sasl_plain_password"] = _needed(jaas, "password", mechanism)
         elif mechanism == _OAUTH:
-            settings["sasl_oauth_token_provider"] = ClientCredentials(given, jaas)
+            self.settings["sasl_oauth_token_provider"] = ClientCredentials(given, jaas)
         elif mechanism == _KERBEROS:
             service = given.get("sasl.kerberos.service.name") or jaas.get("serviceName")
             if not service:
                 raise ConfigError("SASL GSSAPI needs the Kafka option sasl.kerberos.service.name, often kafka")
-            settings["sasl_kerberos_service_name"] = service
-        return cls(mechanism, settings)
+            self.settings["sasl_kerberos_service_name"] = service
 
     def start(self, host: str) -> Any:  # noqa: ANN401 - kafka-python has no types
         """A new exchange of tokens with the broker on this host."""
