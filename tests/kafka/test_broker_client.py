@@ -271,12 +271,12 @@ def test_an_open_transaction_is_told_with_its_producer_its_id_and_its_start(
 ) -> None:
     now_ms = time.time_ns() // 1_000_000
     expected = {
-        (at, producer_id, epoch, start)
-        for (at, producer_id), (epoch, start, _) in broker.answers.producers().items()
+        (at, producer_id, start)
+        for (at, producer_id), (_, start, _) in broker.answers.producers().items()
         if start is not None
     }
     (found,) = open_transactions(cluster, TOPIC, range(PARTITIONS))
-    assert {(found.partition, found.producer_id, found.producer_epoch, found.first_offset)} == expected
+    assert {(found.partition, found.producer_id, found.first_offset)} == expected
     assert found.transactional_id == "open"
     assert found.started_ms is not None
     assert now_ms - 600_000 < found.started_ms <= found.last_write_ms <= now_ms

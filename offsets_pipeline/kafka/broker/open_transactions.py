@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest, ListTransactionsRequest
@@ -29,7 +29,6 @@ class OpenTransaction:
 
     partition: int
     producer_id: int
-    producer_epoch: int
     first_offset: int
     last_write_ms: int
     transactional_id: str | None = None
@@ -43,42 +42,35 @@ def open_transactions(cluster: Cluster, topic: str, partitions: Iterable[int]) -
     """
     of_topic = DescribeProducersRequest.TopicRequest
 
-    def ask(
-        connection: Connection, _: object, at_leader: list[Place]
-    ) -> dict[Place, tuple[int, list[OpenTransaction]]]:
+    def ask(connection: Connection, _: object, at_leader: list[Place]) -> dict[Place, tuple[int, list[Message]]]:
         topics = [of_topic(name=name, partition_indexes=each) for name, each in by_topic(at_leader).items()]
         return {
-            (found.name, each.partition_index): (each.error_code, _open(each))
+            (found.name, each.partition_index): (each.error_code, each.active_producers)
             for found in connection.send(DescribeProducersRequest(topics=topics)).topics
             for each in found.partitions
         }
 
     places = [(topic, partition) for partition in partitions]
-    by_place = answered(cluster.ask_leaders(places, ask, "describe the producers"))
-    found = [each for at_place in by_place.values() for each in at_place]
-    if not found:
-        return []
-    transactional_ids = _transactional_ids(cluster, {each.producer_id for each in found})
-    opened = [
-        replace(each, transactional_id=transactional_id, started_ms=started_ms)
-        for each in found
-        for transactional_id, started_ms in [transactional_ids.get(each.producer_id, (None, None))]
-    ]
-    return sorted(opened, key=lambda each: (each.partition, each.first_offset))
-
-
-def _open(partition: Message) -> list[OpenTransaction]:
-    return [
-        OpenTransaction(
-            partition.partition_index,
-            each.producer_id,
-            each.producer_epoch,
-            each.current_txn_start_offset,
-            each.last_timestamp,
-        )
-        for each in partition.active_producers
+    found = [
+        (partition, each)
+        for (_, partition), producers in answered(cluster.ask_leaders(places, ask, "describe the producers")).items()
+        for each in producers
         if each.current_txn_start_offset != NONE
     ]
+    if not found:
+        return []
+    known = _transactional_ids(cluster, {each.producer_id for _, each in found})
+    opened = [
+        OpenTransaction(
+            partition,
+            each.producer_id,
+            each.current_txn_start_offset,
+            each.last_timestamp,
+            *known.get(each.producer_id, (None, None)),
+        )
+        for partition, each in found
+    ]
+    return sorted(opened, key=lambda each: (each.partition, each.first_offset))
 
 
 def _transactional_ids(cluster: Cluster, producer_ids: set[int]) -> dict[int, tuple[str, int | None]]:

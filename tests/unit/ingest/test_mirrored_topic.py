@@ -96,7 +96,7 @@ def test_names_of_topics_are_written_when_they_change(store: Path) -> None:
 
 def test_log_info_names_the_open_transaction_and_no_topic_end_below_the_log_end(store: Path) -> None:
     notes, reading = notes_of(store), progress()
-    transaction = OpenTransaction(2, 7, 0, 12, NOW_MS - 60_000, "mine", NOW_MS - 90_000)
+    transaction = OpenTransaction(2, 7, 12, NOW_MS - 60_000, "mine", NOW_MS - 90_000)
     reading.look(NOW_MS, AS_IT_STANDS | {2: LogPartitionBounds(10, 12, 20)}, [transaction])
     notes.note(reading)
     info = log_info(StateReader(str(store)))

@@ -124,14 +124,14 @@ def test_the_oldest_open_transaction_of_each_partition_holds_back_the_stable_off
     with fake_topic(partitions) as topic, client_of(topic) as client:
         topic.transactions = {"mine": (7, 900), "other": (99, 1)}
         assert client.open_transactions([0, 1, 2]) == [
-            OpenTransaction(0, 8, 0, 4, 2_000),  # of a transactional id that we may not DESCRIBE
-            OpenTransaction(1, 7, 0, 2, 5_000, "mine", 900),
+            OpenTransaction(0, 8, 4, 2_000),  # of a transactional id that we may not DESCRIBE
+            OpenTransaction(1, 7, 2, 5_000, "mine", 900),
         ]
         asked = len(topic.brokers[1].requests)
         assert client.open_transactions([]) == []
         assert len(topic.brokers[1].requests) == asked
         topic.refused[ListTransactionsRequest.API_KEY] = NOT_AUTHORIZED
-        assert client.open_transactions([1]) == [OpenTransaction(1, 7, 0, 2, 5_000)]
+        assert client.open_transactions([1]) == [OpenTransaction(1, 7, 2, 5_000)]
 
 
 def test_tombstone_retention_is_kafkas_default_if_the_broker_does_not_give_it() -> None:

@@ -124,7 +124,7 @@ def test_a_first_reading_that_takes_too_long_has_missed_tombstones() -> None:
 
 
 def opened(started_ms: int | None, last_write_ms: int) -> OpenTransaction:
-    return OpenTransaction(0, 7, 0, 10, last_write_ms, "id", started_ms)
+    return OpenTransaction(0, 7, 10, last_write_ms, "id", started_ms)
 
 
 def test_age_of_a_transaction_comes_from_the_broker_or_the_unmoved_stable_offset() -> None:

@@ -209,7 +209,7 @@ def test_a_transaction_that_is_open_for_long_is_warned_of_once_and_its_end_is_re
     progress = watched.plan()
     watched.topic.found[0] = LogPartitionBounds(0, 8, 10)
     began_ms = NOW_MS - LIMIT_MS + 1
-    watched.topic.transactions = [OpenTransaction(0, 7, 0, 8, NOW_MS, "mine", began_ms)]
+    watched.topic.transactions = [OpenTransaction(0, 7, 8, NOW_MS, "mine", began_ms)]
     assert watched.look(progress)
     assert watched.warnings == []
     watched.clock.advance_ms(1)
@@ -221,7 +221,7 @@ def test_a_transaction_that_is_open_for_long_is_warned_of_once_and_its_end_is_re
         )
     ]
     assert watched.topic.asked == [[0]] * 3
-    watched.topic.transactions = [OpenTransaction(1, 9, 0, 8, began_ms - 5_000, None, None)]
+    watched.topic.transactions = [OpenTransaction(1, 9, 8, began_ms - 5_000, None, None)]
     assert watched.look(progress)
     assert watched.ended == [0]
     assert watched.warnings[1].startswith("a transaction of producer id 9 is open in log partition 1, for at least 905")
