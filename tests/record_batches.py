@@ -11,7 +11,7 @@ import pyarrow as pa
 from offsets_pipeline.kafka.record import batch as b
 from offsets_pipeline.kafka.record.columns import BATCH_HEADER, NONE, Headers
 from offsets_pipeline.kafka.record.compression import Codec, compress
-from offsets_pipeline.kafka.record.log_batches import control_key, control_value, encode_records, frame_batches
+from offsets_pipeline.kafka.record.log_batches import CONTROL_KEYS, CONTROL_VALUE, encode_records, frame_batches
 from offsets_pipeline.kafka.record.wire import Reader, write_uvarint
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ def encode_control_batch(*, offset: int, commit: bool, producer_id: int, produce
         producer_id=producer_id, producer_epoch=producer_epoch, is_transactional=True, is_control=True
     )
     return encode_batch(
-        pa.array([control_key("COMMIT" if commit else "ABORT")], pa.binary()),
-        pa.array([control_value()], pa.binary()),
+        pa.array([CONTROL_KEYS["COMMIT" if commit else "ABORT"]], pa.binary()),
+        pa.array([CONTROL_VALUE], pa.binary()),
         base_offset=offset,
         options=options,
     )

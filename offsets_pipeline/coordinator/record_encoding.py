@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.coordinator.owned_log import Record
 from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue
 from offsets_pipeline.kafka.record.encode import encode_key, encode_value
-from offsets_pipeline.kafka.record.log_batches import control_key, control_value
+from offsets_pipeline.kafka.record.log_batches import CONTROL_KEYS, CONTROL_VALUE
 from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES, RecordType
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, GROUP_METADATA, SHARE, STREAMS
 
@@ -105,8 +105,7 @@ def group_tombstones(log_partition: int, group_id: str, group: Group, request: s
 
 def marker(log_partition: int, producer_id: int, producer_epoch: int, control_type: str) -> Record:
     """Return the control record that ends a transaction in a log partition (R11)."""
-    key, value = control_key(control_type), control_value()
-    return Record(log_partition, key, value, producer_id, producer_epoch, control_type)
+    return Record(log_partition, CONTROL_KEYS[control_type], CONTROL_VALUE, producer_id, producer_epoch, control_type)
 
 
 def _commit_key(group_id: str, where: TopicPartition) -> bytes:

@@ -33,13 +33,13 @@ _RECORD_OVERHEAD_BYTES = 20  # maximum size of a record without key and value, u
 _LEAST_COMPRESSED_BYTES = 1024  # compression hardly shrinks a smaller batch, and costs as much
 _SPAN_BITS = 30  # record offsets of one batch differ only in the lowest bits: its deltas are an int32
 _DATA_BASE_SEQUENCE = 0
-_PARTITION_LEADER_EPOCH = 0
 _EPOCH_UNKNOWN = 0  # for a producer id without an epoch
 # control record key: version int16, type int16; value: version int16, coordinator epoch int32
 _CONTROL_TYPE_START, _CONTROL_TYPE_END = 2, 4
-_CONTROL_KEY = struct.Struct(">hh")
-_CONTROL_VALUE = struct.Struct(">hi")
-_CONTROL_TYPE = {"ABORT": 0, "COMMIT": 1}
+#: Key of each transaction marker.
+CONTROL_KEYS = {"ABORT": struct.pack(">hh", 0, 0), "COMMIT": struct.pack(">hh", 0, 1)}
+#: Value of a transaction marker, of coordinator epoch 0.
+CONTROL_VALUE = struct.pack(">hi", 0, 0)
 _NO_ATTRIBUTES = b"\x00"
 _NO_HEADERS = b"\x00"
 
@@ -116,16 +116,16 @@ def _with_control_records(key: pa.Array, value: pa.Array, control_type: pa.Array
 
     Markers from a broker agree already. A marker without its bytes gets them here.
     """
-    for marker in ("COMMIT", "ABORT"):
+    for marker, right in CONTROL_KEYS.items():
         of_marker = pc.fill_null(pc.equal(control_type, marker), fill_value=False)
         if not pc.any(of_marker).as_py():
             continue
         says = pc.binary_slice(key, _CONTROL_TYPE_START, _CONTROL_TYPE_END)
-        right = control_key(marker)[_CONTROL_TYPE_START:_CONTROL_TYPE_END]
-        wrong = pc.and_(of_marker, pc.invert(pc.fill_null(pc.equal(says, right), fill_value=False)))
-        key = pc.if_else(wrong, pa.scalar(control_key(marker), pa.binary()), key)
-        short = pc.fill_null(pc.less(pc.binary_length(value), _CONTROL_VALUE.size), fill_value=True)
-        value = pc.if_else(pc.and_(of_marker, short), pa.scalar(control_value(), pa.binary()), value)
+        is_right = pc.equal(says, right[_CONTROL_TYPE_START:_CONTROL_TYPE_END])
+        wrong = pc.and_(of_marker, pc.invert(pc.fill_null(is_right, fill_value=False)))
+        key = pc.if_else(wrong, pa.scalar(right, pa.binary()), key)
+        short = pc.fill_null(pc.less(pc.binary_length(value), len(CONTROL_VALUE)), fill_value=True)
+        value = pc.if_else(pc.and_(of_marker, short), pa.scalar(CONTROL_VALUE, pa.binary()), value)
     return key, value
 
 
@@ -150,9 +150,8 @@ def _lengths(array: pa.Array) -> Int64s:
 
 def _headers(rows: _Rows, first: Int64s, end: Int64s, codecs: Int64s) -> Headers:
     is_control, producer_id = rows.is_control[first], rows.producer_id[first]
-    headers: Headers = np.zeros(len(first), dtype=BATCH_HEADER)
+    headers: Headers = np.zeros(len(first), dtype=BATCH_HEADER)  # with leader epoch 0
     headers["base_offset"] = rows.offset[first]
-    headers["partition_leader_epoch"] = _PARTITION_LEADER_EPOCH
     headers["attributes"] = (
         codecs
         | np.where(is_control, b.ATTRIBUTE_CONTROL, 0)
@@ -167,16 +166,6 @@ def _headers(rows: _Rows, first: Int64s, end: Int64s, codecs: Int64s) -> Headers
     headers["base_sequence"] = np.where(is_control, NONE, _DATA_BASE_SEQUENCE)
     headers["record_count"] = end - first
     return headers
-
-
-def control_key(control_type: str) -> bytes:
-    """Key of a transaction marker: COMMIT or ABORT."""
-    return _CONTROL_KEY.pack(0, _CONTROL_TYPE[control_type])
-
-
-def control_value() -> bytes:
-    """Value of a transaction marker, of coordinator epoch 0."""
-    return _CONTROL_VALUE.pack(0, 0)
 
 
 def empty_batch(offset: int) -> bytes:
