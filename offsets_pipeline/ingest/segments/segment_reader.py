@@ -19,7 +19,7 @@ from offsets_pipeline.store.log.file_writer import LogFilePlace, LogFileWriter
 from offsets_pipeline.store.log.task_results import items_of, numbers, parallelism, results_in_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +77,7 @@ def write_segments(
                     with working_on(partial(place_of, wanted)):
                         writer.write(wanted)
         if writer is not None:
-            with working_on(partial(_place_of_folders, some)):
+            with working_on(lambda: f"the end of log partitions {', '.join(str(each.log_partition) for each in some)}"):
                 written.files = writer.close()
         return written
 
@@ -132,7 +132,11 @@ def _read_folder(folder: LogFolder, reports: list[FileReport], kind: TopicKind) 
         source = "/".join(path.split("/")[-2:])
         records = overlapping = 0
         reader: SegmentReader | None = None
-        with working_on(partial(_place_in, path, lambda: reader)), opened(path) as data:  # noqa: B023 - of this file
+
+        def place() -> str:
+            return f"byte position {reader.position if reader else 0} of {path}"  # noqa: B023 - of this file
+
+        with working_on(place), opened(path) as data:
             reader = read_segment(data, source=path, max_records=_BATCH_ROWS)
             for batch in reader.batches():
                 first = _rows_up_to(batch, last)
@@ -150,7 +154,7 @@ def _read_folder(folder: LogFolder, reports: list[FileReport], kind: TopicKind) 
                 FileReport(
                     log_partition=folder.log_partition,
                     source=source,
-                    start_offset=max(folder.start_offset, _base_offset(path)),
+                    start_offset=max(folder.start_offset, int(path.rpartition("/")[2].partition(".")[0])),
                     end_offset=reader.end_offset,
                     records=records,
                     damage=tuple(damage),
@@ -159,16 +163,3 @@ def _read_folder(folder: LogFolder, reports: list[FileReport], kind: TopicKind) 
                     else f"{torn.length} bytes at position {torn.position}: {torn.reason}",
                 )
             )
-
-
-def _place_in(path: str, reader: Callable[[], SegmentReader | None]) -> str:
-    found = reader()
-    return f"byte position {0 if found is None else found.position} of {path}"
-
-
-def _place_of_folders(folders: list[LogFolder]) -> str:
-    return "the end of log partitions " + ", ".join(str(folder.log_partition) for folder in folders)
-
-
-def _base_offset(path: str) -> int:
-    return int(path.rpartition("/")[2].partition(".")[0])
