@@ -20,11 +20,11 @@ class BarrierClosedError(Exception):
 
 
 class BatchBarrier:
-    """Admits one batch at a time, and none after `close`."""
+    """Admits one batch at a time, and none after `close`; once `closed` is true, a failure of the query is expected."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._closed = False
+        self.closed = False
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -33,17 +33,12 @@ class BatchBarrier:
         Raises BarrierClosedError after `close`: the query then fails, and commits no batch.
         """
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise BarrierClosedError
             yield
 
     def close(self, timeout_seconds: float = -1) -> None:
         """Admit no further batch, and wait for the running one; a negative timeout waits without limit."""
-        self._closed = True
+        self.closed = True
         if self._lock.acquire(timeout=timeout_seconds):
             self._lock.release()
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called: a failure of the query is then expected."""
-        return self._closed

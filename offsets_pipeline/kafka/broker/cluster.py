@@ -217,9 +217,9 @@ class Cluster(Closing):
                 yield key, found
         for node_id, at_node in by_node.items():
             try:
-                connection = self.connection_to(node_id)
-                for some in _portions(at_node, at_once):
-                    for key, (code, answer) in ask(connection, some).items():
+                connection, size = self.connection_to(node_id), at_once or len(at_node)
+                for start in range(0, len(at_node), size):
+                    for key, (code, answer) in ask(connection, at_node[start : start + size]).items():
                         yield key, answer if code == NO_ERROR else or_retry(code, error(code, key, connection))
             except BrokerUnreachable as away:
                 yield from ((key, Retry(away)) for key in at_node)
@@ -360,8 +360,3 @@ def _known(topic: TopicMetadata | OffsetsError | Retry) -> TopicMetadata:
     if isinstance(topic, TopicMetadata):
         return topic
     raise topic
-
-
-def _portions(keys: list[_Key], at_once: int | None) -> Iterator[list[_Key]]:
-    size = at_once or len(keys)
-    return (keys[start : start + size] for start in range(0, len(keys), size))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.cluster_metadata import Place, TopicMetadata
-    from offsets_pipeline.kafka.broker.connection import Connection, Message
+    from offsets_pipeline.kafka.broker.connection import Connection
 
 _FIRST_BYTES = 16 * 1024  # of a partition: holds the batch of most producers
 _MOST_BYTES = 2**30
@@ -139,7 +139,12 @@ def _fetched(
     def ask(
         connection: Connection, metadata: Mapping[str, TopicMetadata], at_leader: list[Place]
     ) -> dict[Place, tuple[int, _Fetched | None]]:
-        request = _request(metadata, {place: positions[place] for place in at_leader}, limits)
+        topics = []
+        for name, partitions in by_topic(at_leader).items():
+            epochs = {at: metadata[name].partitions[at].epoch for at in partitions}
+            wanted = {at: (FetchPosition(positions[name, at], epochs[at]), limits[name, at]) for at in partitions}
+            topics.append(fetch_topic(metadata[name], wanted))
+        request = fetch_request(topics, min_bytes=0, max_wait_ms=0, max_bytes=_MOST_BYTES)
         found: dict[Place, tuple[int, _Fetched | None]] = {}
         for topic in connection.send(request, max_version=LAST_VERSION_WITH_NAMES).responses:
             for each in topic.partitions:
@@ -150,14 +155,3 @@ def _fetched(
         return found
 
     return cluster.ask_leaders(positions, ask, "read the records", _PARTITIONS)
-
-
-def _request(
-    metadata: Mapping[str, TopicMetadata], positions: Mapping[Place, int], limits: Mapping[Place, int]
-) -> Message:
-    topics = []
-    for name, partitions in by_topic(positions).items():
-        leaders = metadata[name].partitions
-        wanted = {at: (FetchPosition(positions[name, at], leaders[at].epoch), limits[name, at]) for at in partitions}
-        topics.append(fetch_topic(metadata[name], wanted))
-    return fetch_request(topics, min_bytes=0, max_wait_ms=0, max_bytes=_MOST_BYTES)
