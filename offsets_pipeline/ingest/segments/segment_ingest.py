@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -23,7 +23,7 @@ from offsets_pipeline.kafka.record.corrupt import CorruptRecord, NotASegment, Un
 from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics, of_setting
-from offsets_pipeline.semantics.partitioning import partitions_for
+from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.delta.data_file import COMPRESSION
 from offsets_pipeline.store.delta.filesystems import opened
 from offsets_pipeline.store.delta.retry import with_retries
@@ -106,7 +106,7 @@ def ingest_segments(
         _check_store(store, found, offsets_partitions)
         store.require_semantics(semantics)
         count = store.properties.offsets_partitions
-    _check_partition_count(found, _groups(first) if kind.has_groups else {}, count)
+    _check_partition_count(found, _groups(first) if kind.has_groups else set(), count)
     if store is None:
         properties = StoreProperties(
             MIRRORED,
@@ -172,14 +172,12 @@ def _first_batches(data: memoryview, path: str) -> list[pa.RecordBatch]:
         return list(islice(read_segment(data, source=path).batches(), 1))
 
 
-def _groups(first: Iterable[RecordKey]) -> dict[int, set[str]]:
-    """The group ids in the first records of each log partition."""
-    groups: dict[int, set[str]] = {}
+def _groups(first: Iterable[RecordKey]) -> set[tuple[int, str]]:
+    """The group ids in the first records, each with its log partition."""
+    groups = set()
     for record in first:
-        try:
-            groups.setdefault(record.log_partition, set()).add(decode_key(record.key).group_id)
-        except (CorruptRecord, UnknownRecordType):
-            continue
+        with suppress(CorruptRecord, UnknownRecordType):
+            groups.add((record.log_partition, decode_key(record.key).group_id))
     return groups
 
 
@@ -215,7 +213,7 @@ def _partition_count(found: FoundLog, offsets_partitions: int | None, settings: 
     return len(partitions) if partitions == set(range(len(partitions))) else settings.log.offsets_partitions
 
 
-def _check_partition_count(found: FoundLog, groups: dict[int, set[str]], count: int) -> None:
+def _check_partition_count(found: FoundLog, groups: set[tuple[int, str]], count: int) -> None:
     """Raise InvalidPartitionCount if the found log cannot have so many partitions.
 
     A wrong count misplaces nearly all groups (R1); a few misplaced groups are normal.
@@ -228,13 +226,10 @@ def _check_partition_count(found: FoundLog, groups: dict[int, set[str]], count: 
             f"found log partition {beyond[0]}, but a log of {count} partitions has 0 to {count - 1}; "
             "give the broker's offsets.topic.num.partitions as --offsets-partitions"
         )
-    placed = misplaced = 0
-    for partition, named in groups.items():
-        at_home = int(np.count_nonzero(partitions_for(pa.array(sorted(named), pa.string()), count) == partition))
-        placed, misplaced = placed + at_home, misplaced + len(named) - at_home
-    if misplaced > placed:
+    misplaced = sum(partition_for(group_id, count) != partition for partition, group_id in groups)
+    if 2 * misplaced > len(groups):
         raise InvalidPartitionCount(
-            f"{misplaced} of {placed + misplaced} groups are in the wrong partition of a log of {count} partitions; "
+            f"{misplaced} of {len(groups)} groups are in the wrong partition of a log of {count} partitions; "
             "give the broker's offsets.topic.num.partitions as --offsets-partitions"
         )
 

@@ -94,12 +94,12 @@ def test_a_brokers_data_folder_has_the_log_partitions_with_their_starts_and_ids(
 def test_number_of_log_partitions_fits_their_numbers_and_most_groups() -> None:  # R1
     found = FoundLog([LogFolder(0, ("a",)), LogFolder(4, ("b",))])
     for groups, count, said in (
-        ({}, 0, "a log has at least 1 partition, not 0"),
-        ({}, 4, "found log partition 4, but a log of 4 partitions has 0 to 3"),
-        ({0: {"a"}}, 5, "1 of 1 groups are in the wrong partition of a log of 5 partitions"),
-        ({2: {"a", "b"}, 4: {"c"}}, 6, "2 of 3 groups are in the wrong partition of a log of 6 partitions"),
+        (set(), 0, "a log has at least 1 partition, not 0"),
+        (set(), 4, "found log partition 4, but a log of 4 partitions has 0 to 3"),
+        ({(0, "a")}, 5, "1 of 1 groups are in the wrong partition of a log of 5 partitions"),
+        ({(2, "a"), (2, "b"), (4, "c")}, 6, "2 of 3 groups are in the wrong partition of a log of 6 partitions"),
     ):
         with pytest.raises(InvalidPartitionCount, match=said):
             _check_partition_count(found, groups, count)
-    for groups in ({}, {2: {"a"}}, {2: {"a"}, 0: {"b"}}):  # the hash of "a" is 97: 97 % 5 == 2; that of "b" is 98
+    for groups in (set(), {(2, "a")}, {(2, "a"), (0, "b")}):  # the hash of "a" is 97: 97 % 5 == 2; that of "b" is 98
         _check_partition_count(found, groups, 5)
