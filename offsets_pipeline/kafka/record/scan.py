@@ -104,8 +104,8 @@ class Scanner:
             verdict = self._examine(position)
             if not isinstance(verdict, Batch):
                 position = self._pass_damage(position, verdict)
-            elif not self._fits(verdict):
-                self._add_damage(position, verdict.end, self._misfit_reason(verdict))
+            elif (misfit := self._misfit(verdict)) is not None:
+                self._add_damage(position, verdict.end, misfit)
                 position = verdict.end
             else:
                 if self._changes_run(verdict, max_records):
@@ -184,21 +184,21 @@ class Scanner:
         run, self._run = self._run, Run(start=position)
         return run
 
-    def _fits(self, found: Batch) -> bool:
-        """Whether a batch's offsets follow the accepted ones (R2).
+    def _misfit(self, found: Batch) -> str | None:
+        """Why a batch's offsets do not follow the accepted ones (R2); None if they do.
 
         Withdraws the latest accepted batch if its offsets prove wrong.
         """
-        if self.first_offset is not None and found.last_offset - self.first_offset > _MAX_OFFSET_SPAN:
-            return False
-        last = self.last_offset
+        first, last, latest = self.first_offset, self.last_offset, self._latest
+        is_far = first is not None and found.last_offset - first > _MAX_OFFSET_SPAN
         if last is None or found.base_offset > last:
-            return True
-        latest = self._latest
-        if latest is None or not self._is_wrong(latest, found):
-            return False
+            if not is_far:
+                return None
+            return f"last offset {found.last_offset} is too far from the segment's first offset {first}"
+        if is_far or latest is None or not self._is_wrong(latest, found):
+            return f"base offset {found.base_offset} is not above the last offset before it, {last}"
         self._withdraw(latest)
-        return True
+        return None
 
     def _is_wrong(self, latest: Batch, found: Batch) -> bool:
         """Whether the latest accepted batch has wrong offsets, if `found` contradicts it.
@@ -230,12 +230,6 @@ class Scanner:
         reason = f"offsets {latest.base_offset} to {latest.last_offset} are above those of later batches"
         self._add_damage(latest.position, latest.end, reason)
 
-    def _misfit_reason(self, found: Batch) -> str:
-        last = self.last_offset
-        if last is not None and found.base_offset <= last:
-            return f"base offset {found.base_offset} is not above the last offset before it, {last}"
-        return f"last offset {found.last_offset} is too far from the segment's first offset {self.first_offset}"
-
     def _pass_damage(self, position: int, verdict: Incomplete | Broken | NoBatch) -> int:
         """Report bytes that are no whole batch. Returns the position where the scan continues."""
         if position >= self._zeros_from:
@@ -246,7 +240,10 @@ class Scanner:
             return verdict.end
         found = self._find_batch(position + 1)
         if found is None and self.last_offset is None and not self._may_be_segment(verdict):
-            self._refuse(verdict.reason)
+            raise NotASegment(
+                f"{self._source}: not a Kafka log segment: no record batch in its {len(self._data)} bytes; "
+                f"the first ones: {verdict.reason}. Give .log files from a folder of the topic's partition."
+            )
         if found is None and isinstance(verdict, Incomplete):
             return self._end_torn(position, verdict.reason)
         end = len(self._data) if found is None else found
@@ -265,12 +262,6 @@ class Scanner:
     def _end_torn(self, position: int, reason: str) -> int:
         self.torn_tail = TornTail(position, len(self._data) - position, reason)
         return len(self._data)
-
-    def _refuse(self, reason: str) -> None:
-        raise NotASegment(
-            f"{self._source}: not a Kafka log segment: no record batch in its {len(self._data)} bytes; "
-            f"the first ones: {reason}. Give .log files from a folder of the topic's partition."
-        )
 
     def _add_damage(self, position: int, end: int, reason: str) -> None:
         raw = bytes(self._data[position : min(end, position + MAX_DAMAGE_BYTES)])
