@@ -137,11 +137,8 @@ class TopicClient(Closing):
 
         Returns None if the broker refuses the request.
         """
-        wanted = list(partitions)
-        if not wanted:
-            return []
         try:
-            found = open_transactions(self._cluster, self._topic, wanted)
+            found = open_transactions(self._cluster, self._topic, partitions)
         except (NotAuthorized, KafkaFailed):
             return None
         oldest: dict[int, OpenTransaction] = {}

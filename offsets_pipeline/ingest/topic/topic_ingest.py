@@ -136,7 +136,7 @@ class TopicIngest:
         NotAuthorized and KafkaFailed as `prepare`; once it waits, only the errors that do not pass. Raises NotAStore if
         `prepare` would.
         """
-        self._find_store()
+        Store.find(self._spark_source, self._location)
         is_missing = False
         with self._admin() as admin:
             while not self._stopped.is_set():
@@ -166,7 +166,7 @@ class TopicIngest:
             WrongRecords: the topic holds records of another kind.
             StoreMismatch: the store mirrors another log, or reproduces another coordinator than asked for.
         """
-        store = self._find_store()
+        store = Store.find(self._spark_source, self._location)
         with self._admin() as admin:
             topic = admin.describe()
             self._observer.connected(admin.address(), topic.cluster_id)
@@ -255,9 +255,6 @@ class TopicIngest:
         return self.added
 
     # --- one query
-
-    def _find_store(self) -> Store | None:
-        return Store.find(self._spark_source, self._location)
 
     def _admin(self) -> TopicClient:
         return TopicClient(self._options, self._topic)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.input_text import shown
 from offsets_pipeline.common.text_files import opened_text
-from offsets_pipeline.errors import MalformedFile, OffsetsError
+from offsets_pipeline.errors import MalformedFile
 from offsets_pipeline.ingest.topic_positions.positions import Position, Positions, TimedOffset
-from offsets_pipeline.kafka.broker.cluster import Cluster
+from offsets_pipeline.kafka.broker.cluster import Cluster, answered
 from offsets_pipeline.kafka.broker.log_offsets import bounds_of_topics, list_offsets
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
@@ -30,16 +30,11 @@ def ask_broker(options: KafkaOptions, topics: Collection[str], time_ms: int | No
 
 def positions_of(cluster: Cluster, topics: Collection[str], time_ms: int | None = None) -> Positions:
     """Do as `ask_broker`, with a connected cluster."""
-    bounds = bounds_of_topics(cluster, topics)
-    since = {} if time_ms is None else list_offsets(cluster, dict.fromkeys(bounds, time_ms))
+    bounds = answered(bounds_of_topics(cluster, topics))
+    since = {} if time_ms is None else answered(list_offsets(cluster, dict.fromkeys(bounds, time_ms)))
     found = {}
     for place, each in bounds.items():
-        offset = since.get(place)
-        if isinstance(each, OffsetsError):
-            raise each
-        if isinstance(offset, OffsetsError):
-            raise offset
-        times = () if time_ms is None else (TimedOffset(time_ms, offset),)
+        times = () if time_ms is None else (TimedOffset(time_ms, since.get(place)),)
         found[TopicPartition(*place)] = Position(each.start, each.end, times)
     return Positions(f"the broker at {cluster.settings.at}", found)
 
