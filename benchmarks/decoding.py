@@ -12,7 +12,7 @@ import pyarrow as pa
 from benchmarks import recipe
 from benchmarks.generate import generate
 from benchmarks.table import timed
-from offsets_pipeline.kafka.record.commit_columns import parse_commits
+from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.kafka.record.compression import Codec
 from offsets_pipeline.kafka.record.segment import read_segment
 
@@ -60,7 +60,7 @@ def measure_decoding(table: Table, shape: Shape, folder: Path) -> None:
 
     def by_columns() -> None:
         for block in blocks:
-            parse_commits(block["key"].combine_chunks(), block["value"].combine_chunks())
+            CommitColumns(block["key"].combine_chunks(), block["value"].combine_chunks())
 
     table.add_speed(
         "find the fields of commits, by columns", data, records.num_rows, timed(_DECODE_REPEATS, by_columns)
@@ -68,7 +68,7 @@ def measure_decoding(table: Table, shape: Shape, folder: Path) -> None:
 
     def by_columns_to_arrow() -> None:
         for block in blocks:
-            commits = parse_commits(block["key"].combine_chunks(), block["value"].combine_chunks())
+            commits = CommitColumns(block["key"].combine_chunks(), block["value"].combine_chunks())
             commits.group_ids(), commits.topics(), commits.topic_ids(), commits.metadata()
 
     table.add_speed(

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.common.foreign_errors import working_on
-from offsets_pipeline.kafka.record.commit_columns import CommitColumns, parse_commits
+from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
@@ -137,7 +137,7 @@ class Replay:
     def _decoded(self) -> tuple[pa.Table, CommitColumns]:
         """The commits so far that decode, and their fields: of most replays each commit is decoded once."""
         table = pa.concat_tables([_NO_COMMITS, *self._commits]).combine_chunks()
-        commits = parse_commits(table["key"].combine_chunks(), table["value"].combine_chunks())
+        commits = CommitColumns(table["key"].combine_chunks(), table["value"].combine_chunks())
         self._groups.topics.update(commits.topic_names())
         if not commits.valid.all():
             self._add_others(table.filter(pa.array(~commits.valid)))  # R6: it finds the reason for the quarantine

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.kafka.record.commit_columns import decodable_keys, decodable_values, parse_commits
+from offsets_pipeline.kafka.record.commit_columns import CommitColumns, decodable_keys, decodable_values
 from offsets_pipeline.semantics.classic_offsets import classic_offsets
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.log_row import as_bools, codes_of
@@ -216,7 +216,7 @@ def _decided_classic(keys: pa.Array, part: _Rows) -> _Decided:
 def _identities(keys: pa.Array, code: Int64s) -> Int64s:
     """A number for the identity of each row (R9); ``code`` is the position of its key, which is one of a commit."""
     chosen, at = np.unique(code, return_inverse=True)
-    commits = parse_commits(keys.take(pa.array(chosen)), pa.nulls(len(chosen), pa.binary()))
+    commits = CommitColumns(keys.take(pa.array(chosen)), pa.nulls(len(chosen), pa.binary()))
     return codes_of(commits.identities())[at]
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.kafka.record.commit_columns import parse_commits
+from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
@@ -146,7 +146,7 @@ class _OffsetsCleaning(_Cleaning):
         """Find the offset commits that decode, and number their identities and groups."""
         rows = np.flatnonzero(self._data & are_commits(self._rows["key"]))
         parsed = _taken(self._rows, rows)
-        commits = parse_commits(parsed["key"].combine_chunks(), parsed["value"].combine_chunks())
+        commits = CommitColumns(parsed["key"].combine_chunks(), parsed["value"].combine_chunks())
         commits, self._commits = commits.take(np.flatnonzero(commits.valid)), rows[commits.valid]
         self._identity = codes_of(commits.identities())
         groups = commits.group_ids().dictionary_encode()

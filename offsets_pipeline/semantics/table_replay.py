@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.kafka.record.commit_columns import parse_commits
+from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.semantics.compaction import are_commits
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
@@ -53,7 +53,7 @@ _Decoded = tuple[str, TopicPartition, CommittedOffset | None, int, int | None]
 def _decoded(rows: pa.Table, positions: npt.NDArray[np.int64]) -> dict[int, _Decoded]:
     """The decoded commits and tombstones by position; positions of records that do not decode are missing (R6)."""
     rows = rows.take(pa.array(positions))
-    commits = parse_commits(rows["key"].combine_chunks(), rows["value"].combine_chunks())
+    commits = CommitColumns(rows["key"].combine_chunks(), rows["value"].combine_chunks())
     if not commits.valid.all():
         valid = np.flatnonzero(commits.valid)
         rows, positions, commits = rows.take(pa.array(valid)), positions[valid], commits.take(valid)

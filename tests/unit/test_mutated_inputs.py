@@ -40,7 +40,7 @@ from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_fil
 from offsets_pipeline.ingest.zookeeper_import import metadata_of
 from offsets_pipeline.kafka.broker.client_settings import ClientSettings
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
-from offsets_pipeline.kafka.record.commit_columns import parse_commits
+from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.repair.offset_reset.plan_file import read_plan
@@ -215,7 +215,7 @@ def read_record(data: bytes, _: Path) -> None:
     size = int.from_bytes(data[:4], "big") % 256
     key, value = data[4 : 4 + size], data[4 + size :]
     if key[:2] == b"\0\1":
-        valid = parse_commits(pa.array([key], pa.binary()), pa.array([value], pa.binary())).valid[0]
+        valid = CommitColumns(pa.array([key], pa.binary()), pa.array([value], pa.binary())).valid[0]
         try:
             decode_value(decode_key(key).record_type, value)
         except CorruptRecord:

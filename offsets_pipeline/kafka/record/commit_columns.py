@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from dataclasses import dataclass, fields, replace
+from copy import copy
 
 import numpy as np
 import numpy.typing as npt
@@ -125,7 +125,6 @@ def _with_length(text: str) -> bytes:
     return (_INT16.pack(len(raw)) if len(raw) <= MAX_STRING_BYTES else b"\xff" + _INT32.pack(len(raw))) + raw
 
 
-@dataclass(frozen=True)
 class CommitColumns:
     """Positions and values of the fields of n offset commits. Positions count from the start of the column's buffer.
 
@@ -133,31 +132,38 @@ class CommitColumns:
     true for a null value; the columns of the value have no meaning then.
     """
 
-    keys: BinaryColumn
-    values: BinaryColumn
-    valid: Bools
-    tombstone: Bools
-    group_position: Int64s
-    group_length: Int64s
-    topic_position: Int64s
-    topic_length: Int64s
-    partition: Int64s
-    committed_offset: Int64s
-    leader_epoch: Int64s
-    metadata_position: Int64s
-    metadata_length: Int64s
-    commit_timestamp_ms: Int64s
-    expire_timestamp_ms: Int64s
-    topic_id_position: Int64s  # -1: none
+    def __init__(self, keys: pa.Array, values: pa.Array) -> None:
+        """Find the fields of records whose key starts with type 0 or 1. A corrupt record raises no error.
+
+        ``keys`` and ``values`` are binary arrays of one length. A key has at least two bytes.
+        """
+        key, value = BinaryColumn(keys), BinaryColumn(values)
+        self.keys, self.values = key, value
+        of_key, of_value = _KeyLayout(key), _ValueLayout(value)
+        decodes, topic_id_position = of_value.decode(
+            value, key.integers(">i2", key.start) == 0, of_key.valid & value.present
+        )
+        self.tombstone: Bools = ~value.present
+        self.valid: Bools = of_key.valid & (self.tombstone | decodes)
+        self.group_position, self.group_length = of_key.group_position, of_key.group_length
+        self.topic_position, self.topic_length = of_key.topic_position, of_key.topic_length
+        self.partition = key.integers(">i4", of_key.partition_position)
+        self.committed_offset = value.integers(">i8", value.start + 2)
+        self.leader_epoch: Int64s = np.where(of_value.has_epoch, value.integers(">i4", value.start + 10), NONE_ON_WIRE)
+        self.metadata_position, self.metadata_length = of_value.metadata_position, of_value.metadata_length
+        self.commit_timestamp_ms = value.integers(">i8", of_value.timestamp_position)
+        self.expire_timestamp_ms: Int64s = np.where(
+            of_value.version == 1, value.integers(">i8", of_value.timestamp_position + 8), NONE_ON_WIRE
+        )
+        self.topic_id_position = topic_id_position  # -1: none
 
     def take(self, rows: Int64s) -> CommitColumns:
         """The commits at these positions, over the same buffers."""
-        taken = {
-            field.name: getattr(self, field.name)[rows]
-            for field in fields(self)
-            if field.name not in ("keys", "values")
-        }
-        return replace(self, **taken)
+        taken = copy(self)
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                setattr(taken, name, column[rows])
+        return taken
 
     def group_ids(self) -> pa.Array:
         """The group of each, as string."""
@@ -260,40 +266,6 @@ def _words(value: BinaryColumn, topic_id_position: Int64s) -> tuple[Int64s, Int6
     raw = window[np.maximum(topic_id_position, 0)]
     high, low = raw.view(np.int64).reshape(-1, 2).T
     return high, low
-
-
-def parse_commits(keys: pa.Array, values: pa.Array) -> CommitColumns:
-    """Find the fields of records whose key starts with type 0 or 1.
-
-    ``keys`` and ``values`` are binary arrays of one length. A key has at least two bytes; a null value is a tombstone.
-    A corrupt record raises no error: its ``valid`` is false.
-    """
-    key, value = BinaryColumn(keys), BinaryColumn(values)
-    of_key, of_value = _KeyLayout(key), _ValueLayout(value)
-    tombstone = ~value.present
-    decodes, topic_id_position = of_value.decode(
-        value, key.integers(">i2", key.start) == 0, of_key.valid & value.present
-    )
-    return CommitColumns(
-        keys=key,
-        values=value,
-        valid=of_key.valid & (tombstone | decodes),
-        tombstone=tombstone,
-        group_position=of_key.group_position,
-        group_length=of_key.group_length,
-        topic_position=of_key.topic_position,
-        topic_length=of_key.topic_length,
-        partition=key.integers(">i4", of_key.partition_position),
-        committed_offset=value.integers(">i8", value.start + 2),
-        leader_epoch=np.where(of_value.has_epoch, value.integers(">i4", value.start + 10), NONE_ON_WIRE),
-        metadata_position=of_value.metadata_position,
-        metadata_length=of_value.metadata_length,
-        commit_timestamp_ms=value.integers(">i8", of_value.timestamp_position),
-        expire_timestamp_ms=np.where(
-            of_value.version == 1, value.integers(">i8", of_value.timestamp_position + 8), NONE_ON_WIRE
-        ),
-        topic_id_position=topic_id_position,
-    )
 
 
 class _KeyLayout:

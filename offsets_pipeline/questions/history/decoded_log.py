@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.kafka.record.commit_columns import BinaryColumn, CommitColumns, parse_commits
+from offsets_pipeline.kafka.record.commit_columns import BinaryColumn, CommitColumns
 from offsets_pipeline.kafka.record.consumer_protocol import decode_assignment, decode_subscription
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import VERSION_BYTES, decode_key, decode_value
@@ -43,7 +43,7 @@ def decoded_log(rows: pa.Table) -> pa.Table:
     is_commit = are_commits(keys) & as_bools(rows["control_type"].is_null())
     at = np.flatnonzero(is_commit)
     parsed = rows.select(["key", "value"]).take(pa.array(at))
-    commits = parse_commits(parsed["key"].combine_chunks(), parsed["value"].combine_chunks())
+    commits = CommitColumns(parsed["key"].combine_chunks(), parsed["value"].combine_chunks())
     at, commits = at[commits.valid], commits.take(np.flatnonzero(commits.valid))
     others = np.ones(rows.num_rows, dtype=np.bool_)
     others[at] = False

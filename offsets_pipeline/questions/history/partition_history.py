@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.kafka.record.commit_columns import parse_commits
+from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.kafka.record.wire import encode_utf8
 from offsets_pipeline.questions.history.deletion_causes import Causes
 from offsets_pipeline.questions.history.deletion_evidence import GroupWrites, LostCommits, TopicHolders
@@ -228,7 +228,7 @@ def _commits_of(
     plain = pc.or_(rows["producer_id"].is_null(), rows["value"].is_null()).to_numpy()
     is_data = rows["control_type"].is_null().to_numpy()
     rows = rows.filter(pa.array(mask & contains & plain & is_data))
-    commits = parse_commits(rows["key"].combine_chunks(), rows["value"].combine_chunks())
+    commits = CommitColumns(rows["key"].combine_chunks(), rows["value"].combine_chunks())
     rows, commits = rows.filter(pa.array(commits.valid)), commits.take(np.flatnonzero(commits.valid))
     code = codes_of(rows["key"])
     each_key = commits.take(np.unique(code, return_index=True)[1])

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.kafka.record.commit_columns import parse_commits
+from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.semantics.compaction import are_commits, paired
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.log_row import are_keys_of, as_bools, codes_of
@@ -18,7 +18,6 @@ from offsets_pipeline.semantics.transactions import COMMITTED, endings
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from offsets_pipeline.kafka.record.commit_columns import CommitColumns
     from offsets_pipeline.kafka.record.records import Bools, Int64s
 
 #: The columns of the log that windows are made from.
@@ -118,7 +117,7 @@ class CommitWindows:
         if not visible.all():
             table, visible_at = table.filter(pa.array(visible)).combine_chunks(), visible_at[visible]
         keys = table["key"].combine_chunks()
-        commits = parse_commits(keys, table["value"].combine_chunks())
+        commits = CommitColumns(keys, table["value"].combine_chunks())
         key_code = codes_of(keys)
         partition, record_offset = _int64s(table["log_partition"]), _int64s(table["record_offset"])
         if not commits.valid.all():

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from offsets_pipeline.kafka.record import commit_columns
 from offsets_pipeline.kafka.record.commit_columns import (
     BinaryColumn,
+    CommitColumns,
     decodable_keys,
     decodable_values,
-    parse_commits,
 )
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.kafka.record.decode import DecodedValue, decode_key, decode_value
@@ -69,7 +69,7 @@ def decoded(key: bytes, value: bytes | None) -> Fields | None:
 def parsed(records: Sequence[tuple[bytes, bytes | None]]) -> list[Fields | None]:
     """By `commit_columns.py`; None for a corrupt record."""
     keys, values = zip(*records, strict=True)
-    columns = parse_commits(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
+    columns = CommitColumns(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
     rows = columns.valid.nonzero()[0]
     result: list[Fields | None] = [None] * len(records)
     taken = columns.take(rows)
@@ -92,7 +92,7 @@ def parsed(records: Sequence[tuple[bytes, bytes | None]]) -> list[Fields | None]
 def assert_agree(records: Sequence[tuple[bytes, bytes | None]]) -> None:
     expected = [decoded(key, value) for key, value in records]
     assert parsed(records) == expected
-    columns = parse_commits(*(pa.array(column, pa.binary()) for column in zip(*records, strict=True)))
+    columns = CommitColumns(*(pa.array(column, pa.binary()) for column in zip(*records, strict=True)))
     valid = columns.take(columns.valid.nonzero()[0])
     names = [fields[:3] for fields in expected if fields is not None]
     assert len(set(valid.identities().to_pylist())) == len(set(names))  # R9: one for one
@@ -131,7 +131,7 @@ def assert_decodable(records: Sequence[tuple[bytes, bytes | None]]) -> None:
 
 
 def identities(keys: pa.Array) -> list[bytes]:
-    found: list[bytes] = parse_commits(keys, pa.nulls(len(keys), pa.binary())).identities().to_pylist()
+    found: list[bytes] = CommitColumns(keys, pa.nulls(len(keys), pa.binary())).identities().to_pylist()
     return found
 
 
@@ -283,7 +283,7 @@ def test_identity_is_the_same_for_both_key_versions_only() -> None:  # R9
 def test_slices_of_longer_arrays_are_read_in_place(binary: pa.DataType) -> None:
     keys = pa.array([commit_key(name) for name in "abcd"], binary).slice(1, 2)
     values = pa.array([commit_value(offset) if offset != 2 else None for offset in range(4)], binary).slice(1, 2)
-    columns = parse_commits(keys, values)
+    columns = CommitColumns(keys, values)
     assert columns.group_ids().to_pylist() == ["b", "c"]
     assert columns.required(columns.committed_offset, pa.int64()).to_pylist() == [1, None]
 
@@ -308,7 +308,7 @@ def test_slices_have_the_bytes_of_their_places(places: list[tuple[int, int]]) ->
 
 
 def test_no_records_are_no_columns() -> None:
-    columns = parse_commits(pa.array([], pa.binary()), pa.array([], pa.binary()))
+    columns = CommitColumns(pa.array([], pa.binary()), pa.array([], pa.binary()))
     assert len(columns.valid) == 0
     assert columns.identities().to_pylist() == columns.metadata().to_pylist() == []
 

@@ -12,7 +12,7 @@ from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.fold.state.merge_on_read import RECORDS
 from offsets_pipeline.fold.state.published_rows import in_key_order
 from offsets_pipeline.ingest.log_columns import log_columns
-from offsets_pipeline.kafka.record.commit_columns import parse_commits
+from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.kafka.record.segment import read_segment
@@ -72,7 +72,7 @@ def decoded_rows(rows: pa.Table) -> str:
             commits.append((key, value, valid))
     if commits:
         keys, values, valid_rows = zip(*commits, strict=True)
-        found = parse_commits(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
+        found = CommitColumns(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
         for key, columns_say, rows_say in zip(keys, found.valid.tolist(), valid_rows, strict=True):
             if key[:2] == b"\0\1":  # the columns also hold R7: key version 0 goes with value version 0
                 assert columns_say == rows_say
