@@ -42,7 +42,7 @@ def snapshot(options: SnapshotGroups, settings: Settings) -> None:
     interval_ms = None if options.available_now else options.interval_ms
     with Cluster(kafka) as cluster, ExitStack() as opened:
         log = opened.enter_context(
-            SnapshotLog.open_snapshots(options.store, cluster.cluster_id, options.offsets_partitions, settings, clock)
+            SnapshotLog(options.store, cluster.cluster_id, options.offsets_partitions, settings, clock)
         )
         lease = Lease(log.store.location, "snapshot", (SNAPSHOT,), settings, clock, warning)
         opened.enter_context(lease.held(options.if_held or (END if options.available_now else WAIT)))

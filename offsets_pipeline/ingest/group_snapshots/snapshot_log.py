@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, PARTITION
@@ -37,22 +37,17 @@ _TIMEOUT_MS = 300_000
 
 
 class SnapshotLog(Closing):
-    """The open log of a snapshot store. Close it with `close`, or use it in ``with``."""
+    """The open log of a snapshot store, of a new one if there is none. Close it with `close`, or use it in ``with``."""
 
-    def __init__(self, core: CoordinatorCore) -> None:
-        self.store = core.store
-        self._core = core
-
-    @classmethod
-    def open_snapshots(
-        cls,
+    def __init__(
+        self,
         location: str,
         ask_cluster_id: Callable[[], str | None],
         offsets_partitions: int | None,
         settings: Settings,
         clock: Clock,
-    ) -> Self:
-        """Open the log, of a new store if there is none. Checks the store before it asks the cluster for its id.
+    ) -> None:
+        """Check the store before asking the cluster for its id.
 
         Raises StoreMismatch if the store is of another kind or cluster, NotAStore, UnsafeStorage and the errors of
         `CoordinatorCore.start`.
@@ -81,9 +76,9 @@ class SnapshotLog(Closing):
                 f"cannot write snapshots of cluster {cluster_id} to {location}: it has those of cluster "
                 f"{properties.cluster_id}; name another folder"
             )
-        core = CoordinatorCore(OwnedStore(folder, properties), settings, clock)
-        core.start(None)
-        return cls(core)
+        self._core = CoordinatorCore(OwnedStore(folder, properties), settings, clock)
+        self._core.start(None)
+        self.store = self._core.store
 
     def close(self) -> None:
         """Append the waiting requests, then end. Idempotent."""

@@ -99,7 +99,7 @@ CONSUMER = consumer_values(consumer_group(), {TOPIC_ID: 2})
 
 @contextmanager
 def opened(folder: Path, at_ms: int = NOW_MS, cluster_id: str = "c") -> Iterator[SnapshotLog]:
-    with SnapshotLog.open_snapshots(str(folder), lambda: cluster_id, 3, Settings(), FixedClock(at_ms)) as log:
+    with SnapshotLog(str(folder), lambda: cluster_id, 3, Settings(), FixedClock(at_ms)) as log:
         yield log
 
 
@@ -377,18 +377,18 @@ def test_snapshot_store_is_of_its_own_kind(tmp_path: Path, capsys: pytest.Captur
         Store(None, location, properties).require(MIRRORED)  # type: ignore[arg-type]
     for cluster_id, partitions, said in (("other", None, "has those of cluster c"), ("c", 5, "has 3 log partitions")):
         with pytest.raises(StoreMismatch, match=said):
-            SnapshotLog.open_snapshots(location, partial(str, cluster_id), partitions, Settings(), FixedClock(NOW_MS))
+            SnapshotLog(location, partial(str, cluster_id), partitions, Settings(), FixedClock(NOW_MS))
     OwnedStore.create(tmp_path / "owned", 1)
     with pytest.raises(StoreMismatch, match="it is a store of the kind owned"):
-        SnapshotLog.open_snapshots(str(tmp_path / "owned"), lambda: None, None, Settings(), FixedClock(NOW_MS))
+        SnapshotLog(str(tmp_path / "owned"), lambda: None, None, Settings(), FixedClock(NOW_MS))
     with pytest.raises(NotAStore, match="name the folder of the store"):
-        SnapshotLog.open_snapshots("schema:s", lambda: None, None, Settings(), FixedClock(NOW_MS))
+        SnapshotLog("schema:s", lambda: None, None, Settings(), FixedClock(NOW_MS))
     for ask in (lambda: None, lambda: "c"):
-        with SnapshotLog.open_snapshots(location, ask, None, Settings(), FixedClock(NOW_MS)) as log:
+        with SnapshotLog(location, ask, None, Settings(), FixedClock(NOW_MS)) as log:
             assert log.store.properties == properties
     assert log_of(tmp_path / "s") == {}
     settings = Settings(log=LogSettings(offsets_partitions=7))
-    with SnapshotLog.open_snapshots(str(tmp_path / "new"), lambda: None, None, settings, FixedClock(NOW_MS)) as log:
+    with SnapshotLog(str(tmp_path / "new"), lambda: None, None, settings, FixedClock(NOW_MS)) as log:
         assert log.store.properties == StoreProperties(SNAPSHOT, 7, None)
 
 
