@@ -16,7 +16,7 @@ from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
     from offsets_pipeline.store.delta.properties import StoreProperties
@@ -124,17 +124,12 @@ def plan_reading(
     is_new = not any(known.ends.values()) and known.complete is None and known_topic_id in (None, topic.topic_id)
     if is_new and known.partitions == topic.partitions:
         return Reading(known.log_incarnation, starts, CompleteReads(now_ms))
-    why = (
-        _recreated(known_topic_id, topic)
-        or _regrown(known, topic)
-        or _unusable(known, positions, bounds)
-        or _truncated(known, positions, epoch_ends)
-        or _away(known, delete_retention_ms, now_ms)
-    )
+    reasons = _reasons(known, known_topic_id, topic, bounds, positions, epoch_ends, delete_retention_ms, now_ms)
+    why = next(reasons, None)
     if why is not None:
         log_incarnation = max([known.log_incarnation, *known.ends]) + 1
         return Reading(log_incarnation, starts, CompleteReads(now_ms), why)
-    assert known.complete is not None  # noqa: S101 - else it is unusable
+    assert known.complete is not None  # noqa: S101 - else there is a reason
     starts = {at: max(start, positions[at]) for at, start in starts.items()}
     return Reading(known.log_incarnation, starts, known.complete)
 
@@ -166,51 +161,42 @@ def _resumed(
     return replace(reading, starts=starts)
 
 
-def _recreated(known_topic_id: str | None, topic: TopicDescription) -> str | None:
-    if None in (known_topic_id, topic.topic_id) or known_topic_id == topic.topic_id:
-        return None
-    return f"the topic was deleted and created again (its id was {known_topic_id}, it is {topic.topic_id})"
-
-
-def _regrown(known: KnownLog, topic: TopicDescription) -> str | None:
-    """R1: the log partition of a group depends on their number."""
-    if known.partitions == topic.partitions:
-        return None
-    return f"the topic has {topic.partitions} partitions, the log has {known.partitions}"
-
-
-def _unusable(known: KnownLog, positions: Mapping[int, int], bounds: Mapping[int, LogPartitionBounds]) -> str | None:
+def _reasons(
+    known: KnownLog,
+    known_topic_id: str | None,
+    topic: TopicDescription,
+    bounds: Mapping[int, LogPartitionBounds],
+    positions: Mapping[int, int],
+    epoch_ends: Mapping[int, int],
+    delete_retention_ms: int,
+    now_ms: int,
+) -> Iterator[str]:
+    """Yield the reasons to read the topic again from its start."""
+    if None not in (known_topic_id, topic.topic_id) and known_topic_id != topic.topic_id:
+        yield f"the topic was deleted and created again (its id was {known_topic_id}, it is {topic.topic_id})"
+    if known.partitions != topic.partitions:  # R1: the log partition of a group depends on their number
+        yield f"the topic has {topic.partitions} partitions, the log has {known.partitions}"
     if known.ends and max(known.ends) > known.log_incarnation:
-        return "an earlier reading from its beginning did not reach the end"
-    if known.complete is None:
-        return "`follow` has no progress in this log, which may lack records of the topic"
+        yield "an earlier reading from its beginning did not reach the end"
+    complete = known.complete
+    if complete is None:
+        yield "`follow` has no progress in this log, which may lack records of the topic"
+        return
     for at, each in sorted(bounds.items()):
         if each.start > positions[at]:
-            return f"log partition {at} now starts at {each.start}, but was read up to {positions[at]}"
+            yield f"log partition {at} now starts at {each.start}, but was read up to {positions[at]}"
         if each.end < positions[at]:
-            return f"log partition {at} now ends at {each.end}, but was read up to {positions[at]}"
-    return None
-
-
-def _truncated(known: KnownLog, positions: Mapping[int, int], epoch_ends: Mapping[int, int]) -> str | None:
-    """Whether a new leader may lack records of the log: after an unclean election, also if it has grown since."""
+            yield f"log partition {at} now ends at {each.end}, but was read up to {positions[at]}"
     for at, end in sorted(epoch_ends.items()):
-        if end < positions[at]:
-            return (
+        if end < positions[at]:  # after an unclean election, also if the log has grown since
+            yield (
                 f"a new leader of log partition {at} has the records of leader epoch {known.leader_epochs[at]} only up "
                 f"to {end}, but it was read up to {positions[at]}"
             )
-    return None
-
-
-def _away(known: KnownLog, delete_retention_ms: int, now_ms: int) -> str | None:
-    complete = known.complete
-    assert complete is not None  # noqa: S101 - else it is unusable
-    if complete.gap_ms(now_ms) <= delete_retention_ms:
-        return None
-    last = (
-        f"its first reading began at {shown_time(complete.since_ms)} and did not reach its end"
-        if complete.last_ms is None
-        else f"it was last read to its end at {shown_time(complete.last_ms)}"
-    )
-    return f"{last}, longer ago than the topic keeps tombstones (delete.retention.ms {delete_retention_ms})"
+    if complete.gap_ms(now_ms) > delete_retention_ms:
+        last = (
+            f"its first reading began at {shown_time(complete.since_ms)} and did not reach its end"
+            if complete.last_ms is None
+            else f"it was last read to its end at {shown_time(complete.last_ms)}"
+        )
+        yield f"{last}, longer ago than the topic keeps tombstones (delete.retention.ms {delete_retention_ms})"
