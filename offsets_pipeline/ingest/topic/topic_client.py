@@ -9,7 +9,7 @@ from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.errors import KafkaFailed, NotAuthorized
 from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, RecordKey
 from offsets_pipeline.kafka.broker.cluster import Cluster, answered
-from offsets_pipeline.kafka.broker.log_offsets import LATEST, Isolation, epoch_ends, list_offsets, log_bounds
+from offsets_pipeline.kafka.broker.log_offsets import LATEST, epoch_ends, list_offsets, log_bounds
 from offsets_pipeline.kafka.broker.offset_ranges import FetchedBatches, OffsetRange, read_ranges
 from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction, open_transactions
 from offsets_pipeline.kafka.record.segment import read_segment
@@ -93,7 +93,7 @@ class TopicClient(Closing):
         """Log start offset, last stable offset and high watermark of each log partition."""
         places = [(self._topic, at) for at in range(partitions)]
         # before the high watermark, which is then not below it
-        stable = answered(list_offsets(self._cluster, dict.fromkeys(places, LATEST), Isolation.READ_COMMITTED))
+        stable = answered(list_offsets(self._cluster, dict.fromkeys(places, LATEST), read_committed=True))
         found = answered(log_bounds(self._cluster, places))
         return {
             place[1]: LogPartitionBounds(each.start, max(stable[place] or 0, each.start), each.end)

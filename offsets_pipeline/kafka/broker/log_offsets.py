@@ -6,7 +6,6 @@ Each function sends one request to each leader, however many topics there are.
 from __future__ import annotations
 
 from collections import defaultdict
-from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
@@ -24,13 +23,6 @@ EARLIEST, LATEST = -2, -1
 _CONSUMER = -1  # replica id of a consumer
 
 
-class Isolation(IntEnum):
-    """Kafka's isolation levels: the end of the log is the high watermark, or the last stable offset."""
-
-    READ_UNCOMMITTED = 0
-    READ_COMMITTED = 1
-
-
 class LogBounds(NamedTuple):
     """Log start offset and high watermark of a partition."""
 
@@ -39,12 +31,12 @@ class LogBounds(NamedTuple):
 
 
 def list_offsets(
-    cluster: Cluster, times_ms: Mapping[Place, int], isolation: Isolation = Isolation.READ_UNCOMMITTED
+    cluster: Cluster, times_ms: Mapping[Place, int], *, read_committed: bool = False
 ) -> dict[Place, int | OffsetsError | None]:
     """Record offset for a time in each partition: EARLIEST, LATEST, or the first record at or after a time in ms.
 
-    The offset is None if no record is that late. A partition that does not answer has its error. Raises the errors of
-    `Cluster`.
+    With ``read_committed`` LATEST is the last stable offset, else the high watermark. The offset is None if no record
+    is that late. A partition that does not answer has its error. Raises the errors of `Cluster`.
     """
     of_topic = ListOffsetsRequest.ListOffsetsTopic
 
@@ -67,7 +59,7 @@ def list_offsets(
         ]
         request = ListOffsetsRequest(
             replica_id=_CONSUMER,
-            isolation_level=int(isolation),
+            isolation_level=int(read_committed),
             topics=topics,
             timeout_ms=int(cluster.settings.request_seconds * 1000),
         )

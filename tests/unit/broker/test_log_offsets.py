@@ -11,7 +11,6 @@ from offsets_pipeline.errors import NoSuchTopic, NotAuthorized
 from offsets_pipeline.kafka.broker.log_offsets import (
     EARLIEST,
     LATEST,
-    Isolation,
     LogBounds,
     bounds_of_topics,
     by_topic,
@@ -45,10 +44,10 @@ def test_a_leader_is_asked_once_for_the_offsets_of_its_partitions_in_their_epoch
         for broker in topic.brokers.values():
             broker.versions = broker.versions | {ListOffsetsRequest.API_KEY: (1, 10)}  # 10 has a timeout
         times = {A: EARLIEST, B: 77, C: LATEST}
-        assert list_offsets(cluster, times, Isolation.READ_COMMITTED) == {A: 3, B: 0, C: 2}
+        assert list_offsets(cluster, times, read_committed=True) == {A: 3, B: 0, C: 2}
         requests = [asked(topic, node_id, ListOffsetsRequest) for node_id in (1, 2)]
         assert [each.count(ListOffsetsRequest.API_KEY) for each in topic.brokers.values()] == [1, 1]
-        assert list_offsets(cluster, {A: LATEST}, Isolation.READ_COMMITTED) == {A: 5}
+        assert list_offsets(cluster, {A: LATEST}, read_committed=True) == {A: 5}
         assert list_offsets(cluster, {A: LATEST}) == {A: 9}
     common = {"replica_id": -1, "isolation_level": 1, "timeout_ms": 1500}
     assert requests == [
