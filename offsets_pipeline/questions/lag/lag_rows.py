@@ -15,7 +15,6 @@ from offsets_pipeline.common.clock import MS_OF_SECOND, shown_time
 from offsets_pipeline.questions.lag.commit_windows import WindowColumns
 from offsets_pipeline.questions.lag.consumer_status import (
     UNKNOWN_LAG,
-    CommitLags,
     PartitionStatus,
     group_status,
     partition_statuses,
@@ -297,25 +296,25 @@ def _statuses(
     unknown = PartitionStatus.UNKNOWN.value
     statuses: list[str | None] = [PartitionStatus.OK.value if each == 0 else unknown for each in lag.tolist()]
     rows = behind.tolist()
+    identities = list(map(entries.identity, rows))
     window_of = {identity: number for number, identity in enumerate(windows.identities)}
-    chosen = np.array([window_of.get(entries.identity(row), -1) for row in rows], dtype=np.int64)
+    chosen = np.array([window_of.get(each, -1) for each in identities], dtype=np.int64)
     sizes = np.where(chosen < 0, 0, np.diff(windows.first, append=0)[chosen])
     first = np.append(0, np.cumsum(sizes))
     # the index in `windows` of each commit of the chosen windows
     commit = np.repeat(windows.first[chosen] - first[:-1], sizes) + np.arange(first[-1])
-    offset, committed_ms = windows.offset[commit], windows.committed_ms[commit]
-    ends = positions.ends_at(Places(entries.places.names, np.repeat(entries.places.at[behind], sizes), committed_ms))
-    lags = np.maximum(ends - np.maximum(offset, 0), 0)
-    of_behind = partition_statuses(
-        CommitLags(first, offset, committed_ms, lags), lag[behind], entries.status_ms[behind]
-    )
+    of_rows = WindowColumns(identities, first, windows.offset[commit], windows.committed_ms[commit])
+    at = np.repeat(entries.places.at[behind], sizes)
+    ends = positions.ends_at(Places(entries.places.names, at, of_rows.committed_ms))
+    lags = np.maximum(ends - np.maximum(of_rows.offset, 0), 0)
+    of_behind = partition_statuses(of_rows, lags, lag[behind], entries.status_ms[behind])
     for row, status in zip(rows, of_behind, strict=True):
         statuses[row] = status
     if rates is not None:
-        for row, start, size in zip(rows, first.tolist(), sizes.tolist(), strict=False):
-            seconds = (entries.status_ms[row] - committed_ms[start]) / MS_OF_SECOND if size else 0
+        for row, identity, start, size in zip(rows, identities, first.tolist(), sizes.tolist(), strict=False):
+            seconds = (entries.status_ms[row] - of_rows.committed_ms[start]) / MS_OF_SECOND if size else 0
             if seconds > 0 and not np.isnan(lags[start]):
-                rates[entries.identity(row)] = float((lag[row] - lags[start]) / seconds)
+                rates[identity] = float((lag[row] - lags[start]) / seconds)
     return statuses
 
 
