@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.questions.history.deletion_evidence import GroupDeletion, LostTombstone
 from offsets_pipeline.questions.history.partition_owners import PartitionOwners
@@ -25,25 +25,13 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.kafka.record.decode import DecodedKey
     from offsets_pipeline.questions.history.deletion_evidence import GroupWrites, LostCommits, TopicHolders
+    from offsets_pipeline.questions.history.partition_owners import Owner
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
-
-class _Origin(NamedTuple):
-    """Who could have made a pending commit, and when."""
-
-    owner: tuple[str, str | None, str | None]
-    record_ms: int | None
-
-
-class _GroupRow(NamedTuple):
-    """The columns of GROUP_HISTORY that describe a group, and its members."""
-
-    columns: dict[str, Any]
-    members: frozenset[str]
-
-
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
-_GONE: dict[str, Any] = {"state": DEAD, "member_count": 0}
+#: The columns of GROUP_HISTORY that describe a group, with the set of its member ids as ``members``.
+_GroupRow = dict[str, Any]
+_GONE: _GroupRow = {"state": DEAD, "member_count": 0, "members": frozenset()}
 
 
 class ObservedPartition(PartitionState):
@@ -77,7 +65,8 @@ class ObservedPartition(PartitionState):
         self._lost = lost
         self._holders = holders
         self._owners = PartitionOwners(topic_names or {})
-        self._origins: dict[int, _Origin] = {}
+        #: Who could have made each pending commit, and when, by record offset.
+        self._origins: dict[int, tuple[Owner, int | None]] = {}
         self._last_rows: dict[str, _GroupRow] = {}
         self._changed_ms: dict[str, int | None] = {}
         self._open: dict[str, GroupDeletion] = {}  # of the current write, by group
@@ -124,7 +113,7 @@ class ObservedPartition(PartitionState):
         if self._is_new:
             self._owners.forget(group_id)
         if producer_id is not None:
-            self._origins[offset.record_offset] = _Origin(self._owner(group_id, where, offset), self._now_ms)
+            self._origins[offset.record_offset] = self._owner(group_id, where, offset), self._now_ms
         elif self._holders is not None:
             self._holders.hold(group_id, where, offset.record_offset, self._now_ms)
         super()._commit(group_id, where, offset, producer_id)
@@ -137,12 +126,10 @@ class ObservedPartition(PartitionState):
         is_hidden = self._is_new or group_id not in self.groups  # R14: the group was removed, and its offsets with it
         super()._keep_highest(group_id, where, offset)
         origin = self._origins.pop(offset.record_offset, None)
-        if origin is None:
-            origin = _Origin(self._owner(group_id, where, offset), self._now_ms)
+        (member_id, client_id, client_host), record_ms = origin or (self._owner(group_id, where, offset), self._now_ms)
         superseded = held is not None and held.record_offset > offset.record_offset
         previous = None if held is None or superseded or is_hidden else held.committed_offset
         delta = 0 if previous is None else offset.committed_offset - previous
-        member_id, client_id, client_host = origin.owner
         self.commits.append(
             {
                 "group_id": group_id,
@@ -164,7 +151,7 @@ class ObservedPartition(PartitionState):
                 "producer_id": self._ending,
                 "visible_offset": self._offset,
                 "visible_timestamp": self._now_ms,
-                "record_timestamp": origin.record_ms,
+                "record_timestamp": record_ms,
                 "record_offset": offset.record_offset,
             }
         )
@@ -263,38 +250,33 @@ class ObservedPartition(PartitionState):
 
     # --- groups
 
-    def _owner(
-        self, group_id: str, where: TopicPartition, offset: CommittedOffset
-    ) -> tuple[str, str | None, str | None]:
+    def _owner(self, group_id: str, where: TopicPartition, offset: CommittedOffset) -> Owner:
         return self._owners.of(group_id, self.groups.get(group_id), where, offset.topic_id)
 
     def _note_removed(self, group_id: str, group: Group | None, record_type: int) -> None:
         if group is not None and group_id not in self.groups and group_id in self._last_rows:
-            self._changed(group_id, "removed", record_type, _GroupRow(dict(_GONE), frozenset()))
+            self._changed(group_id, "removed", record_type, _GONE)
             del self._last_rows[group_id]
             self._owners.forget(group_id)
 
     def _note_group(self, group_id: str, record_type: int) -> None:
         description = self.groups[group_id].description
-        now = _GroupRow(
-            {**state_columns(description), "member_count": len(description.members)},
-            frozenset(member.member_id for member in description.members),
-        )
+        members = frozenset(member.member_id for member in description.members)
+        now = {**state_columns(description), "member_count": len(description.members), "members": members}
         before = self._last_rows.get(group_id)
         if now != before:
             self._changed(group_id, _event(before, now), record_type, now)
             self._last_rows[group_id] = now
 
     def _changed(self, group_id: str, event: str, record_type: int, now: _GroupRow) -> None:
-        before = self._last_rows.get(group_id)
-        members = frozenset[str]() if before is None else before.members
+        before = self._last_rows.get(group_id, _GONE)
         self.changes.append(
-            now.columns
+            now
             | {
                 "group_id": group_id,
                 "event": event,
-                "joined": sorted(now.members - members),
-                "left": sorted(members - now.members),
+                "joined": sorted(now["members"] - before["members"]),
+                "left": sorted(before["members"] - now["members"]),
                 "record_type": record_type,
                 "record_timestamp": self._now_ms,
                 "record_offset": self._offset,
@@ -305,10 +287,9 @@ class ObservedPartition(PartitionState):
 def _event(before: _GroupRow | None, now: _GroupRow) -> str:
     if before is None:
         return "created"
-    joined, left = now.members - before.members, before.members - now.members
+    joined, left = now["members"] - before["members"], before["members"] - now["members"]
     if joined or left:
         return "members" if joined and left else "joined" if joined else "left"
-    if now.columns["generation"] != before.columns["generation"]:
+    if now["generation"] != before["generation"]:
         return "generation"
-    epochs = ("group_epoch", "assignment_epoch")
-    return "epoch" if any(now.columns[name] != before.columns[name] for name in epochs) else "state"
+    return "epoch" if any(now[name] != before[name] for name in ("group_epoch", "assignment_epoch")) else "state"

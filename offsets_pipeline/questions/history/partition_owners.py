@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 #: No member, or several members, could have made the commit.
 UNKNOWN = "unknown"
-_UNKNOWN: tuple[str, str | None, str | None] = (UNKNOWN, None, None)
+#: Member id, client id and host.
+Owner = tuple[str, str | None, str | None]
+_UNKNOWN: Owner = (UNKNOWN, None, None)
 
 
 class PartitionOwners:
-    """Member id, client id and host of the one member that an offset's partition is assigned to.
+    """The one member that an offset's partition is assigned to.
 
     Every member may commit every offset, and so may an administrator while the group is empty. So a member is named
     only if the partition is assigned to it alone. A member that still has to revoke a partition counts as well.
@@ -43,9 +45,7 @@ class PartitionOwners:
         """The group changed."""
         self._assigned.pop(group_id, None)
 
-    def of(
-        self, group_id: str, group: Group | None, where: TopicPartition, topic_id: str | None
-    ) -> tuple[str, str | None, str | None]:
+    def of(self, group_id: str, group: Group | None, where: TopicPartition, topic_id: str | None) -> Owner:
         """The owner of a partition; UNKNOWN instead of a guess.
 
         ``topic_id`` is the commit's, if it has one. Without it all ids that the topic ever had count.
