@@ -17,8 +17,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.questions.history.decoded_log import COPIED, decoded_log
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS, LOG_RECORDS
+from offsets_pipeline.questions.history.history_tables import HistoryOptions, PartitionHistory, Shown
 from offsets_pipeline.questions.history.log_history import COLUMNS, LogHistory
-from offsets_pipeline.questions.history.partition_history import HistoryOptions, PartitionHistory, Shown
 from offsets_pipeline.questions.query.parse_tree import Filters
 from offsets_pipeline.semantics.log_row import of_groups
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS
