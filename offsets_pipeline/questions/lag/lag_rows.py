@@ -19,8 +19,7 @@ from offsets_pipeline.questions.lag.consumer_status import (
     group_status,
     partition_statuses,
 )
-from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Places
-from offsets_pipeline.questions.lag.time_lag import Method, TimeLag
+from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Method, Places, TimeLag
 from offsets_pipeline.questions.query.describe import StartOffset
 from offsets_pipeline.semantics.group_types import SHARE
 
