@@ -51,18 +51,14 @@ def same_offset(where: TopicPartition, offset: int) -> FoundOffset:
     return FoundOffset(offset, FoundBy.COMMITTED, "the committed offset")
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredOffset:
-    """An offset to commit, None if it cannot be restored; the offset of the past, and the current one."""
+class RestoredOffset(NamedTuple):
+    """The offset of the past, the one to commit, which may be missing, and the current one."""
 
     group_id: str
     where: TopicPartition
-    past_offset: int
-    new_offset: int | None
+    past: PastOffset
+    new: FoundOffset
     current_offset: int | None
-    method: FoundBy | None
-    detail: str
-    metadata: str = ""
 
 
 @dataclass
@@ -106,18 +102,7 @@ def plan_restore(
             found = _within(where, positions, find, then.offset)
             if where.topic in recreated and found.offset is not None:
                 found = found._replace(detail=f"{found.detail}; the topic was created again since")
-            plan.offsets.append(
-                RestoredOffset(
-                    group_id,
-                    where,
-                    then.offset,
-                    found.offset,
-                    standing.offsets.get(where),
-                    found.method,
-                    found.detail,
-                    then.metadata,
-                )
-            )
+            plan.offsets.append(RestoredOffset(group_id, where, then, found, standing.offsets.get(where)))
     return plan
 
 
