@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.kafka.record.log_batches import empty_batch, encode_log
-from offsets_pipeline.repair.export.target import UNFINISHED
 from offsets_pipeline.store.delta.filesystems import synchronise
 
 if TYPE_CHECKING:
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.kafka.record.log_batches import LogBatches
     from offsets_pipeline.kafka.record.records import Int64s
 
+#: Suffix of the names of incomplete folders.
+UNFINISHED = ".unfinished"
 _WAITING_BYTES = 8 * 1024 * 1024  # buffer of a log partition's rows: encoding many batches at once is cheaper
 _MAX_OFFSET_SPAN = 2**31 - 1  # the indexes of a segment store offsets relative to its base as int32
 
