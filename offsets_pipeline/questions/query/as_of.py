@@ -13,7 +13,7 @@ import pyarrow as pa
 from offsets_pipeline.errors import InvalidTime
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS
 from offsets_pipeline.questions.history.log_history import LogHistory
-from offsets_pipeline.questions.query.describe import GroupAnswer, GroupState, by_group, group_answers
+from offsets_pipeline.questions.query.describe import GroupAnswer, GroupState, group_answers, pending_by_group
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.group_facts import described
 from offsets_pipeline.semantics.log_row import of_groups
@@ -196,5 +196,5 @@ def _state(effects: Effects, history: LogHistory) -> StateAsOf:
     )
     of_log = history.current_log.offsets_partitions, history.semantics
     rows = {RECORDS.name: facts, DESCRIBED.name: described(facts, *of_log), OFFSETS.name: effects.offsets}
-    pending = by_group((row["log_partition"], row) for row in effects.pending.select(_PENDING).to_pylist())
+    pending = pending_by_group((row["log_partition"], row) for row in effects.pending.select(_PENDING).to_pylist())
     return StateAsOf(lambda table, columns: rows[table.name].select(columns), pending, *of_log, names)
