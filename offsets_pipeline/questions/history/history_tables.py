@@ -29,6 +29,7 @@ from offsets_pipeline.semantics.effects import timestamps
 from offsets_pipeline.semantics.log_row import codes_of, of_groups
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.transactions import OPEN, endings
+from offsets_pipeline.store.log.ordered_log import OrderedLog
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -112,7 +113,7 @@ def histories(
         replayed: dict[int, PartitionHistory] = {}
         waiting_rows = 0
         homes = history.homes(group_ids, incarnation, partitions)
-        for partition, rows in history.read(incarnation, partitions=homes).runs():
+        for partition, rows in OrderedLog(history.log, incarnation.number, None, homes, columns=COLUMNS).runs():
             if partition not in replayed:
                 earlier = None if shows_all else shown[partition]
                 replayed[partition] = PartitionHistory(options, partition, incarnation.number, earlier)
@@ -137,10 +138,10 @@ def _records(
     for incarnation in history.incarnations:
         homes = history.homes(group_ids, incarnation, partitions)
         markers: dict[int, list[pa.Table]] = defaultdict(list)
-        for partition, rows in history.read(incarnation, partitions=homes, columns=_TRANSACTIONS).runs():
+        for partition, rows in OrderedLog(history.log, incarnation.number, None, homes, columns=_TRANSACTIONS).runs():
             markers[partition].append(rows.filter(rows["control_type"].is_valid()))
-        log = history.read(incarnation, partitions=homes, columns=(*COLUMNS, "log_incarnation"))
-        for partition, rows in log.runs():
+        columns = (*COLUMNS, "log_incarnation")
+        for partition, rows in OrderedLog(history.log, incarnation.number, None, homes, columns=columns).runs():
             known = _with_outcome(rows, markers[partition])
             yield decoded_log(known if group_ids is None else of_groups(known, group_ids))
 

@@ -19,6 +19,7 @@ from offsets_pipeline.semantics.group_facts import described
 from offsets_pipeline.semantics.log_row import of_groups
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.log.log_reader import as_input
+from offsets_pipeline.store.log.ordered_log import OrderedLog
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -156,7 +157,7 @@ def state_as_of(
     """
     incarnation = history.current_log
     wanted = history.homes(group_ids, incarnation, positions)
-    log = history.read(incarnation, as_of_ms=time_ms, partitions=wanted, ends=positions or {})
+    log = OrderedLog(history.log, incarnation.number, time_ms, wanted, ends=positions or {})
     replay = Replay(incarnation.offsets_partitions, semantics=history.semantics)
     found: dict[int, Completeness] = {}
     for partition, rows in log.runs():
@@ -179,7 +180,8 @@ def _read_on(history: LogHistory, partitions: Collection[int]) -> dict[int, Comp
     found = {partition: history.completeness(history.current_log, partition) for partition in partitions}
     columns = ("log_partition", "record_offset", "record_timestamp", "key", "control_type")
     if partitions:
-        for partition, rows in history.read(history.current_log, partitions=partitions, columns=columns).runs():
+        log = OrderedLog(history.log, history.current_log.number, None, partitions, columns=columns)
+        for partition, rows in log.runs():
             found[partition].add(rows)
     return found
 
