@@ -57,14 +57,6 @@ class TimelineEvent:
 
 
 @dataclass(frozen=True)
-class Timeline:
-    """The events of a group in the order of the log, and since when they are complete (None: always)."""
-
-    events: list[TimelineEvent]
-    complete_since_ms: int | None
-
-
-@dataclass(frozen=True)
 class WhyAnswer:
     """Why an offset is what it is.
 
@@ -100,8 +92,8 @@ def group_timeline(
     partition: int | None = None,
     since_ms: int | None = None,
     until_ms: int | None = None,
-) -> Timeline:
-    """Return the events of a group.
+) -> tuple[list[TimelineEvent], int | None]:
+    """Return the events of a group in the order of the log, and since when they are complete (ms; None: always).
 
     Args:
         history: the log.
@@ -129,7 +121,7 @@ def group_timeline(
         and (until_ms is None or each.time_ms is None or each.time_ms <= until_ms)
     ]
     events.sort(key=lambda each: (each.log_incarnation, each.log_partition, each.record_offset))
-    return Timeline(events, complete_since_ms)
+    return events, complete_since_ms
 
 
 def why(history: LogHistory, retention: Retention, group_id: str, topic: str, partition: int) -> WhyAnswer:
