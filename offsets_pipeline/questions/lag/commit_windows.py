@@ -16,7 +16,7 @@ from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.semantics.transactions import COMMITTED, endings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from offsets_pipeline.kafka.record.commit_columns import CommitColumns
     from offsets_pipeline.kafka.record.records import Bools, Int64s
@@ -33,13 +33,6 @@ _NO_COMMITS = np.zeros(0, dtype=np.int64)
 Identity = tuple[str, str, int]
 
 
-class WindowCommit(NamedTuple):
-    """A commit in the log: the offset, and the time of the commit in ms."""
-
-    offset: int
-    committed_ms: int
-
-
 class WindowColumns(NamedTuple):
     """Commits of many identities, window by window, and in each in the order of the log.
 
@@ -50,14 +43,6 @@ class WindowColumns(NamedTuple):
     first: Int64s
     offset: Int64s
     committed_ms: Int64s
-
-    @classmethod
-    def of(cls, commits: Mapping[Identity, Sequence[WindowCommit]]) -> WindowColumns:
-        """The windows with these commits."""
-        sizes = [len(each) for each in commits.values()]
-        columns = np.array([each for of_one in commits.values() for each in of_one], dtype=np.int64).reshape(-1, 2)
-        first = np.cumsum([0, *sizes], dtype=np.int64)
-        return cls(list(commits), first, columns[:, 0], columns[:, 1])
 
     @classmethod
     def together(cls, parts: Sequence[WindowColumns]) -> WindowColumns:
@@ -112,7 +97,7 @@ class CommitWindows:
     def windows(self) -> WindowColumns:
         """The last commits of each offset, in the order of the log."""
         if not self._rows:
-            return WindowColumns.of({})
+            return WindowColumns.together([])
         table = pa.concat_tables(self._rows).combine_chunks()
         visible, visible_at = _visibility(table)
         if not visible.all():

@@ -280,7 +280,7 @@ def offsets_of(group: GroupAnswer) -> dict[Place, OffsetAnswer | None]:
 
 
 def _read(last_commits: LastCommits, groups: Collection[str], until_ms: int | None) -> WindowColumns:
-    return last_commits(groups, until_ms) if groups else WindowColumns.of({})
+    return last_commits(groups, until_ms) if groups else WindowColumns.together([])
 
 
 def _statuses(

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, OFFSET_HISTORY
 from offsets_pipeline.questions.history.history_tables import read_views
 from offsets_pipeline.questions.history.partition_owners import UNKNOWN
-from offsets_pipeline.questions.lag.commit_windows import WindowCommit
 from offsets_pipeline.questions.lag.position_sources import Places
 from offsets_pipeline.questions.report.model import (
     Deletion,
@@ -34,13 +33,20 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.lag.position_sources import Place, SampledPositions
     from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
-    Windows = Mapping[Identity, Sequence[WindowCommit]]
+    Windows = Mapping[Identity, Sequence["WindowCommit"]]
 
 _IDENTITY = ("group_id", "topic", "partition")
 #: Commits of an offset that are read, at most: the newest.
 MAX_COMMITS = 5_000
 _POINTS = 96
 _COLUMNS = 48
+
+
+class WindowCommit(NamedTuple):
+    """A commit in the log: the offset, and the time of the commit in ms."""
+
+    offset: int
+    committed_ms: int
 
 
 class CommitHistory(NamedTuple):

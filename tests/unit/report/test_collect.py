@@ -278,7 +278,7 @@ def test_committed_offsets_without_a_known_lag_are_counted() -> None:
     group = GroupAnswer("Classic", "Empty", "", "", None, 0, misplaced=False, offsets=offsets)
     samples = rows_of([(("t", 0), Sample(0, 8, END_MS))], "a test")
     positions = SampledPositions(PositionSamples(samples), END_MS)
-    rows = lag_rows({"g": group}, positions, {0: END_MS}, lambda *_: WindowColumns.of({}))
+    rows = lag_rows({"g": group}, positions, {0: END_MS}, lambda *_: WindowColumns.together([]))
     (found,) = group_rows({"g": group}, rows)
     said = "no position of the partition is known"
     assert found == GroupRow("g", "Empty", "Classic", 0, 2, END_MS, 3, None, 1, said, found.status, found.lag_as_of)

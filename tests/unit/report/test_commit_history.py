@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
-from offsets_pipeline.questions.lag.commit_windows import WindowCommit
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.report.commit_history import (
+    WindowCommit,
     charted_span,
     commit_rates,
     lag_over_time,
