@@ -29,9 +29,8 @@ from offsets_pipeline.questions.report.collect import (
     collect_report,
     expiring_offsets,
     group_rows,
+    reported_state,
     stale_groups,
-    state_at,
-    state_now,
 )
 from offsets_pipeline.questions.report.model import ExpiringGroup, GroupRow, StaleGroup, StaleGroups
 from offsets_pipeline.semantics import partition_state
@@ -71,7 +70,7 @@ def commits_of(log_partition: int, rows: list[LogRow]) -> Iterator[tuple[str, st
 def report_of(store: Path, now_ms: int, options: ReportOptions = OPTIONS, *, is_past: bool = False) -> Report:
     reader = StateReader(str(store))
     positions = SampledPositions(read_samples(table_of(str(store))), now_ms)
-    state = state_at(str(store), now_ms, HOUR_MS) if is_past else state_now(reader, HOUR_MS)
+    state = reported_state(reader, HOUR_MS, now_ms if is_past else None)
     return collect_report(reader, "store", options, state, positions)
 
 
