@@ -164,8 +164,8 @@ class Completeness:
         return None if highest == _NO_TIME else -(-highest // 1000)
 
     def _find_gaps(self, offset: Int64s, at_us: Int64s, rows: pa.Table) -> None:
-        steps = np.diff(offset, prepend=self._next - 1)
-        gaps = np.flatnonzero(steps > 1)
+        """Look for gaps, and after the last one for a key that the log partition held before."""
+        gaps = np.flatnonzero(np.diff(offset, prepend=self._next - 1) > 1)
         keys = rows["key"].combine_chunks()
         # control records share their keys
         keys = pc.if_else(rows["control_type"].combine_chunks().is_null(), keys, pa.scalar(None, keys.type))
@@ -174,20 +174,14 @@ class Completeness:
         if len(gaps):
             self._after_gap = None
         if self._after_gap is None:
-            self._find_repeated(offset, at_us, encoded, distinct, int(gaps[-1]) if len(gaps) else 0)
+            code = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+            known = np.array([key in self._seen for key in distinct] + [False], dtype=np.bool_)
+            first = np.zeros(len(code), dtype=np.bool_)
+            first[np.unique(code, return_index=True)[1]] = True
+            repeated = np.flatnonzero((code >= 0) & (known[code] | ~first))
+            repeated = repeated[repeated >= (gaps[-1] if len(gaps) else 0)]
+            if len(repeated):
+                self._after_gap = int(offset[repeated[0]])
+                before = int(at_us[: repeated[0]].max(initial=_NO_TIME))
+                self._highest_before_gap_us = max(self._highest_us, before)
         self._seen.update(distinct)
-
-    def _find_repeated(
-        self, offset: Int64s, at_us: Int64s, encoded: pa.DictionaryArray, distinct: list[bytes], start: int
-    ) -> None:
-        """Look for a key that the log partition held before, from row ``start`` on."""
-        code = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
-        known = np.array([key in self._seen for key in distinct] + [False], dtype=np.bool_)
-        first = np.zeros(len(code), dtype=np.bool_)
-        first[np.unique(code, return_index=True)[1]] = True
-        repeated = np.flatnonzero((code >= 0) & (known[code] | ~first))
-        repeated = repeated[repeated >= start]
-        if len(repeated):
-            self._after_gap = int(offset[repeated[0]])
-            before = int(at_us[: repeated[0]].max(initial=_NO_TIME))
-            self._highest_before_gap_us = max(self._highest_us, before)
