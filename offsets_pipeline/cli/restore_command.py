@@ -22,8 +22,14 @@ from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.group_offsets_client import commit_offsets_of_groups
 from offsets_pipeline.questions.query.as_of import offsets_as_of
 from offsets_pipeline.repair.offset_reset.group_offsets import PROTOCOL_TYPES, cluster_group_offsets
-from offsets_pipeline.repair.offset_reset.restore_plan import PastOffset, plan_restore, same_offset
-from offsets_pipeline.repair.offset_reset.translation import moments_by_records, moments_by_samples, translated
+from offsets_pipeline.repair.offset_reset.restore_plan import (
+    PastOffset,
+    moments_by_records,
+    moments_by_samples,
+    plan_restore,
+    same_offset,
+    translated,
+)
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.store.delta.schemas import TOPICS
 

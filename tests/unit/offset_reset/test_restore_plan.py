@@ -18,10 +18,10 @@ from offsets_pipeline.repair.offset_reset.restore_plan import (
     PastOffset,
     RestoredOffset,
     RestorePlan,
+    moments_by_samples,
     plan_restore,
     same_offset,
 )
-from offsets_pipeline.repair.offset_reset.translation import moments_by_samples
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 T0, T1, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("other", 0)
