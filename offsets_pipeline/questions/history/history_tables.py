@@ -25,7 +25,7 @@ from offsets_pipeline.questions.history.history_schemas import (
 from offsets_pipeline.questions.history.log_history import COLUMNS, LogHistory
 from offsets_pipeline.questions.history.observed_partition import ObservedPartition
 from offsets_pipeline.semantics.compaction import are_commits
-from offsets_pipeline.semantics.effects import timestamps
+from offsets_pipeline.semantics.effects import in_milliseconds, timestamps
 from offsets_pipeline.semantics.log_row import codes_of, of_groups
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.transactions import OPEN, endings
@@ -254,10 +254,9 @@ class PartitionHistory:
         topics = {topic for deletion in waiting for topic in deletion.topics}
         holders = TopicHolders()
         for rows in self._evidence if waiting else ():
-            for offset, at_us, write, identity, is_tombstone in _commits_of(rows, topics):
+            for offset, at_ms, write, identity, is_tombstone in _commits_of(rows, topics):
                 while waiting and waiting[0].record_offset < offset and waiting[0].write != write:
                     holders.wait_for(waiting.pop(0))
-                at_ms = None if at_us is None else at_us // 1000
                 if is_tombstone:
                     holders.release(*identity, at_ms)
                 else:
@@ -268,19 +267,14 @@ class PartitionHistory:
 
     # --- rows
 
-    def _is_shown(self, view: Table, row: Mapping[str, Any]) -> bool:
-        if self._shown is None:
-            return False
-        event = (view.name, *(row[name] for name in _IDENTITY[view.name]))
-        is_shown = event in self._shown
-        self._shown.add(event)
-        return is_shown
-
     def _table(self, view: Table, rows: Iterable[dict[str, Any]]) -> pa.Table:
         known = []
         for row in rows:
-            if self._is_shown(view, row):
-                continue
+            if self._shown is not None:
+                event = (view.name, *(row[name] for name in _IDENTITY[view.name]))
+                if event in self._shown:
+                    continue
+                self._shown.add(event)
             group_id = row["group_id"]
             begins = self._log_incarnation > 0 and (view.name, group_id) not in self._begun
             self._begun.add((view.name, group_id))
@@ -328,7 +322,7 @@ def _commits_of(
 ) -> Iterable[tuple[int, int | None, int, tuple[str, TopicPartition], bool]]:
     """Plain commits and tombstones of these topics.
 
-    Of each: record offset, time (us), write, group and topic partition, and whether it is a tombstone.
+    Of each: record offset, time (ms), write, group and topic partition, and whether it is a tombstone.
     """
     keys = rows["key"].combine_chunks()
     mask = are_commits(keys)
@@ -345,13 +339,9 @@ def _commits_of(
     each_key = commits.take(np.unique(code, return_index=True)[1])
     places = map(TopicPartition, each_key.topics().to_pylist(), each_key.partition.tolist())
     identities = list(zip(each_key.group_ids().to_pylist(), places, strict=True))
-    for offset, at_us, write, number, is_tombstone in zip(
-        rows["record_offset"].to_pylist(),
-        rows["record_timestamp"].cast(pa.int64()).to_pylist(),
-        rows["write"].to_pylist(),
-        code.tolist(),
-        commits.tombstone.tolist(),
-        strict=True,
+    columns = in_milliseconds(rows.select(["record_offset", "record_timestamp", "write"])).columns
+    for *at, number, is_tombstone in zip(
+        *(each.to_pylist() for each in columns), code.tolist(), commits.tombstone.tolist(), strict=True
     ):
         if identities[number][1].topic in topics:
-            yield offset, at_us, write, identities[number], is_tombstone
+            yield (*at, identities[number], is_tombstone)
