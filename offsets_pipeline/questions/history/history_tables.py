@@ -14,7 +14,7 @@ from offsets_pipeline.kafka.record.commit_columns import parse_commits
 from offsets_pipeline.kafka.record.wire import encode_utf8
 from offsets_pipeline.questions.history.decoded_log import decoded_log
 from offsets_pipeline.questions.history.deletion_causes import Causes
-from offsets_pipeline.questions.history.deletion_evidence import GroupWrites, LostCommits, TopicHolders
+from offsets_pipeline.questions.history.deletion_evidence import TopicHolders
 from offsets_pipeline.questions.history.history_schemas import (
     DELETED_OFFSETS,
     GROUP_HISTORY,
@@ -195,27 +195,16 @@ class PartitionHistory:
         """``shown`` has the events of earlier incarnations, which are left out, and gets new ones. None: show all."""
         self._log_incarnation = log_incarnation
         self._causes = options.causes
-        self._group_ids = group_ids = options.group_ids
-        self._writes = GroupWrites(keep_all=group_ids is not None)
-        self._lost = LostCommits()
+        self._group_ids = options.group_ids
         self._evidence: list[pa.Table] = []
-        counts = options.offsets_partitions
-        self._state = ObservedPartition(
-            log_partition,
-            counts.get(log_incarnation, counts[max(counts)]),
-            options.semantics,
-            self._writes,
-            self._lost,
-            TopicHolders() if group_ids is None else None,
-            options.topic_names,
-        )
+        self._state = ObservedPartition(options, log_partition, log_incarnation)
         self._shown = shown
         self._begun: set[tuple[str, str]] = set()
 
     def add(self, rows: pa.Table) -> None:
         """Take the next rows, in record-offset order, with the columns of `log_history.COLUMNS`."""
-        self._lost.look_for_gaps(rows)
-        rows = self._writes.numbered(rows)
+        self._state.lost_commits.look_for_gaps(rows)
+        rows = self._state.writes.numbered(rows)
         if self._group_ids is not None:
             self._evidence.append(rows.select(_EVIDENCE))
             rows = of_groups(rows, self._group_ids)

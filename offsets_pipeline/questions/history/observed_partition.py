@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.questions.history.deletion_evidence import GroupDeletion, LostTombstone
+from offsets_pipeline.questions.history.deletion_evidence import (
+    GroupDeletion,
+    GroupWrites,
+    LostCommits,
+    LostTombstone,
+    TopicHolders,
+)
 from offsets_pipeline.questions.history.partition_owners import PartitionOwners
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
@@ -19,14 +25,13 @@ from offsets_pipeline.semantics.partition_state import CommittedOffset, Partitio
 from offsets_pipeline.semantics.table_replay import replay_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     import pyarrow as pa
 
     from offsets_pipeline.kafka.record.decode import DecodedKey
-    from offsets_pipeline.questions.history.deletion_evidence import GroupWrites, LostCommits, TopicHolders
+    from offsets_pipeline.questions.history.history_tables import HistoryOptions
     from offsets_pipeline.questions.history.partition_owners import Owner
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 #: The columns of GROUP_HISTORY that describe a group, with the set of its member ids as ``members``.
@@ -38,33 +43,23 @@ class ObservedPartition(PartitionState):
     """The state of one log partition of one log incarnation, and what its records changed.
 
     ``commits`` and ``changes`` are rows of OFFSET_HISTORY and GROUP_HISTORY, with times in ms and without log partition
-    and log incarnation. The caller empties these lists, ``deletions`` and ``lost``.
+    and log incarnation. The caller empties these lists, ``deletions`` and ``lost``. It hands all rows of the log
+    partition to ``writes`` and ``lost_commits``, also those that it leaves out here. If it leaves out any, another pass
+    looks at the holders of topics.
     """
 
-    def __init__(
-        self,
-        log_partition: int,
-        offsets_partitions: int,
-        semantics: CoordinatorSemantics,
-        writes: GroupWrites,
-        lost: LostCommits,
-        holders: TopicHolders | None = None,
-        topic_names: Mapping[str, str] | None = None,
-    ) -> None:
-        """Watch one log partition.
-
-        ``lost`` knows the gaps of the log partition, also among the records that are left out here. ``holders`` gets
-        all commits; None: another pass feeds it. ``topic_names``: names from outside of the log.
-        """
-        super().__init__(log_partition, offsets_partitions, semantics=semantics)
+    def __init__(self, options: HistoryOptions, log_partition: int, log_incarnation: int) -> None:
+        counts = options.offsets_partitions
+        offsets_partitions = counts.get(log_incarnation, counts[max(counts)])
+        super().__init__(log_partition, offsets_partitions, semantics=options.semantics)
         self.commits: list[dict[str, Any]] = []
         self.changes: list[dict[str, Any]] = []
         self.deletions: list[GroupDeletion] = []
         self.lost: list[LostTombstone] = []
-        self._writes = writes
-        self._lost = lost
-        self._holders = holders
-        self._owners = PartitionOwners(topic_names or {})
+        self.writes = GroupWrites(keep_all=options.group_ids is not None)
+        self.lost_commits = LostCommits()
+        self._holders = TopicHolders() if options.group_ids is None else None
+        self._owners = PartitionOwners(options.topic_names)
         #: Who could have made each pending commit, and when, by record offset.
         self._origins: dict[int, tuple[Owner, int | None]] = {}
         self._last_rows: dict[str, _GroupRow] = {}
@@ -106,7 +101,7 @@ class ObservedPartition(PartitionState):
 
     def _commit(self, group_id: str, where: TopicPartition, offset: CommittedOffset, producer_id: int | None) -> None:
         self._follow(group_id, converts=False)
-        self._lost.note_record(group_id, where, self._offset)
+        self.lost_commits.note_record(group_id, where, self._offset)
         if offset.topic_id is not None:
             self._owners.name(group_id, offset.topic_id, where.topic)
         self._is_new = group_id not in self.groups
@@ -170,7 +165,7 @@ class ObservedPartition(PartitionState):
         group = self.groups.get(group_id)
         held = self._held(group_id, where)
         deletion = self._deletion(group_id, group) if group is not None and any(held) else None
-        if self._lost.note_record(group_id, where, self._offset) and not any(held):
+        if self.lost_commits.note_record(group_id, where, self._offset) and not any(held):
             self.lost.append(LostTombstone(group_id, where, self._offset, self._now_ms, self._source))
         if self._holders is not None:
             self._holders.release(group_id, where, self._now_ms)
@@ -228,7 +223,7 @@ class ObservedPartition(PartitionState):
         for group_id, deletion in self._open.items():
             if self._holders is not None:
                 self._holders.wait_for(deletion)
-            deletion.others = self._writes.others(deletion.write, group_id)
+            deletion.others = self.writes.others(deletion.write, group_id)
             if deletion.removed_at is not None:
                 self._removed[group_id] = deletion
             elif deletion.deleted:
