@@ -108,14 +108,13 @@ def histories(
     """
     options = HistoryOptions.of(history, retention, group_ids)
     shown: dict[int, Shown] = defaultdict(set)
-    shows_all = repeats or not options.has_incarnations
     for incarnation in history.incarnations:
         replayed: dict[int, PartitionHistory] = {}
         waiting_rows = 0
         homes = history.homes(group_ids, incarnation, partitions)
         for partition, rows in OrderedLog(history.log, incarnation.number, None, homes, columns=COLUMNS).runs():
             if partition not in replayed:
-                earlier = None if shows_all else shown[partition]
+                earlier = None if repeats else shown[partition]
                 replayed[partition] = PartitionHistory(options, partition, incarnation.number, earlier)
             replayed[partition].add(rows)
             if completeness is not None:
@@ -180,11 +179,6 @@ class HistoryOptions:
             group_ids,
         )
 
-    @property
-    def has_incarnations(self) -> bool:
-        """Whether the log has several incarnations."""
-        return len(self.offsets_partitions) > 1
-
 
 class PartitionHistory:
     """Replays a log partition in one incarnation of the log, and returns rows of the views."""
@@ -198,7 +192,7 @@ class PartitionHistory:
         self._group_ids = options.group_ids
         self._evidence: list[pa.Table] = []
         self._state = ObservedPartition(options, log_partition, log_incarnation)
-        self._shown = shown
+        self._shown = shown if len(options.offsets_partitions) > 1 else None
         self._begun: set[tuple[str, str]] = set()
 
     def add(self, rows: pa.Table) -> None:

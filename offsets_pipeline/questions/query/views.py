@@ -282,9 +282,7 @@ def _replayed(view: str, options: HistoryOptions, batches: Iterable[pa.RecordBat
     parts = chain.from_iterable(log_partitions_of(each, _IN_ORDER[:2]) for each in batches if each.num_rows)
     for (log_partition, log_incarnation), batches_of_one in groupby(parts, _partition_and_incarnation):
         at, shown = log_partition, shown if log_partition == at else Shown()
-        replayed = PartitionHistory(
-            options, log_partition, log_incarnation, shown if options.has_incarnations else None
-        )
+        replayed = PartitionHistory(options, log_partition, log_incarnation, shown)
         waiting_rows = 0
         for rows in batches_of_one:
             replayed.add(pa.Table.from_batches([rows]))
