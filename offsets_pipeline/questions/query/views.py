@@ -259,11 +259,13 @@ def _history_views(store: Store, filters: Mapping[str, Filters]) -> dict[str, Da
     """
     history = LogHistory(store.folder())
     options = HistoryOptions.of(history, history.retention)
+    table, notes = store.table_name(LOG.name), store.table_name(LOG_PARTITIONS.name)
+    newest = f"coalesce((SELECT max(log_incarnation) FROM {notes}), {LOG_INCARNATION})"  # that is complete
     views = {}
     for name, view in HISTORY_VIEWS.items():
         schema = from_arrow_schema(view.arrow_schema())
         wanted = filters.get(name, Filters())
-        log = _complete(store, _condition(history, wanted))
+        log = f"SELECT * FROM {table} WHERE log_incarnation <= {newest} AND ({_condition(history, wanted)})"
         if name == LOG_RECORDS.name:
             views[name] = store.spark.sql(_with_outcomes(log)).mapInArrow(partial(_decoded, wanted.group_ids), schema)
             continue
@@ -280,7 +282,9 @@ def _replayed(view: str, options: HistoryOptions, batches: Iterable[pa.RecordBat
     """Replay log partitions in a task, for one view."""
     at, shown = -1, Shown()
     parts = chain.from_iterable(log_partitions_of(each, _IN_ORDER[:2]) for each in batches if each.num_rows)
-    for (log_partition, log_incarnation), batches_of_one in groupby(parts, _partition_and_incarnation):
+    for (log_partition, log_incarnation), batches_of_one in groupby(
+        parts, lambda rows: (rows["log_partition"][0].as_py(), rows["log_incarnation"][0].as_py())
+    ):
         at, shown = log_partition, shown if log_partition == at else Shown()
         replayed = PartitionHistory(options, log_partition, log_incarnation, shown)
         waiting_rows = 0
@@ -292,10 +296,6 @@ def _replayed(view: str, options: HistoryOptions, batches: Iterable[pa.RecordBat
                 yield from replayed.take()[view].to_batches()
         replayed.finish()
         yield from replayed.take()[view].to_batches()
-
-
-def _partition_and_incarnation(rows: pa.RecordBatch) -> tuple[int, int]:
-    return rows["log_partition"][0].as_py(), rows["log_incarnation"][0].as_py()
 
 
 def _decoded(group_ids: Sequence[str] | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -315,13 +315,6 @@ def _condition(history: LogHistory, filters: Filters) -> str:
         listed = ", ".join(map(str, sorted(partitions))) or "NULL"
         found.append(f"log_incarnation = {each.number} AND log_partition IN ({listed})")
     return " OR ".join(found)
-
-
-def _complete(store: Store, condition: str) -> str:
-    """SQL of the rows of complete log incarnations that a condition holds for."""
-    newest = f"SELECT max(log_incarnation) FROM {store.table_name(LOG_PARTITIONS.name)}"
-    log = store.table_name(LOG.name)
-    return f"SELECT * FROM {log} WHERE log_incarnation <= coalesce(({newest}), {LOG_INCARNATION}) AND ({condition})"
 
 
 def _with_outcomes(log: str) -> str:
