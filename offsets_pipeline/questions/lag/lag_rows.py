@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from offsets_pipeline.common.clock import MS_OF_SECOND, shown_time
-from offsets_pipeline.questions.lag.commit_windows import WindowColumns
+from offsets_pipeline.questions.lag.commit_windows import RECENT_MS, CommitsOfGroups, WindowColumns
 from offsets_pipeline.questions.lag.consumer_status import (
     UNKNOWN_LAG,
     PartitionStatus,
@@ -21,7 +21,9 @@ from offsets_pipeline.questions.lag.consumer_status import (
 )
 from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Method, Places, TimeLag
 from offsets_pipeline.questions.query.describe import StartOffset
+from offsets_pipeline.questions.query.share_partitions import share_groups_until
 from offsets_pipeline.semantics.group_types import SHARE
+from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from offsets_pipeline.kafka.record.records import Int64s
     from offsets_pipeline.questions.lag.commit_windows import Identity
     from offsets_pipeline.questions.lag.position_sources import Place, SampledPositions
+    from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
+    from offsets_pipeline.questions.query.state_reader import StateReader
 
     #: Reads the last commits of groups up to a time in ms, or up to the end of the log (None).
     LastCommits = Callable[[Collection[str], int | None], WindowColumns]
@@ -98,6 +102,42 @@ class TotalLag(NamedTuple):
 def topics_of(groups: Mapping[str, GroupAnswer]) -> set[str]:
     """The topics that the groups have committed offsets of, or are assigned."""
     return {place[0] for group in groups.values() for place in offsets_of(group)}
+
+
+def lag_of_groups(
+    reader: StateReader,
+    groups: Mapping[str, GroupAnswer],
+    time: AnswerTime,
+    positions: SampledPositions,
+    window_commits: int | None = None,
+    at_ms: int | None = None,
+    rates: dict[Identity, float] | None = None,
+) -> list[LagRow]:
+    """Return the lag of these groups of a store: the same rows for every command, metric and report.
+
+    Share groups have no status.
+
+    Args:
+        reader: the store.
+        groups: its groups, as of ``at_ms``.
+        time: the data time of the groups.
+        positions: positions of their topics.
+        window_commits: evaluates statuses from so many commits of each offset; None: rows have no status.
+        at_ms: the time of a question about the past.
+        rates: as of `lag_rows`.
+    """
+
+    def commits(group_ids: Collection[str], until_ms: int | None) -> WindowColumns:
+        cut_ms = at_ms if until_ms is None else until_ms
+        log = CommitsOfGroups(reader, group_ids, cut_ms)
+        return log.recent() if window_commits is None else log.last(window_commits)
+
+    if reader.properties.topic_kind is TopicKind.SHARE_STATE:
+        if (until_ms := positions.until_ms) is not None:
+            since_ms = until_ms - RECENT_MS if window_commits is None else 0
+            groups = share_groups_until(reader, groups, until_ms, since_ms)
+        window_commits = None
+    return lag_rows(groups, positions, time.data_ms, commits, with_status=window_commits is not None, rates=rates)
 
 
 def lag_rows(

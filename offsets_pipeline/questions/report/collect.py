@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import MS_OF_HOUR, parse_time_ms
 from offsets_pipeline.questions.history.log_history import LogHistory
-from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
-from offsets_pipeline.questions.lag.lag_rows import group_lags
+from offsets_pipeline.questions.lag.lag_rows import group_lags, lag_of_groups
 from offsets_pipeline.questions.query.answer_time import answer_time, log_answer_time
 from offsets_pipeline.questions.query.as_of import state_as_of
 from offsets_pipeline.questions.query.describe import describe_groups, group_answers
