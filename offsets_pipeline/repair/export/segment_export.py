@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO
 
-    from offsets_pipeline.store.delta.properties import StoreProperties
-
 #: The file that lists what a complete export wrote.
 MANIFEST = "export-manifest.json"
 _UNFINISHED_MANIFEST = MANIFEST + UNFINISHED
@@ -47,7 +45,6 @@ _EXPORTED = (
     TopicKind.CONNECT_STATUS,
     TopicKind.CONNECT,
 )
-_NAMES = {TopicKind.CONNECT: TopicKind.CONNECT_OFFSETS}
 _WAITING_BYTES_IN_ALL = 128 * 1024 * 1024
 
 
@@ -93,9 +90,11 @@ def export_segments(
         UnsupportedTable: the table `log` cannot be read without Spark.
         StoreMismatch: the store has the topic of Connect's configurations, whose values it does not hold.
     """
-    topic = _topic(reader.properties)
-    is_owned_connect = reader.properties.topic_kind is TopicKind.CONNECT
-    reader.properties.require_topic_kind(reader.location, *_EXPORTED)
+    properties, kind = reader.properties, reader.properties.topic_kind
+    properties.require_topic_kind(reader.location, *_EXPORTED)
+    if is_owned_connect := kind is TopicKind.CONNECT:
+        kind = TopicKind.CONNECT_OFFSETS
+    topic = OFFSETS_TOPIC if kind is TopicKind.CONSUMER_OFFSETS else properties.topic_name or str(kind)
     partitions = range(reader.offsets_partitions)
     with target_folder(to, topic) as manifest:
         store = StoreSnapshot(reader.location)  # as of now
@@ -109,7 +108,8 @@ def export_segments(
         }
         waiting_bytes = 0
         for partition, run in log.runs():
-            rows = run.filter(_are_offsets(run)) if is_owned_connect else run
+            # the key of an offset is a JSON array
+            rows = run.filter(pc.starts_with(run["key"].cast(pa.string()), "[")) if is_owned_connect else run
             waiting_bytes += writers[partition].add(rows) if rows.num_rows else 0
             if waiting_bytes > _WAITING_BYTES_IN_ALL:
                 waiting_bytes += sum(writer.flush() for writer in writers.values())
@@ -131,18 +131,6 @@ def export_segments(
         )
         _finish(to, manifest, export)
     return export
-
-
-def _topic(properties: StoreProperties) -> str:
-    """Return the name of the topic that the folders are of."""
-    if properties.topic_kind is TopicKind.CONSUMER_OFFSETS:
-        return OFFSETS_TOPIC
-    return properties.topic_name or str(_NAMES.get(properties.topic_kind, properties.topic_kind))
-
-
-def _are_offsets(rows: pa.Table) -> pa.ChunkedArray:
-    """Return whether each record of an owned store for Connect is an offset, by its key: a JSON array."""
-    return pc.starts_with(rows["key"].cast(pa.string()), "[")
 
 
 @contextmanager
