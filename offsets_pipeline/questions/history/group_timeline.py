@@ -16,7 +16,7 @@ from offsets_pipeline.questions.history.deletion_causes import (
 )
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, OFFSET_HISTORY
 from offsets_pipeline.questions.history.history_tables import histories
-from offsets_pipeline.questions.history.partition_owners import UNKNOWN as UNKNOWN_MEMBER
+from offsets_pipeline.questions.history.observed_partition import UNKNOWN as UNKNOWN_MEMBER
 from offsets_pipeline.semantics.effects import in_milliseconds
 
 if TYPE_CHECKING:

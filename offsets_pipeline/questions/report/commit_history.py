@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, OFFSET_HISTORY
 from offsets_pipeline.questions.history.history_tables import read_views
-from offsets_pipeline.questions.history.partition_owners import UNKNOWN
+from offsets_pipeline.questions.history.observed_partition import UNKNOWN
 from offsets_pipeline.questions.lag.position_sources import Places
 from offsets_pipeline.questions.report.model import (
     Deletion,
