@@ -16,6 +16,7 @@ from benchmarks.processes import OFFSETS
 from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.store.log.ordered_log import OrderedLog
 
 if TYPE_CHECKING:
     from benchmarks.table import Table
@@ -30,7 +31,7 @@ def measure_past(table: Table, location: str) -> None:
     files = history.log.files()
     rows = sum(file.rows for file in files)
     home = partition_for(group_id, history.current_log.offsets_partitions)
-    read = history.read(history.current_log, partitions=[home]).files
+    read = OrderedLog(history.log, history.current_log.number, None, [home]).files
     table.add_size(
         "files of the log that one group's history reads", f"{rows:,} records", f"{read} of {len(history.log.files())}"
     )
@@ -52,7 +53,7 @@ def measure_past(table: Table, location: str) -> None:
 def _a_commit(history: LogHistory) -> tuple[str, str, int, int]:
     """Return group, topic, partition and time (us) of a commit in the middle of the log partitions."""
     middle = history.current_log.offsets_partitions // 2
-    for _, rows in history.read(history.current_log, partitions=[middle]).runs():
+    for _, rows in OrderedLog(history.log, history.current_log.number, None, [middle]).runs():
         row = rows.slice(rows.num_rows // 2, 1)
         fields = decode_key(row["key"][0].as_py()).fields
         at_us = row["record_timestamp"].cast("int64")[0].as_py()

@@ -592,7 +592,7 @@ MUTATIONS = [
     Mutation(
         "R37",
         BOTH,
-        "questions/lag/time_lag.py",
+        "questions/lag/position_sources.py",
         "ends[before] + share * grown",
         "ends[before]",
         ("tests/unit/lag/test_status_between_samples.py",),

@@ -64,7 +64,7 @@ def history(options: History, settings: Settings) -> None:
     documents = []
     logs = open_logs(options.stores, settings)
     for store, log in logs.items():
-        found = group_timeline(
+        found, complete_since_ms = group_timeline(
             log,
             retention_of(log, settings, options.retention_minutes),
             options.group,
@@ -74,10 +74,10 @@ def history(options: History, settings: Settings) -> None:
             until_ms=options.until_ms,
         )
         time = log_answer_time_of(log, store, settings, options.until_ms)
-        since = shown_time(found.complete_since_ms)
+        since = shown_time(complete_since_ms)
         if since is not None and options.format_ != "json":
             warn(f"older records of {store} were cleaned or compacted away: the history is complete since {since}")
-        events = [[getattr(each, name) for name in _EVENT_COLUMNS] for each in found.events]
+        events = [[getattr(each, name) for name in _EVENT_COLUMNS] for each in found]
         rows += [[*event, log.cluster] if len(logs) > 1 else event for event in events]
         documents.append(
             {

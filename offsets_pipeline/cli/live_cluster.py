@@ -14,8 +14,7 @@ from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, samples_of, table_of
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, parse_options
-from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
-from offsets_pipeline.questions.lag.lag_rows import topics_of
+from offsets_pipeline.questions.lag.lag_rows import lag_of_groups, topics_of
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.group_listing import groups_with_lag
 from offsets_pipeline.semantics.topic_kind import TopicKind

@@ -12,7 +12,7 @@ from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_reader, retention_of
 from offsets_pipeline.errors import TargetNotWritable
 from offsets_pipeline.questions.query.group_listing import without_match
-from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, state_at, state_now
+from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, reported_state
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ def collected(
 ) -> Report:
     """Return the report of a store, read anew, as of now or of a past time (``at_ms``)."""
     reader = open_reader(store, settings)
-    interval_ms = mirror_interval_ms(settings)
-    state = state_now(reader, interval_ms) if at_ms is None else state_at(reader, at_ms, interval_ms)
+    state = reported_state(reader, mirror_interval_ms(settings), at_ms)
     warnings = warnings_of(state.time, store)
     covered = ReportOptions(
         *(coverage.rows, coverage.hours, coverage.stale_hours, coverage.within_hours),

@@ -22,8 +22,14 @@ from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.group_offsets_client import commit_offsets_of_groups
 from offsets_pipeline.questions.query.as_of import offsets_as_of
 from offsets_pipeline.repair.offset_reset.group_offsets import PROTOCOL_TYPES, cluster_group_offsets
-from offsets_pipeline.repair.offset_reset.restore_plan import PastOffset, plan_restore, same_offset
-from offsets_pipeline.repair.offset_reset.translation import moments_by_records, moments_by_samples, translated
+from offsets_pipeline.repair.offset_reset.restore_plan import (
+    PastOffset,
+    moments_by_records,
+    moments_by_samples,
+    plan_restore,
+    same_offset,
+    translated,
+)
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.store.delta.schemas import TOPICS
 
@@ -64,9 +70,9 @@ def restore(options: Restore, settings: Settings) -> None:
             source = opened.enter_context(Cluster(kafka_options(brokers, settings)))
         plan = _plan(reader, live, source, past, same_offsets=options.same_offsets)
         offsets = [  # metadata may describe the offset: only with the same offset they are right
-            (each.group_id, each.where, each.new_offset, each.metadata if each.new_offset == each.past_offset else "")
-            for each in plan.offsets
-            if each.new_offset is not None
+            (group_id, where, new.offset, then.metadata if new.offset == then.offset else "")
+            for group_id, where, then, new, _ in plan.offsets
+            if new.offset is not None
         ]
         failed = commit_offsets_of_groups(live, offsets) if options.execute else {}
     _show(options, plan, failed)
@@ -174,13 +180,13 @@ def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str
 
 def _show(options: Restore, plan: RestorePlan, failed: Mapping[tuple[str, tuple[str, int]], OffsetsError]) -> None:
     rows = [
-        (each.group_id, *each.where, each.past_offset, each.new_offset, each.current_offset, each.method, each.detail)
+        (each.group_id, *each.where, each.past.offset, each.new.offset, each.current_offset, *each.new[1:])
         for each in plan.offsets
         if (each.group_id, each.where) not in failed
     ]
     if rows or options.format_ != "table":
         write_rows(_COLUMNS, rows, options.format_)
-    left = [each for each in plan.offsets if each.new_offset is None]
+    left = [each for each in plan.offsets if each.new.offset is None]
     if left:
         warn(f"{len(left)} offsets cannot be restored; the column DETAIL has the reasons")
     for group_id, count in plan.later.items():

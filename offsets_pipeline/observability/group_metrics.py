@@ -11,8 +11,7 @@ from offsets_pipeline.fold.state.merge_on_read import DESCRIBED
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples
 from offsets_pipeline.questions.lag.commit_windows import MANY_GROUPS
 from offsets_pipeline.questions.lag.consumer_status import LATE_SECONDS, PartitionStatus
-from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
-from offsets_pipeline.questions.lag.lag_rows import group_lags, offsets_of, topics_of, total_lag
+from offsets_pipeline.questions.lag.lag_rows import group_lags, lag_of_groups, offsets_of, topics_of, total_lag
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.answer_time import answer_time
 from offsets_pipeline.questions.query.group_listing import groups_with_lag

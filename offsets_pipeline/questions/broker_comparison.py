@@ -76,22 +76,19 @@ def answers_of_brokers(cluster: Cluster, listed: Mapping[str, GroupListing]) -> 
     offsets = fetch_group_offsets(cluster, [*classic, *consumer, *streams])
     found: dict[str, Facts] = {}
     for group_id, group in listed.items():
-        facts: Facts = {"type": group.group_type, "protocol type": group.protocol_type, "state": group.state}
-        facts["members"], facts["offsets"] = [], offsets.get(group_id, {})
-        if group_id in classic:
-            facts["state"] = classic[group_id].group_state
-            facts["members"] = sorted(
-                (each.member_id, each.group_instance_id, each.client_id, each.client_host)
-                for each in classic[group_id].members
-            )
-        elif group_id in consumer:
-            facts["state"] = consumer[group_id].group_state
-            facts["group epoch"] = consumer[group_id].group_epoch
-            facts["members"] = sorted(
-                (each.member_id, each.instance_id, each.client_id, each.client_host)
-                for each in consumer[group_id].members
-            )
-        found[group_id] = facts
+        described = classic.get(group_id, consumer.get(group_id))
+        instance_id = "group_instance_id" if group_id in classic else "instance_id"
+        found[group_id] = {
+            "type": group.group_type,
+            "protocol type": group.protocol_type,
+            "state": group.state if described is None else described.group_state,
+            "members": sorted(
+                (each.member_id, getattr(each, instance_id), each.client_id, each.client_host)
+                for each in (() if described is None else described.members)
+            ),
+            "offsets": offsets.get(group_id, {}),
+            **({"group epoch": consumer[group_id].group_epoch} if group_id in consumer else {}),
+        }
     return found
 
 
@@ -131,15 +128,10 @@ def first_difference(of_brokers: Facts | None, ours: Facts | None) -> str | None
     """
     if of_brokers is None or ours is None:
         one = of_brokers or ours
-        if one is None or _holds_nothing(one):
+        if one is None or (one["type"] == CLASSIC and not (one["protocol type"] or one["members"] or one["offsets"])):
             return None
         return "the brokers do not list it" if of_brokers is None else "the store does not list it"
     for name, theirs in of_brokers.items():
         if theirs != ours.get(name):
             return f"{name}: the brokers say {theirs}, the store {ours.get(name)}"
     return None
-
-
-def _holds_nothing(group: Facts) -> bool:
-    """Whether it is a simple group without offsets."""
-    return group["type"] == CLASSIC and not (group["protocol type"] or group["members"] or group["offsets"])

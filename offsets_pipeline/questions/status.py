@@ -19,8 +19,7 @@ from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordTy
 from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY
 from offsets_pipeline.questions.lag.consumer_status import LATE_SECONDS, GroupStatus, PartitionStatus
-from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
-from offsets_pipeline.questions.lag.lag_rows import group_lags
+from offsets_pipeline.questions.lag.lag_rows import group_lags, lag_of_groups
 from offsets_pipeline.questions.query.group_listing import matching
 from offsets_pipeline.questions.query.retention_forecast import next_expiries
 from offsets_pipeline.semantics.effects import in_milliseconds

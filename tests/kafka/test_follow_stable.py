@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.questions.query.describe import describe_groups, pending_by_group
+from offsets_pipeline.questions.query.describe import describe_groups, state_of
 from offsets_pipeline.questions.query.state_reader import StateReader
 from tests.kafka.following import answers_of, caught_up, following, viewed
 from tests.kafka.live import live_broker, wait_until
@@ -52,11 +52,11 @@ def fetched_from(broker: LiveBroker, connection: Connection, *, require_stable: 
 def fetched_from_store(store: Path, *, require_stable: bool) -> Fetched:
     """The same of a store, by what it knows of pending commits."""
     reader = StateReader(str(store), at_most=0)
-    groups, pending = describe_groups(reader), pending_by_group(reader)
+    groups, pending = describe_groups(reader), state_of(reader).pending
     found: Fetched = {}
     for group_id, group in groups.items():
         offsets = {(each.topic, each.partition): each for each in group.offsets}
-        unstable = pending[group.log_partition, group_id]
+        unstable = {*pending.get((group.log_partition, group_id), ())}
         assert {place for place, each in offsets.items() if each.pending} == unstable & offsets.keys()
         for at in PARTITIONS:
             each = offsets.get(("t", at))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.common.clock import parse_time_ms
 from offsets_pipeline.ingest.topic_positions.position_samples import Sample, rows_of
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, read_samples, table_of
-from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
+from offsets_pipeline.questions.lag.lag_rows import lag_of_groups
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.answer_time import answer_time
 from offsets_pipeline.questions.query.describe import describe_groups

@@ -45,20 +45,15 @@ def decoded_log(rows: pa.Table) -> pa.Table:
     parsed = rows.select(["key", "value"]).take(pa.array(at))
     commits = CommitColumns(parsed["key"].combine_chunks(), parsed["value"].combine_chunks())
     at, commits = at[commits.valid], commits.take(np.flatnonzero(commits.valid))
-    others = np.ones(rows.num_rows, dtype=np.bool_)
-    others[at] = False
-    rest = np.flatnonzero(others)
+    rest = np.delete(np.arange(rows.num_rows), at)
     decoded = [_commit_columns(rows.take(pa.array(at)), commits), _other_columns(rows.take(pa.array(rest)))]
-    order = np.empty(rows.num_rows, dtype=np.int64)
-    order[np.concatenate([at, rest])] = np.arange(rows.num_rows)
-    return pa.concat_tables(decoded).take(pa.array(order))
+    return pa.concat_tables(decoded).take(pa.array(np.argsort(np.concatenate([at, rest]))))
 
 
 def _commit_columns(rows: pa.Table, commits: CommitColumns) -> pa.Table:
-    count = rows.num_rows
-    columns: dict[str, Any] = {
+    columns = {
         "record_type": _versions(rows["key"]),
-        "record_name": pa.repeat(pa.scalar(_NAMES[RecordType.OFFSET_COMMIT]), count),
+        "record_name": pa.repeat(pa.scalar(_NAMES[RecordType.OFFSET_COMMIT]), rows.num_rows),
         "tombstone": pa.array(commits.tombstone),
         **commit_columns(commits),
         "value_version": _versions(rows["value"]),
@@ -68,23 +63,16 @@ def _commit_columns(rows: pa.Table, commits: CommitColumns) -> pa.Table:
 
 def _other_columns(rows: pa.Table) -> pa.Table:
     """Group records, control records, and records that do not decode: they are few."""
-    decoded = [
-        _control(value) if control is not None else _record(key, value)
-        for key, value, control in zip(
-            *(rows[name].to_pylist() for name in ("key", "value", "control_type")), strict=True
-        )
-    ]
+    decoded = list(map(_record, *(rows[name].to_pylist() for name in ("key", "value", "control_type"))))
     names = {name for row in decoded for name in row}
     columns = {name: pa.array([row.get(name) for row in decoded], _SCHEMA.field(name).type) for name in names}
     return _table(rows, columns)
 
 
-def _control(value: bytes | None) -> dict[str, Any]:
-    return {"record_name": _CONTROL, "tombstone": value is None}
-
-
-def _record(key: bytes | None, value: bytes | None) -> dict[str, Any]:
+def _record(key: bytes | None, value: bytes | None, control_type: str | None) -> dict[str, Any]:
     row: dict[str, Any] = {"tombstone": value is None}
+    if control_type is not None:
+        return row | {"record_name": _CONTROL}
     if key is not None and len(key) >= VERSION_BYTES:
         row["record_type"] = int.from_bytes(key[:VERSION_BYTES], "big", signed=True)
     try:
@@ -119,11 +107,7 @@ def _readable(record_type: int, fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _as_json(fields: Mapping[str, Any]) -> str:
-    return json.dumps(fields, ensure_ascii=False, default=_bytes_as_text)
-
-
-def _bytes_as_text(value: bytes) -> str:
-    return base64.b64encode(value).decode()
+    return json.dumps(fields, ensure_ascii=False, default=lambda value: base64.b64encode(value).decode())
 
 
 def _versions(column: pa.ChunkedArray) -> pa.Array:

@@ -56,6 +56,7 @@ _NEVER_EXPIRES = {
 }
 #: A coordinator looks at the clock before it writes: offsets may become due in between.
 _SLACK_MS = 1_000
+_NEVER_MS = 2**65  # more than lies between any two times
 #: An expiry run may start this much later than its interval says.
 _LATE_MS = 5_000
 
@@ -203,11 +204,7 @@ class Causes:
         is_certain = self._retention.is_known and (read_at_ms is None or read_at_ms <= deletion.time_ms)
         if not self._fits(deletion, self._retention.retention_ms if is_certain else None):
             return self._misfit(deletion, self._retention.retention_ms if is_certain else MS_PER_MINUTE)
-        emptied = (
-            deletion.deleted.keys() >= deletion.offsets.keys() and not deletion.pending and deletion.group.is_empty
-        )
-        is_removed = emptied and gets_tombstone(deletion.group, self._semantics)
-        return None if is_removed == (deletion.removed_at is not None) else _of_removal(deletion)  # R21
+        return _unless_removed(deletion, expected=not deletion.pending and self._is_emptied(deletion))  # R21
 
     def _fits(self, deletion: GroupDeletion, retention_ms: int | None) -> bool:
         """Whether exactly the deleted offsets are due by a retention time; None: by any one."""
@@ -217,17 +214,13 @@ class Causes:
         if any((age_ms < 0) if where in deletion.deleted else (age_ms > _SLACK_MS) for where, age_ms in own.items()):
             return False
         ages = {at: age_ms for at, age_ms in ages.items() if at not in own and expiries[at].rule.lets_expire}
-        least_deleted = min((age_ms for where, age_ms in ages.items() if where in deletion.deleted), default=None)
+        least_deleted = min((age_ms for where, age_ms in ages.items() if where in deletion.deleted), default=_NEVER_MS)
         highest_kept = max((age_ms for where, age_ms in ages.items() if where not in deletion.deleted), default=-1)
-        if least_deleted is not None and highest_kept >= least_deleted:
+        if highest_kept >= least_deleted:
             return False
         if retention_ms is None:
-            if least_deleted is None:
-                return True
             retention_ms = least_deleted // MS_PER_MINUTE * MS_PER_MINUTE  # the highest one; brokers count minutes
-        return highest_kept - _SLACK_MS < retention_ms and MS_PER_MINUTE <= retention_ms <= (
-            retention_ms if least_deleted is None else least_deleted
-        )
+        return highest_kept - _SLACK_MS < retention_ms and MS_PER_MINUTE <= retention_ms <= least_deleted
 
     def _run(self, deletion: GroupDeletion) -> str | None:
         """The expiry run that deletes exactly these offsets, by the retention; None if no run is likely to."""
@@ -277,7 +270,7 @@ class Causes:
         is_consumer = group.description.protocol_type == CONSUMER_PROTOCOL_TYPE
         if group.group_type == CLASSIC and not group.is_empty and not is_consumer:
             return "the group had members"
-        return None if self._removal_follows(deletion) else _of_removal(deletion)
+        return self._removal_without_request(deletion)
 
     def _rules_out_delete_groups(self, deletion: GroupDeletion) -> str | None:
         group = deletion.group
@@ -289,9 +282,7 @@ class Causes:
             return "another group lost offsets at the same time and stayed"
         if not deletion.deleted.keys() >= self._deletable(deletion):
             return "the group kept other offsets"
-        is_removed = deletion.removed_at is not None
-        is_request = is_removed == self._is_emptied(deletion) if self._semantics.is_classic else is_removed
-        return None if is_request else _of_removal(deletion)
+        return _unless_removed(deletion, expected=not self._semantics.is_classic or self._is_emptied(deletion))
 
     def _rules_out_deleted_topic(self, deletion: GroupDeletion) -> str | None:
         if self._kind == OWNED:
@@ -303,29 +294,31 @@ class Causes:
                 return f"the group kept an offset of {where.topic}"
         if not self._semantics.is_classic and any(deletion.others.values()):
             return "another group was removed at the same time"
-        return None if self._removal_follows(deletion) else _of_removal(deletion)
+        return self._removal_without_request(deletion)
 
-    def _removal_follows(self, deletion: GroupDeletion) -> bool:
-        """Whether the group's tombstone is there or not, as after a deletion of offsets alone.
+    def _removal_without_request(self, deletion: GroupDeletion) -> str | None:
+        """What rules out a deletion of offsets alone: whether the group was removed with them.
 
         A classic coordinator removes an empty group with its last offset; one of Kafka 4.x does not.
         """
-        is_removed = deletion.removed_at is not None
-        return is_removed == (self._semantics.is_classic and self._is_emptied(deletion))
+        return _unless_removed(deletion, expected=self._semantics.is_classic and self._is_emptied(deletion))
 
     def _deletable(self, deletion: GroupDeletion) -> set[TopicPartition]:
         """The identities that get a tombstone if all offsets go; `classic` drops pending ones without (R12)."""
         return set(deletion.offsets) if self._semantics.is_classic else {*deletion.offsets, *deletion.pending}
 
     def _is_emptied(self, deletion: GroupDeletion) -> bool:
-        """`classic`: whether the group is empty, loses its last offset, and has a record that a tombstone removes."""
+        """Whether the group is empty, loses its last offset, and has a record that a tombstone removes."""
         group, deleted = deletion.group, deletion.deleted.keys()
         is_last = deleted >= deletion.offsets.keys() and deleted >= set(deletion.pending)
         return is_last and group.is_empty and gets_tombstone(group, self._semantics)
 
 
-def _of_removal(deletion: GroupDeletion) -> str:
-    return "the group stayed" if deletion.removed_at is None else "the group was removed"
+def _unless_removed(deletion: GroupDeletion, *, expected: bool) -> str | None:
+    """None if the group was removed as expected, or stayed as expected; else what it did."""
+    if (deletion.removed_at is not None) == expected:
+        return None
+    return "the group stayed" if expected else "the group was removed"
 
 
 def _listed(texts: list[str]) -> str:

@@ -16,7 +16,7 @@ from offsets_pipeline.questions.history.deletion_causes import (
 )
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, OFFSET_HISTORY
 from offsets_pipeline.questions.history.history_tables import histories
-from offsets_pipeline.questions.history.partition_owners import UNKNOWN as UNKNOWN_MEMBER
+from offsets_pipeline.questions.history.observed_partition import UNKNOWN as UNKNOWN_MEMBER
 from offsets_pipeline.semantics.effects import in_milliseconds
 
 if TYPE_CHECKING:
@@ -57,14 +57,6 @@ class TimelineEvent:
 
 
 @dataclass(frozen=True)
-class Timeline:
-    """The events of a group in the order of the log, and since when they are complete (None: always)."""
-
-    events: list[TimelineEvent]
-    complete_since_ms: int | None
-
-
-@dataclass(frozen=True)
 class WhyAnswer:
     """Why an offset is what it is.
 
@@ -100,8 +92,8 @@ def group_timeline(
     partition: int | None = None,
     since_ms: int | None = None,
     until_ms: int | None = None,
-) -> Timeline:
-    """Return the events of a group.
+) -> tuple[list[TimelineEvent], int | None]:
+    """Return the events of a group in the order of the log, and since when they are complete (ms; None: always).
 
     Args:
         history: the log.
@@ -129,7 +121,7 @@ def group_timeline(
         and (until_ms is None or each.time_ms is None or each.time_ms <= until_ms)
     ]
     events.sort(key=lambda each: (each.log_incarnation, each.log_partition, each.record_offset))
-    return Timeline(events, complete_since_ms)
+    return events, complete_since_ms
 
 
 def why(history: LogHistory, retention: Retention, group_id: str, topic: str, partition: int) -> WhyAnswer:
@@ -195,20 +187,12 @@ def _commit_event(row: _Row) -> TimelineEvent:
         *_begins(row),
     ]
     at_ms = row["visible_timestamp"] if row["visible_timestamp"] is not None else row["commit_timestamp"]
-    return _event(
-        row,
-        at_ms,
-        "rewind" if row["is_rewind"] else "commit",
-        (row["topic"], row["partition"], row["committed_offset"], row["delta"]),
-        row["committed_by"],
-        details,
-    )
+    return _event(row, at_ms, "rewind" if row["is_rewind"] else "commit", row["committed_by"], details)
 
 
 def _deletion_event(row: _Row) -> TimelineEvent:
-    of_offset = row["topic"], row["partition"], row["committed_offset"], None
     details = [row["reason"], *([_LOST] if _is_lost(row) else [])]
-    return _event(row, row["deleted_timestamp"], "deleted", of_offset, row["cause"], details)
+    return _event(row, row["deleted_timestamp"], "deleted", row["cause"], details)
 
 
 def _group_event(row: _Row) -> TimelineEvent:
@@ -220,17 +204,11 @@ def _group_event(row: _Row) -> TimelineEvent:
     ]
     state = [f"{row['group_type']} {row['state']}" if row["group_type"] else row["state"]]
     details = [*state, f"{row['member_count']} members", *epochs, *of_members, *_begins(row)]
-    return _event(row, row["record_timestamp"], f"group {row['event']}", (None, None, None, None), None, details)
+    return _event(row, row["record_timestamp"], f"group {row['event']}", None, details)
 
 
-def _event(
-    row: _Row,
-    at_ms: int | None,
-    event: str,
-    of_offset: tuple[str | None, int | None, int | None, int | None],
-    by: str | None,
-    details: list[str],
-) -> TimelineEvent:
+def _event(row: _Row, at_ms: int | None, event: str, by: str | None, details: list[str]) -> TimelineEvent:
+    of_offset = row.get("topic"), row.get("partition"), row.get("committed_offset"), row.get("delta")
     position = row["log_partition"], row["log_incarnation"], row["record_offset"]
     return TimelineEvent(shown_time(at_ms), event, *of_offset, by, "; ".join(details), *position, at_ms)
 

@@ -1,4 +1,4 @@
-"""The log of a store for questions about the past: rows in record-offset order, and since when they are complete.
+"""The log of a store for questions about the past, and since when it is complete.
 
 Answers about an earlier position may lack records that a later record of the same key superseded. Two programs remove
 such records: this one cleans, and notes how far (`cleaned_to`). A broker compacts before it hands the log over, and
@@ -8,7 +8,6 @@ record whose key the log partition held before.
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,11 +29,10 @@ from offsets_pipeline.store.delta.schemas import (
     RECORD_COLUMNS,
     TOPICS,
 )
-from offsets_pipeline.store.log.ordered_log import OrderedLog
 from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection
 
     from offsets_pipeline.kafka.record.records import Int64s
     from offsets_pipeline.store.delta.data_file import Only
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 COLUMNS = (*RECORD_COLUMNS, "source")
 
 _NO_TIME = -(2**63)
-_NO_ENDS: Mapping[int, int] = MappingProxyType({})
 
 
 class LogHistory(StoreSnapshot):
@@ -88,18 +85,6 @@ class LogHistory(StoreSnapshot):
                 known = self._select(table, "log_partition", only=only)
                 homes |= {row["log_partition"] for row in known}
         return sorted(homes if among is None else homes.intersection(among))
-
-    def read(
-        self,
-        incarnation: LogIncarnation,
-        *,
-        as_of_ms: int | None = None,
-        partitions: Collection[int] | None = None,
-        ends: Mapping[int, int] = _NO_ENDS,
-        columns: Sequence[str] = COLUMNS,
-    ) -> OrderedLog:
-        """The rows of an incarnation in record-offset order. Raises as `OrderedLog`."""
-        return OrderedLog(self.log, incarnation.number, as_of_ms, partitions, ends=ends, columns=columns)
 
     def completeness(self, incarnation: LogIncarnation, partition: int) -> Completeness:
         """Follows the rows of one log partition, to tell from where on its history is complete."""
@@ -179,8 +164,8 @@ class Completeness:
         return None if highest == _NO_TIME else -(-highest // 1000)
 
     def _find_gaps(self, offset: Int64s, at_us: Int64s, rows: pa.Table) -> None:
-        steps = np.diff(offset, prepend=self._next - 1)
-        gaps = np.flatnonzero(steps > 1)
+        """Look for gaps, and after the last one for a key that the log partition held before."""
+        gaps = np.flatnonzero(np.diff(offset, prepend=self._next - 1) > 1)
         keys = rows["key"].combine_chunks()
         # control records share their keys
         keys = pc.if_else(rows["control_type"].combine_chunks().is_null(), keys, pa.scalar(None, keys.type))
@@ -189,20 +174,14 @@ class Completeness:
         if len(gaps):
             self._after_gap = None
         if self._after_gap is None:
-            self._find_repeated(offset, at_us, encoded, distinct, int(gaps[-1]) if len(gaps) else 0)
+            code = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+            known = np.array([key in self._seen for key in distinct] + [False], dtype=np.bool_)
+            first = np.zeros(len(code), dtype=np.bool_)
+            first[np.unique(code, return_index=True)[1]] = True
+            repeated = np.flatnonzero((code >= 0) & (known[code] | ~first))
+            repeated = repeated[repeated >= (gaps[-1] if len(gaps) else 0)]
+            if len(repeated):
+                self._after_gap = int(offset[repeated[0]])
+                before = int(at_us[: repeated[0]].max(initial=_NO_TIME))
+                self._highest_before_gap_us = max(self._highest_us, before)
         self._seen.update(distinct)
-
-    def _find_repeated(
-        self, offset: Int64s, at_us: Int64s, encoded: pa.DictionaryArray, distinct: list[bytes], start: int
-    ) -> None:
-        """Look for a key that the log partition held before, from row ``start`` on."""
-        code = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
-        known = np.array([key in self._seen for key in distinct] + [False], dtype=np.bool_)
-        first = np.zeros(len(code), dtype=np.bool_)
-        first[np.unique(code, return_index=True)[1]] = True
-        repeated = np.flatnonzero((code >= 0) & (known[code] | ~first))
-        repeated = repeated[repeated >= start]
-        if len(repeated):
-            self._after_gap = int(offset[repeated[0]])
-            before = int(at_us[: repeated[0]].max(initial=_NO_TIME))
-            self._highest_before_gap_us = max(self._highest_us, before)

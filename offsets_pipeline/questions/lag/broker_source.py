@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from offsets_pipeline.common.clock import MS_OF_SECOND
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, sample_rows
 from offsets_pipeline.kafka.broker.first_records import first_records
 from offsets_pipeline.kafka.broker.log_offsets import LogBounds, bounds_of_topics, list_offsets, rounds_of
-from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, BoundsAtTimes, SampledPositions
-from offsets_pipeline.questions.lag.time_lag import Method, TimeLag, exact_lag
+from offsets_pipeline.questions.lag.position_sources import (
+    UNKNOWN_END,
+    BoundsAtTimes,
+    Method,
+    SampledPositions,
+    TimeLag,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -118,3 +124,14 @@ class BrokerPositions(SampledPositions):
                     continue
                 found[place, some[place]] = bounds.end if offset is None else offset
         return found
+
+
+def exact_lag(found: FoundRecord, at_ms: int) -> TimeLag:
+    """Lag by the first record at or after the committed offset, as a broker returned it."""
+    if found is None:
+        return TimeLag(0.0, Method.EXACT)
+    if isinstance(found, OffsetsError):
+        return TimeLag(None, Method.NONE, first_line(found))
+    if found.timestamp_ms is None:
+        return TimeLag(None, Method.NONE, f"the record at offset {found.offset} has no timestamp")
+    return TimeLag(round(max(0.0, at_ms - found.timestamp_ms) / MS_OF_SECOND, 3), Method.EXACT)

@@ -9,34 +9,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.kafka.record.commit_columns import CommitColumns
+from offsets_pipeline.kafka.record.decode import VERSION_BYTES
 from offsets_pipeline.semantics.compaction import are_commits, paired
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
-from offsets_pipeline.semantics.log_row import are_keys_of, as_bools, codes_of
-from offsets_pipeline.semantics.partitioning import partitions_for
+from offsets_pipeline.semantics.group_types import OFFSET_COMMIT_TYPES
+from offsets_pipeline.semantics.log_row import are_keys_of, as_bools, codes_of, group_prefix, has_one_prefix
+from offsets_pipeline.semantics.partitioning import partition_for, partitions_for
 from offsets_pipeline.semantics.transactions import COMMITTED, endings
+from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.log.ordered_log import OrderedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from offsets_pipeline.kafka.record.records import Bools, Int64s
+    from offsets_pipeline.questions.query.state_reader import StateReader
 
 #: The columns of the log that windows are made from.
 COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id", "control_type"]
 _COMPACT_ROWS = 100_000
 #: From so many groups on it is quicker to decode all commits.
 MANY_GROUPS = 50
+#: Groups that commit have committed in this time.
+RECENT_MS = 600_000
 
 _NO_COMMITS = np.zeros(0, dtype=np.int64)
 
 #: Group, topic and partition.
 Identity = tuple[str, str, int]
-
-
-class WindowCommit(NamedTuple):
-    """A commit in the log: the offset, and the time of the commit in ms."""
-
-    offset: int
-    committed_ms: int
 
 
 class WindowColumns(NamedTuple):
@@ -49,14 +49,6 @@ class WindowColumns(NamedTuple):
     first: Int64s
     offset: Int64s
     committed_ms: Int64s
-
-    @classmethod
-    def of(cls, commits: Mapping[Identity, Sequence[WindowCommit]]) -> WindowColumns:
-        """The windows with these commits."""
-        sizes = [len(each) for each in commits.values()]
-        columns = np.array([each for of_one in commits.values() for each in of_one], dtype=np.int64).reshape(-1, 2)
-        first = np.cumsum([0, *sizes], dtype=np.int64)
-        return cls(list(commits), first, columns[:, 0], columns[:, 1])
 
     @classmethod
     def together(cls, parts: Sequence[WindowColumns]) -> WindowColumns:
@@ -111,7 +103,7 @@ class CommitWindows:
     def windows(self) -> WindowColumns:
         """The last commits of each offset, in the order of the log."""
         if not self._rows:
-            return WindowColumns.of({})
+            return WindowColumns.together([])
         table = pa.concat_tables(self._rows).combine_chunks()
         visible, visible_at = _visibility(table)
         if not visible.all():
@@ -152,6 +144,70 @@ class CommitWindows:
         home = partitions_for(groups.dictionary, self._offsets_partitions)
         is_at_home: Bools = home[_int64s(groups.indices)] == log_partition
         return is_at_home
+
+
+class CommitsOfGroups:
+    """Commits of groups in the log, up to a time in ms or up to the end of the log (None).
+
+    A time cuts each log partition before its first record with a later timestamp, as `export-segments --as-of` does.
+    """
+
+    def __init__(self, reader: StateReader, group_ids: Collection[str], at_ms: int | None) -> None:
+        self._reader = reader
+        self._group_ids = group_ids
+        self._at_ms = at_ms
+        n = None if reader.coordinator_semantics.is_classic else reader.offsets_partitions
+        self._offsets_partitions = n
+        #: The log partitions of the groups (R1); None: all.
+        self._homes = None if n is None else sorted({partition_for(group_id, n) for group_id in group_ids})
+
+    def last(self, size: int) -> WindowColumns:
+        """The last visible commits of each offset, at most ``size``, in the order of the log."""
+        if self._at_ms is None and len(self._group_ids) <= MANY_GROUPS and all(map(has_one_prefix, self._group_ids)):
+            windows = CommitWindows(size, self._group_ids, self._offsets_partitions)
+            windows.add(self._rows_of_commits())
+            return windows.windows()
+        by_partition: dict[int, CommitWindows] = {}  # no identity is in two of them, and each needs little memory
+        log, incarnation = self._reader.table(LOG.name), self._reader.current_log.number
+        for partition, rows in OrderedLog(log, incarnation, self._at_ms, self._homes, columns=COLUMNS).runs():
+            if partition not in by_partition:
+                by_partition[partition] = CommitWindows(size, self._group_ids, self._offsets_partitions)
+            by_partition[partition].add(rows)
+        return WindowColumns.together([by_partition.pop(partition).windows() for partition in sorted(by_partition)])
+
+    def recent(self) -> WindowColumns:
+        """The last visible commit of each offset.
+
+        Reads only records that were appended from ten minutes before that time on. Offsets without a commit in them are
+        missing.
+        """
+        windows = CommitWindows(1, self._group_ids, self._offsets_partitions)
+        since_ms = (self._reader.opened_ms if self._at_ms is None else self._at_ms) - RECENT_MS
+        condition = f"epoch_us(appended_at) >= {since_ms * 1000}"
+        if self._at_ms is not None:
+            condition += f" AND epoch_us(record_timestamp) <= {self._at_ms * 1000}"
+        windows.add(self._rows(condition, since_ms))
+        return windows.windows()
+
+    def _rows_of_commits(self) -> pa.Table:
+        """The commits of a few groups, and markers of transactions: the query reads little else of the log."""
+        prefixes = [
+            record_type.to_bytes(VERSION_BYTES, "big") + group_prefix(group_id)
+            for record_type in sorted(OFFSET_COMMIT_TYPES)
+            for group_id in self._group_ids
+        ]
+        ranges = " OR ".join(
+            f"(key >= unhex('{prefix.hex()}') AND key < unhex('{_next(prefix).hex()}'))" for prefix in prefixes
+        )
+        return self._rows(f"(control_type IS NOT NULL OR {ranges})")
+
+    def _rows(self, condition: str, since_ms: int = 0) -> pa.Table:
+        """The rows that meet a condition, in order; ``since_ms`` as of `Relations.log`."""
+        log = self._reader.relations.log(since_ms, {} if self._homes is None else {"log_partition": self._homes})
+        found = self._reader.relations.select(
+            f"SELECT {', '.join(COLUMNS)} FROM {log} WHERE {condition} ORDER BY log_partition, record_offset"
+        )
+        return found.cast(pa.schema([LOG.arrow_schema().field(name).with_nullable(nullable=True) for name in COLUMNS]))
 
 
 def _identity_codes(commits: CommitColumns, key_code: Int64s) -> Int64s:
@@ -208,3 +264,8 @@ def _since_tombstone(code: Int64s, tombstone: Bools) -> Bools:
     last_tombstone = np.maximum.accumulate(np.where(tombstone, position, -1)) if len(code) else position
     since: Bools = position > last_tombstone[position + _rank_from_end(code)]
     return since
+
+
+def _next(prefix: bytes) -> bytes:
+    """The least bytes above all that start with a prefix."""
+    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")

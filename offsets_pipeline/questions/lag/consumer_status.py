@@ -19,7 +19,7 @@ A group is ERR if one of its partitions is STOP, REWIND or STALL; else WARN if o
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.ingest.topic_positions.position_samples import Float64s
     from offsets_pipeline.kafka.record.records import Bools, Int64s
+    from offsets_pipeline.questions.lag.commit_windows import WindowColumns
 
 #: In place of a lag of now that is not known.
 UNKNOWN_LAG = -1
@@ -56,33 +57,21 @@ class GroupStatus(StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
-class CommitLags(NamedTuple):
-    """The commits of many windows, window by window, and in each in the order of the log.
-
-    ``first`` is the index of the first commit of each window, and after them the number of commits. ``lag`` is the lag
-    at the time of the commit, NaN if the log end of that time is not known. Times are in ms.
-    """
-
-    first: Int64s
-    offset: Int64s
-    committed_ms: Int64s
-    lag: Float64s
-
-
-def partition_statuses(windows: CommitLags, lag: Int64s, times_ms: Int64s) -> list[str]:
+def partition_statuses(windows: WindowColumns, commit_lag: Float64s, lag: Int64s, times_ms: Int64s) -> list[str]:
     """Return the status of each partition at its time.
 
     Args:
         windows: for each partition its last commits up to the time.
+        commit_lag: the lag at the time of each commit, NaN if the log end of that time is not known.
         lag: the lag of each partition at the time, UNKNOWN_LAG if it is not known.
-        times_ms: the times.
+        times_ms: the times in ms.
     """
     sizes = np.diff(windows.first)
     has_commits = sizes > 0
     first = windows.first[:-1][has_commits]
     of_window = np.repeat(np.arange(len(first)), sizes[has_commits])
     last = first + sizes[has_commits] - 1
-    offset, at, commit_lag = windows.offset, windows.committed_ms, windows.lag
+    offset, at = windows.offset, windows.committed_ms
     is_known = ~np.isnan(commit_lag)
 
     def any_of(flags: Bools) -> Bools:

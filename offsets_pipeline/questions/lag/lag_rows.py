@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from offsets_pipeline.common.clock import MS_OF_SECOND, shown_time
-from offsets_pipeline.questions.lag.commit_windows import WindowColumns
+from offsets_pipeline.questions.lag.commit_windows import RECENT_MS, CommitsOfGroups, WindowColumns
 from offsets_pipeline.questions.lag.consumer_status import (
     UNKNOWN_LAG,
-    CommitLags,
     PartitionStatus,
     group_status,
     partition_statuses,
 )
-from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Places
-from offsets_pipeline.questions.lag.time_lag import Method, TimeLag
+from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Method, Places, TimeLag
 from offsets_pipeline.questions.query.describe import StartOffset
+from offsets_pipeline.questions.query.share_partitions import share_groups_until
 from offsets_pipeline.semantics.group_types import SHARE
+from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from offsets_pipeline.kafka.record.records import Int64s
     from offsets_pipeline.questions.lag.commit_windows import Identity
     from offsets_pipeline.questions.lag.position_sources import Place, SampledPositions
+    from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
+    from offsets_pipeline.questions.query.state_reader import StateReader
 
     #: Reads the last commits of groups up to a time in ms, or up to the end of the log (None).
     LastCommits = Callable[[Collection[str], int | None], WindowColumns]
@@ -100,6 +102,42 @@ class TotalLag(NamedTuple):
 def topics_of(groups: Mapping[str, GroupAnswer]) -> set[str]:
     """The topics that the groups have committed offsets of, or are assigned."""
     return {place[0] for group in groups.values() for place in offsets_of(group)}
+
+
+def lag_of_groups(
+    reader: StateReader,
+    groups: Mapping[str, GroupAnswer],
+    time: AnswerTime,
+    positions: SampledPositions,
+    window_commits: int | None = None,
+    at_ms: int | None = None,
+    rates: dict[Identity, float] | None = None,
+) -> list[LagRow]:
+    """Return the lag of these groups of a store: the same rows for every command, metric and report.
+
+    Share groups have no status.
+
+    Args:
+        reader: the store.
+        groups: its groups, as of ``at_ms``.
+        time: the data time of the groups.
+        positions: positions of their topics.
+        window_commits: evaluates statuses from so many commits of each offset; None: rows have no status.
+        at_ms: the time of a question about the past.
+        rates: as of `lag_rows`.
+    """
+
+    def commits(group_ids: Collection[str], until_ms: int | None) -> WindowColumns:
+        cut_ms = at_ms if until_ms is None else until_ms
+        log = CommitsOfGroups(reader, group_ids, cut_ms)
+        return log.recent() if window_commits is None else log.last(window_commits)
+
+    if reader.properties.topic_kind is TopicKind.SHARE_STATE:
+        if (until_ms := positions.until_ms) is not None:
+            since_ms = until_ms - RECENT_MS if window_commits is None else 0
+            groups = share_groups_until(reader, groups, until_ms, since_ms)
+        window_commits = None
+    return lag_rows(groups, positions, time.data_ms, commits, with_status=window_commits is not None, rates=rates)
 
 
 def lag_rows(
@@ -282,7 +320,7 @@ def offsets_of(group: GroupAnswer) -> dict[Place, OffsetAnswer | None]:
 
 
 def _read(last_commits: LastCommits, groups: Collection[str], until_ms: int | None) -> WindowColumns:
-    return last_commits(groups, until_ms) if groups else WindowColumns.of({})
+    return last_commits(groups, until_ms) if groups else WindowColumns.together([])
 
 
 def _statuses(
@@ -297,25 +335,25 @@ def _statuses(
     unknown = PartitionStatus.UNKNOWN.value
     statuses: list[str | None] = [PartitionStatus.OK.value if each == 0 else unknown for each in lag.tolist()]
     rows = behind.tolist()
+    identities = list(map(entries.identity, rows))
     window_of = {identity: number for number, identity in enumerate(windows.identities)}
-    chosen = np.array([window_of.get(entries.identity(row), -1) for row in rows], dtype=np.int64)
+    chosen = np.array([window_of.get(each, -1) for each in identities], dtype=np.int64)
     sizes = np.where(chosen < 0, 0, np.diff(windows.first, append=0)[chosen])
     first = np.append(0, np.cumsum(sizes))
     # the index in `windows` of each commit of the chosen windows
     commit = np.repeat(windows.first[chosen] - first[:-1], sizes) + np.arange(first[-1])
-    offset, committed_ms = windows.offset[commit], windows.committed_ms[commit]
-    ends = positions.ends_at(Places(entries.places.names, np.repeat(entries.places.at[behind], sizes), committed_ms))
-    lags = np.maximum(ends - np.maximum(offset, 0), 0)
-    of_behind = partition_statuses(
-        CommitLags(first, offset, committed_ms, lags), lag[behind], entries.status_ms[behind]
-    )
+    of_rows = WindowColumns(identities, first, windows.offset[commit], windows.committed_ms[commit])
+    at = np.repeat(entries.places.at[behind], sizes)
+    ends = positions.ends_at(Places(entries.places.names, at, of_rows.committed_ms))
+    lags = np.maximum(ends - np.maximum(of_rows.offset, 0), 0)
+    of_behind = partition_statuses(of_rows, lags, lag[behind], entries.status_ms[behind])
     for row, status in zip(rows, of_behind, strict=True):
         statuses[row] = status
     if rates is not None:
-        for row, start, size in zip(rows, first.tolist(), sizes.tolist(), strict=False):
-            seconds = (entries.status_ms[row] - committed_ms[start]) / MS_OF_SECOND if size else 0
+        for row, identity, start, size in zip(rows, identities, first.tolist(), sizes.tolist(), strict=False):
+            seconds = (entries.status_ms[row] - of_rows.committed_ms[start]) / MS_OF_SECOND if size else 0
             if seconds > 0 and not np.isnan(lags[start]):
-                rates[entries.identity(row)] = float((lag[row] - lags[start]) / seconds)
+                rates[identity] = float((lag[row] - lags[start]) / seconds)
     return statuses
 
 

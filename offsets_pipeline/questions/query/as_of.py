@@ -13,12 +13,13 @@ import pyarrow as pa
 from offsets_pipeline.errors import InvalidTime
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS
 from offsets_pipeline.questions.history.log_history import LogHistory
-from offsets_pipeline.questions.query.describe import GroupAnswer, GroupState, by_group, group_answers
+from offsets_pipeline.questions.query.describe import GroupAnswer, GroupState, group_answers, pending_by_group
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.group_facts import described
 from offsets_pipeline.semantics.log_row import of_groups
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.log.log_reader import as_input
+from offsets_pipeline.store.log.ordered_log import OrderedLog
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -156,7 +157,7 @@ def state_as_of(
     """
     incarnation = history.current_log
     wanted = history.homes(group_ids, incarnation, positions)
-    log = history.read(incarnation, as_of_ms=time_ms, partitions=wanted, ends=positions or {})
+    log = OrderedLog(history.log, incarnation.number, time_ms, wanted, ends=positions or {})
     replay = Replay(incarnation.offsets_partitions, semantics=history.semantics)
     found: dict[int, Completeness] = {}
     for partition, rows in log.runs():
@@ -179,7 +180,8 @@ def _read_on(history: LogHistory, partitions: Collection[int]) -> dict[int, Comp
     found = {partition: history.completeness(history.current_log, partition) for partition in partitions}
     columns = ("log_partition", "record_offset", "record_timestamp", "key", "control_type")
     if partitions:
-        for partition, rows in history.read(history.current_log, partitions=partitions, columns=columns).runs():
+        log = OrderedLog(history.log, history.current_log.number, None, partitions, columns=columns)
+        for partition, rows in log.runs():
             found[partition].add(rows)
     return found
 
@@ -196,5 +198,5 @@ def _state(effects: Effects, history: LogHistory) -> StateAsOf:
     )
     of_log = history.current_log.offsets_partitions, history.semantics
     rows = {RECORDS.name: facts, DESCRIBED.name: described(facts, *of_log), OFFSETS.name: effects.offsets}
-    pending = by_group((row["log_partition"], row) for row in effects.pending.select(_PENDING).to_pylist())
+    pending = pending_by_group((row["log_partition"], row) for row in effects.pending.select(_PENDING).to_pylist())
     return StateAsOf(lambda table, columns: rows[table.name].select(columns), pending, *of_log, names)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Place = tuple[str, int]
     Offset = tuple[str, int, int, int | None, str, int | None]  # the first fields of OffsetAnswer, and `committed_ms`
     Fields = Mapping[str, Any]
+    Records = dict[tuple[int, str], Fields]  # the fields of a group's values by record type and record key
 
 #: Columns of `groups` without times, for which Arrow imports pandas.
 _GROUP_COLUMNS = (
@@ -68,8 +69,8 @@ class GroupState:
 def state_of(reader: StateReader, only: Only = ALL_ROWS) -> GroupState:
     """Return the state as of the end of the log; ``only`` restricts the rows to values of columns of the key."""
     current = reader.current
-    newest = partial(current.newest, only=only)
-    return GroupState(newest, pending_by_group(reader), current.offsets_partitions, current.semantics)
+    pending = pending_by_group((at, each) for at, known in current.progress.items() for each in known.pending)
+    return GroupState(partial(current.newest, only=only), pending, current.offsets_partitions, current.semantics)
 
 
 @dataclass(frozen=True)
@@ -226,13 +227,8 @@ def _answered_offsets(rows: pa.Table) -> dict[Group, list[Offset]]:
     return found
 
 
-def pending_by_group(reader: StateReader) -> dict[Group, set[Place]]:
-    """Return the topic partitions with pending commits (R17) by log partition and group id."""
-    return by_group((at, each) for at, progress in reader.current.progress.items() for each in progress.pending)
-
-
-def by_group(pending: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[Group, set[Place]]:
-    """Return the topic partitions of pending commits by log partition and group id, without misplaced groups."""
+def pending_by_group(pending: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[Group, set[Place]]:
+    """Return the topic partitions of pending commits (R17) by log partition and group id, without misplaced groups."""
     found: dict[Group, set[Place]] = defaultdict(set)
     for at, each in pending:
         if not each["misplaced"]:
@@ -274,22 +270,21 @@ def _add_targets(reader: StateReader, only: Only, answers: dict[str, GroupAnswer
     has_streams = any(group.type == STREAMS for group in answers.values())
     types = [RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER, *(_MORE_OF_STREAMS if has_streams else ())]
     rows = reader.current.newest(RECORDS, RECORDS.columns, {**only, "record_type": list(map(int, types))})
-    values: dict[str, dict[tuple[int, str], bytes]] = defaultdict(dict)
+    values: dict[str, Records] = defaultdict(dict)
     for row in rows.to_pylist():
         group = answers.get(row["group_id"])
         if group is None or row["log_partition"] != group.log_partition or row["value_offset"] is None:
             continue
         if row["value_offset"] > (-1 if row["tombstone_offset"] is None else row["tombstone_offset"]):
-            values[row["group_id"]][row["record_type"], row["record_key"]] = row["value"]
+            fields = decode_value(row["record_type"], row["value"]).fields
+            values[row["group_id"]][row["record_type"], row["record_key"]] = fields
     for name, group in answers.items():
         with_more = _streams_member if group.type == STREAMS else _consumer_member
         group.members = [with_more(member, values[name], names) for member in group.members]
 
 
-def _consumer_member(
-    member: MemberAnswer, values: Mapping[tuple[int, str], bytes], names: Mapping[str, str]
-) -> MemberAnswer:
-    target = _fields_of(values, RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER, member.member_id)
+def _consumer_member(member: MemberAnswer, values: Records, names: Mapping[str, str]) -> MemberAnswer:
+    target = values.get((RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER, member.member_id))
     if target is None:
         return member
     places = (
@@ -300,23 +295,18 @@ def _consumer_member(
     return replace(member, target_assignment=sorted(places))
 
 
-def _streams_member(member: MemberAnswer, values: Mapping[tuple[int, str], bytes], _: object) -> MemberAnswer:
-    of_member = _fields_of(values, RecordType.STREAMS_GROUP_MEMBER_METADATA, member.member_id)
+def _streams_member(member: MemberAnswer, values: Records, _: object) -> MemberAnswer:
+    of_member = values.get((RecordType.STREAMS_GROUP_MEMBER_METADATA, member.member_id))
     if of_member is None:
         return member
-    current = _fields_of(values, RecordType.STREAMS_GROUP_CURRENT_MEMBER_ASSIGNMENT, member.member_id)
-    target = _fields_of(values, RecordType.STREAMS_GROUP_TARGET_ASSIGNMENT_MEMBER, member.member_id)
-    topology = _fields_of(values, RecordType.STREAMS_GROUP_TOPOLOGY, "")
+    current = values.get((RecordType.STREAMS_GROUP_CURRENT_MEMBER_ASSIGNMENT, member.member_id))
+    target = values.get((RecordType.STREAMS_GROUP_TARGET_ASSIGNMENT_MEMBER, member.member_id))
+    topology = values.get((RecordType.STREAMS_GROUP_TOPOLOGY, ""))
     streams = StreamsMember(of_member["process_id"], of_member["topology_epoch"], _tasks(current), _tasks(target))
     if target is None:
         return replace(member, streams=streams)
     places = sorted(f"{each.topic}-{each.partition}" for each in task_partitions(target["active_tasks"], topology))
     return replace(member, target_assignment=places, streams=streams)
-
-
-def _fields_of(values: Mapping[tuple[int, str], bytes], record_type: RecordType, name: str) -> Fields | None:
-    value = values.get((record_type, name))
-    return None if value is None else decode_value(record_type, value).fields
 
 
 def _tasks(fields: Fields | None) -> dict[str, dict[str, list[int]]]:

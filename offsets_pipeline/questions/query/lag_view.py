@@ -1,15 +1,15 @@
 """The view `consumer_lag`: lag of each committed offset, and of each assigned partition without one.
 
 Spark and DuckDB run the same SQL. Its positions are the samples of the table `topic_offsets`, so its lag in seconds is
-interpolated (questions/lag/time_lag.py). A status also needs the commits in the log: `offsets lag` computes it.
+interpolated (questions/lag/position_sources.py). A status also needs the commits in the log: `offsets lag` computes it.
 """
 
 from __future__ import annotations
 
 #: Placeholders: the views `current_offsets` and `group_members`, the table `groups`, the data times of log partitions,
 #: `steps`, and those of sql_dialects.py. Commit and log end are those of `as_of` (R37): `end_then` spreads records
-#: evenly between two samples (questions/lag/time_lag.py). A commit after it has no lag, for only the log tells the
-#: commit that it replaced.
+#: evenly between two samples (questions/lag/position_sources.py). A commit after it has no lag, for only the log tells
+#: the commit that it replaced.
 CONSUMER_LAG = """
     SELECT c.group_id, c.topic, c.partition, c.committed_offset, c.log_start_offset, c.log_end_offset,
            CASE WHEN c.is_known THEN greatest(0, c.log_end_offset - c.committed_offset) END AS lag,

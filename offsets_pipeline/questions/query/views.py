@@ -1,33 +1,52 @@
 """SQL over stores in Spark: the views, for one session or in a catalog for every session, and queries.
 
-state/view_queries.py and connect/connector_views.py define the views.
+state/view_queries.py and connect/connector_views.py define the views, but those of history: log_records,
+offset_history, group_history and deleted_offsets. Tasks make these from whole log partitions, with the functions of
+`history`. So they are temporary views of a session: a catalog cannot keep them. Spark passes no conditions of a query
+to the tasks, so `Filters` pass them.
 """
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
-from functools import reduce
+from dataclasses import replace
+from functools import partial, reduce
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.common.sql_dialects import SPARK
 from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
 from offsets_pipeline.fold.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, SHARES
 from offsets_pipeline.fold.state.view_queries import CONDITIONS, SHARE_VIEWS, VIEWS, tables_without_view
-from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
-from offsets_pipeline.questions.query.history_views import history_views
+from offsets_pipeline.questions.history.decoded_log import COPIED, decoded_log
+from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS, LOG_RECORDS
+from offsets_pipeline.questions.history.history_tables import HistoryOptions, PartitionHistory, Shown
+from offsets_pipeline.questions.history.log_history import COLUMNS, LogHistory
 from offsets_pipeline.questions.query.lag_view import CONSUMER_LAG, DATA_TIMES, STEPS
 from offsets_pipeline.questions.query.parse_tree import Filters, filters_of, parsed
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
+from offsets_pipeline.semantics.log_row import of_groups
 from offsets_pipeline.store.delta.properties import OWNED, beside, require_different_clusters
 from offsets_pipeline.store.delta.protocol import delta_type
 from offsets_pipeline.store.delta.reader import quoted
-from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LATER_TABLES, TABLES, TOPIC_OFFSETS
+from offsets_pipeline.store.delta.schemas import (
+    FOLD_PROGRESS,
+    LATER_TABLES,
+    LOG,
+    LOG_INCARNATION,
+    LOG_PARTITIONS,
+    TABLES,
+    TOPIC_OFFSETS,
+)
+from offsets_pipeline.store.log.file_writer import log_partitions_of
 from offsets_pipeline.store.session import require_lasting_catalog
 from offsets_pipeline.store.store import Store, session_of, sql_name
 
@@ -42,6 +61,8 @@ if TYPE_CHECKING:
 
 #: A text with \ or '', and what is in "", mean one thing in Spark and another in DuckDB.
 _OTHER_IN_DUCKDB = re.compile(r"""[\\"]|''""")
+_IN_ORDER = ("log_partition", "log_incarnation", "record_offset")
+_TAKE_ROWS = 50_000  # rows of the log after which a task gives out what it found
 
 
 def register_views(spark: SparkSource, *stores: str, query: str = "") -> None:
@@ -102,7 +123,7 @@ def _tables_and_history(store: Store, wanted: AbstractSet[str], filters: Mapping
         if table.name in wanted
     }
     if kind.has_groups and wanted & HISTORY_VIEWS.keys():
-        found |= {name: rows for name, rows in history_views(store, filters).items() if name in wanted}
+        found |= {name: rows for name, rows in _history_views(store, filters).items() if name in wanted}
     return found
 
 
@@ -227,3 +248,85 @@ def _failed(exception: PySparkException | Py4JJavaError) -> QueryFailed:
             cause = cause.getCause()
         reason = cause.getMessage() or cause.toString()
     return QueryFailed(f"the query failed: {reason.strip().splitlines()[0]}")
+
+
+def _history_views(store: Store, filters: Mapping[str, Filters]) -> dict[str, DataFrame]:
+    """The views of history by name. Each action reads the newest log.
+
+    ``filters``: by view, the groups and log partitions whose rows suffice.
+
+    Raises DamagedTable, UnsupportedTable.
+    """
+    history = LogHistory(store.folder())
+    options = HistoryOptions.of(history, history.retention)
+    table, notes = store.table_name(LOG.name), store.table_name(LOG_PARTITIONS.name)
+    newest = f"coalesce((SELECT max(log_incarnation) FROM {notes}), {LOG_INCARNATION})"  # that is complete
+    views = {}
+    for name, view in HISTORY_VIEWS.items():
+        schema = from_arrow_schema(view.arrow_schema())
+        wanted = filters.get(name, Filters())
+        log = f"SELECT * FROM {table} WHERE log_incarnation <= {newest} AND ({_condition(history, wanted)})"
+        if name == LOG_RECORDS.name:
+            views[name] = store.spark.sql(_with_outcomes(log)).mapInArrow(partial(_decoded, wanted.group_ids), schema)
+            continue
+        rows = store.spark.sql(f"SELECT {', '.join([*COLUMNS, 'log_incarnation'])} FROM ({log}) l")
+        # one task for each log partition: a replay needs all of its rows in order
+        in_order = rows.repartition("log_partition").sortWithinPartitions(*_IN_ORDER)
+        views[name] = in_order.mapInArrow(
+            partial(_replayed, name, replace(options, group_ids=wanted.group_ids)), schema
+        )
+    return views
+
+
+def _replayed(view: str, options: HistoryOptions, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Replay log partitions in a task, for one view."""
+    at, shown = -1, Shown()
+    parts = chain.from_iterable(log_partitions_of(each, _IN_ORDER[:2]) for each in batches if each.num_rows)
+    for (log_partition, log_incarnation), batches_of_one in groupby(
+        parts, lambda rows: (rows["log_partition"][0].as_py(), rows["log_incarnation"][0].as_py())
+    ):
+        at, shown = log_partition, shown if log_partition == at else Shown()
+        replayed = PartitionHistory(options, log_partition, log_incarnation, shown)
+        waiting_rows = 0
+        for rows in batches_of_one:
+            replayed.add(pa.Table.from_batches([rows]))
+            waiting_rows += rows.num_rows
+            if waiting_rows >= _TAKE_ROWS:
+                waiting_rows = 0
+                yield from replayed.take()[view].to_batches()
+        replayed.finish()
+        yield from replayed.take()[view].to_batches()
+
+
+def _decoded(group_ids: Sequence[str] | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Decode rows in a task. ``group_ids``: these groups only, and control records."""
+    for batch in batches:
+        rows = pa.Table.from_batches([batch])
+        yield from decoded_log(rows if group_ids is None else of_groups(rows, group_ids)).to_batches()
+
+
+def _condition(history: LogHistory, filters: Filters) -> str:
+    """SQL that holds for the log partitions which a view needs: Delta skips files by it."""
+    found = []
+    for each in history.incarnations:
+        partitions = history.homes(filters.group_ids, each, filters.log_partitions)
+        if partitions is None:
+            return "TRUE"
+        listed = ", ".join(map(str, sorted(partitions))) or "NULL"
+        found.append(f"log_incarnation = {each.number} AND log_partition IN ({listed})")
+    return " OR ".join(found)
+
+
+def _with_outcomes(log: str) -> str:
+    """SQL of all rows of the log with what became of a record of a transaction: the producer's next marker (R11)."""
+    columns = ", ".join([*COPIED[:-1], "key", "value"])
+    return f"""
+        SELECT {columns}, CASE WHEN control_type IS NULL THEN
+               CASE last_value(CASE WHEN control_type IN ('COMMIT', 'ABORT') THEN control_type END, TRUE) OVER (
+                   PARTITION BY log_incarnation, log_partition, producer_id ORDER BY record_offset DESC
+                   ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+               ) WHEN 'COMMIT' THEN 'committed' WHEN 'ABORT' THEN 'aborted' ELSE 'open' END END AS outcome
+        FROM ({log}) t WHERE producer_id IS NOT NULL
+        UNION ALL
+        SELECT {columns}, CAST(NULL AS STRING) AS outcome FROM ({log}) p WHERE producer_id IS NULL
+    """

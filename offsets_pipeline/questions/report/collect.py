@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import MS_OF_HOUR, parse_time_ms
 from offsets_pipeline.questions.history.log_history import LogHistory
-from offsets_pipeline.questions.lag.lag_of_groups import lag_of_groups
-from offsets_pipeline.questions.lag.lag_rows import group_lags
+from offsets_pipeline.questions.lag.lag_rows import group_lags, lag_of_groups
 from offsets_pipeline.questions.query.answer_time import answer_time, log_answer_time
 from offsets_pipeline.questions.query.as_of import state_as_of
 from offsets_pipeline.questions.query.describe import describe_groups, group_answers
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.retention import RetentionInputs
-    from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
 _COLUMNS = 24  # of the chart of expiries
 _ROWS_OF_PART = 10
@@ -86,23 +84,18 @@ class ReportedState:
     until_ms: int | None = None
 
 
-def state_now(reader: StateReader, mirror_interval_ms: int) -> ReportedState:
-    """Return the state as of the end of the log. Raises as `StateReader`.
+def reported_state(reader: StateReader, mirror_interval_ms: int, until_ms: int | None = None) -> ReportedState:
+    """Return the state as of the end of the log, or of a past time. Raises as `StateReader` and `LogHistory`.
 
     ``mirror_interval_ms`` is that of `answer_time`.
     """
-    groups = describe_groups(reader)
-    time = answer_time(reader, mirror_interval_ms)
-    return ReportedState(groups, retention_inputs(reader), time)
-
-
-def state_at(store: str | StoreSnapshot, time_ms: int, mirror_interval_ms: int) -> ReportedState:
-    """Return the state of a store as of a time. Raises as `LogHistory`."""
-    history = LogHistory(store)
-    state = state_as_of(history, time_ms=time_ms)
+    if until_ms is None:
+        groups = describe_groups(reader)
+        return ReportedState(groups, retention_inputs(reader), answer_time(reader, mirror_interval_ms))
+    history = LogHistory(reader)
+    state = state_as_of(history, time_ms=until_ms)
     groups = group_answers(state, state.topic_names, are_named=False)
-    time = log_answer_time(history, mirror_interval_ms, time_ms)
-    return ReportedState(groups, inputs_of(state), time, time_ms)
+    return ReportedState(groups, inputs_of(state), log_answer_time(history, mirror_interval_ms, until_ms), until_ms)
 
 
 def collect_report(
@@ -127,12 +120,12 @@ def collect_report(
     chosen = set(matching(groups, options.groups))
     rows.sort(key=lambda row: row.group not in chosen)
     shown = [row.group for row in rows[: options.rows]]
-    history = read_commits(reader, shown, state.until_ms)
-    span_ms = charted_span(history.windows, now_ms, options.hours * MS_OF_HOUR)
+    windows, went_back, deletions = read_commits(reader, shown, state.until_ms)
+    span_ms = charted_span(windows, now_ms, options.hours * MS_OF_HOUR)
     with_offsets = (name for name in shown if groups[name].offsets)
-    lags = lag_over_time(history.windows, positions, with_offsets, span_ms)
-    rates = commit_rates(history.windows, span_ms)
-    gone_back = rewinds(history.rewinds, span_ms)
+    lags = lag_over_time(windows, positions, with_offsets, span_ms)
+    rates = commit_rates(windows, span_ms)
+    gone_back = rewinds(went_back, span_ms)
     expiring = expiring_offsets(state.retention_inputs, reader.coordinator_semantics, positions.at_ms, options)
 
     def part(group: str) -> GroupPart:
@@ -142,7 +135,7 @@ def collect_report(
             next((line for line in lags.series if line.name == group), None),
             next((line for line in rates.series if line.name == group), None),
             [each for each in gone_back.rows if each.group == group][:_ROWS_OF_PART],
-            [each for each in history.deletions if each.group == group][:_ROWS_OF_PART],
+            [each for each in deletions if each.group == group][:_ROWS_OF_PART],
             [each for each in expiring.rows if each.group == group],
         )
 

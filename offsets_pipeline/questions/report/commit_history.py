@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, OFFSET_HISTORY
 from offsets_pipeline.questions.history.history_tables import read_views
-from offsets_pipeline.questions.history.partition_owners import UNKNOWN
-from offsets_pipeline.questions.lag.commit_windows import WindowCommit
+from offsets_pipeline.questions.history.observed_partition import UNKNOWN
 from offsets_pipeline.questions.lag.position_sources import Places
 from offsets_pipeline.questions.report.model import (
     Deletion,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.lag.position_sources import Place, SampledPositions
     from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
-    Windows = Mapping[Identity, Sequence[WindowCommit]]
+    Windows = Mapping[Identity, Sequence["WindowCommit"]]
 
 _IDENTITY = ("group_id", "topic", "partition")
 #: Commits of an offset that are read, at most: the newest.
@@ -43,16 +42,20 @@ _POINTS = 96
 _COLUMNS = 48
 
 
-class CommitHistory(NamedTuple):
-    """The newest visible commits of each offset, their rewinds, and deletions, the latest first."""
+class WindowCommit(NamedTuple):
+    """A commit in the log: the offset, and the time of the commit in ms."""
 
-    windows: Windows
-    rewinds: list[Rewind]
-    deletions: list[Deletion]
+    offset: int
+    committed_ms: int
 
 
-def read_commits(store: str | StoreSnapshot, groups: Collection[str], until_ms: int | None = None) -> CommitHistory:
-    """Return the history of these groups, up to a time (``until_ms``). Raises as `LogHistory`."""
+def read_commits(
+    store: str | StoreSnapshot, groups: Collection[str], until_ms: int | None = None
+) -> tuple[Windows, list[Rewind], list[Deletion]]:
+    """Return the newest visible commits of each offset of these groups, their rewinds, and deletions, latest first.
+
+    ``until_ms``: up to this time. Raises as `LogHistory`.
+    """
     found = read_views(store, [OFFSET_HISTORY.name, DELETED_OFFSETS.name], group_ids=groups)
     visible = pc.invert(pc.or_(found[OFFSET_HISTORY.name]["superseded"], found[OFFSET_HISTORY.name]["misplaced"]))
     rows = in_milliseconds(found[OFFSET_HISTORY.name].filter(visible))
@@ -61,28 +64,23 @@ def read_commits(store: str | StoreSnapshot, groups: Collection[str], until_ms: 
     windows: dict[Identity, deque[WindowCommit]] = {}
     for *identity, offset, at_ms in _tuples(rows, *_IDENTITY, "committed_offset", "commit_timestamp"):
         windows.setdefault((*identity,), deque(maxlen=MAX_COMMITS)).append(WindowCommit(offset, at_ms))
-    gone_back = rows.filter(rows["is_rewind"])
     columns = ("commit_timestamp", *_IDENTITY, "previous_offset", "committed_offset", "committed_by")
-    return CommitHistory(
-        {identity: list(commits) for identity, commits in windows.items()},
-        [
-            Rewind(at_ms, group, topic, partition, before, after, None if by == UNKNOWN else by)
-            for at_ms, group, topic, partition, before, after, by in _tuples(gone_back, *columns)
-        ],
-        list(_deletions(found[DELETED_OFFSETS.name], until_ms)),
-    )
+    gone_back = [
+        Rewind(at_ms, group, topic, partition, before, after, None if by == UNKNOWN else by)
+        for at_ms, group, topic, partition, before, after, by in _tuples(rows.filter(rows["is_rewind"]), *columns)
+    ]
+    deleted = found[DELETED_OFFSETS.name].filter(pc.invert(found[DELETED_OFFSETS.name]["misplaced"]))
+    latest = in_milliseconds(deleted.sort_by([("deleted_timestamp", "descending"), ("record_offset", "descending")]))
+    deletions = [
+        Deletion(*row)
+        for row in _tuples(latest, "deleted_timestamp", *_IDENTITY, "committed_offset", "cause", "reason")
+        if until_ms is None or (row[0] or 0) <= until_ms
+    ]
+    return {identity: list(commits) for identity, commits in windows.items()}, gone_back, deletions
 
 
 def _tuples(rows: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
     return zip(*(rows[name].to_pylist() for name in names), strict=True)
-
-
-def _deletions(rows: pa.Table, until_ms: int | None) -> Iterator[Deletion]:
-    names = ("deleted_timestamp", *_IDENTITY, "committed_offset", "cause", "reason")
-    latest = rows.sort_by([("deleted_timestamp", "descending"), ("record_offset", "descending")])
-    for row in _tuples(in_milliseconds(latest.filter(pc.invert(latest["misplaced"])).select(names)), *names):
-        if until_ms is None or (row[0] or 0) <= until_ms:
-            yield Deletion(*row)
 
 
 def charted_span(windows: Windows, until_ms: int, longest_ms: int) -> tuple[int, int]:

@@ -2,32 +2,41 @@
 
 A reader must not take a half-written log for a complete one. So the folders of log partitions have temporary names
 until all are complete; brokers and ingests ignore these names. The folder of log partition 0 is renamed last: without
-it, the other folders do not look complete. The manifest follows.
+it, the other folders do not look complete. The manifest gets its final name last. Until then the folder has it under a
+temporary name. This identifies a killed export, and the next export replaces it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import fcntl
+import json
+import re
+import shutil
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from offsets_pipeline.common.foreign_errors import first_line
+from offsets_pipeline.errors import TargetNotWritable
 from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
 from offsets_pipeline.kafka.record.compression import Codec
-from offsets_pipeline.repair.export.segment_writer import ExportedPartition, PartitionWriter
-from offsets_pipeline.repair.export.target import target_folder
+from offsets_pipeline.repair.export.segment_writer import UNFINISHED, ExportedPartition, PartitionWriter
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.store.delta.filesystems import absolute_path
+from offsets_pipeline.store.delta.filesystems import absolute_path, synchronise
 from offsets_pipeline.store.log.ordered_log import OrderedLog
 from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import IO
 
-    from offsets_pipeline.store.delta.properties import StoreProperties
-
+#: The file that lists what a complete export wrote.
+MANIFEST = "export-manifest.json"
+_UNFINISHED_MANIFEST = MANIFEST + UNFINISHED
 #: segment.bytes of __consumer_offsets: a broker's default for offsets.topic.segment.bytes.
 SEGMENT_BYTES = 100 * 1024 * 1024
 _EXPORTED = (
@@ -36,7 +45,6 @@ _EXPORTED = (
     TopicKind.CONNECT_STATUS,
     TopicKind.CONNECT,
 )
-_NAMES = {TopicKind.CONNECT: TopicKind.CONNECT_OFFSETS}
 _WAITING_BYTES_IN_ALL = 128 * 1024 * 1024
 
 
@@ -82,11 +90,13 @@ def export_segments(
         UnsupportedTable: the table `log` cannot be read without Spark.
         StoreMismatch: the store has the topic of Connect's configurations, whose values it does not hold.
     """
-    topic = _topic(reader.properties)
-    is_owned_connect = reader.properties.topic_kind is TopicKind.CONNECT
-    reader.properties.require_topic_kind(reader.location, *_EXPORTED)
+    properties, kind = reader.properties, reader.properties.topic_kind
+    properties.require_topic_kind(reader.location, *_EXPORTED)
+    if is_owned_connect := kind is TopicKind.CONNECT:
+        kind = TopicKind.CONNECT_OFFSETS
+    topic = OFFSETS_TOPIC if kind is TopicKind.CONSUMER_OFFSETS else properties.topic_name or str(kind)
     partitions = range(reader.offsets_partitions)
-    with target_folder(to, topic) as finish:
+    with target_folder(to, topic) as manifest:
         store = StoreSnapshot(reader.location)  # as of now
         current = store.current_log
         log = OrderedLog(store.table("log"), current.number, as_of_ms)
@@ -98,7 +108,8 @@ def export_segments(
         }
         waiting_bytes = 0
         for partition, run in log.runs():
-            rows = run.filter(_are_offsets(run)) if is_owned_connect else run
+            # the key of an offset is a JSON array
+            rows = run.filter(pc.starts_with(run["key"].cast(pa.string()), "[")) if is_owned_connect else run
             waiting_bytes += writers[partition].add(rows) if rows.num_rows else 0
             if waiting_bytes > _WAITING_BYTES_IN_ALL:
                 waiting_bytes += sum(writer.flush() for writer in writers.values())
@@ -118,17 +129,83 @@ def export_segments(
             codec.name.lower(),
             exported,
         )
-        finish(export)
+        _finish(to, manifest, export)
     return export
 
 
-def _topic(properties: StoreProperties) -> str:
-    """Return the name of the topic that the folders are of."""
-    if properties.topic_kind is TopicKind.CONSUMER_OFFSETS:
-        return OFFSETS_TOPIC
-    return properties.topic_name or str(_NAMES.get(properties.topic_kind, properties.topic_kind))
+@contextmanager
+def target_folder(folder: Path, topic: str) -> Iterator[IO[str]]:
+    """Open an empty folder for an export of a topic. Removes the remains of a killed export of it.
+
+    The `with` block writes the folders and syncs them, and writes the result, the manifest.
+
+    If the export fails, removes all that it wrote. Raises TargetNotWritable.
+    """
+    try:
+        with _locked(folder, topic) as manifest:
+            yield manifest
+    except OSError as error:
+        raise TargetNotWritable(
+            f"cannot export to {folder}: {first_line(error)}; what was written is removed; check its free space "
+            "and your permissions, then try again"
+        ) from error
 
 
-def _are_offsets(rows: pa.Table) -> pa.ChunkedArray:
-    """Return whether each record of an owned store for Connect is an offset, by its key: a JSON array."""
-    return pc.starts_with(rows["key"].cast(pa.string()), "[")
+@contextmanager
+def _locked(folder: Path, topic: str) -> Iterator[IO[str]]:
+    there = folder.exists()
+    if there and not folder.is_dir():
+        raise TargetNotWritable(f"cannot export to {folder}: it is not a local folder; name a new or empty one")
+    ours = re.compile(rf"{re.escape(topic)}-\d+({re.escape(UNFINISHED)})?")
+    _check_empty(folder, {child.name for child in folder.iterdir()} if there else set(), ours)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _UNFINISHED_MANIFEST).open("a", encoding="utf-8") as manifest:
+        try:
+            fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a killed process releases it
+        except BlockingIOError:
+            raise TargetNotWritable(
+                f"cannot export to {folder}: another export writes to it; wait until it ends, or name another folder"
+            ) from None
+        manifest.truncate(0)
+        try:
+            _remove_folders(folder, ours)
+            yield manifest
+        except BaseException:
+            _remove_all(folder, ours, is_new=not there)
+            raise
+
+
+def _finish(folder: Path, file: IO[str], manifest: Export) -> None:
+    """Write the manifest, and rename it after it and the names of all folders are on disk."""
+    file.write(json.dumps(asdict(manifest), ensure_ascii=False, indent=1) + "\n")
+    file.flush()
+    for path in (folder / _UNFINISHED_MANIFEST, folder):
+        synchronise(path)
+    (folder / _UNFINISHED_MANIFEST).rename(folder / MANIFEST)
+    synchronise(folder)
+
+
+def _check_empty(folder: Path, names: set[str], ours: re.Pattern[str]) -> None:
+    """Raise TargetNotWritable unless the folder is empty, or has only the remains of a killed export."""
+    if MANIFEST in names:
+        raise TargetNotWritable(
+            f"cannot export to {folder}: it has a complete export ({MANIFEST}); name a new or empty folder"
+        )
+    if _UNFINISHED_MANIFEST in names:
+        names = {name for name in names if name != _UNFINISHED_MANIFEST and not ours.fullmatch(name)}
+    if names:
+        raise TargetNotWritable(f"cannot export to {folder}: it is not empty; name a new or empty folder")
+
+
+def _remove_all(folder: Path, ours: re.Pattern[str], *, is_new: bool) -> None:
+    _remove_folders(folder, ours)
+    for name in (MANIFEST, _UNFINISHED_MANIFEST):
+        (folder / name).unlink(missing_ok=True)
+    if is_new:
+        folder.rmdir()
+
+
+def _remove_folders(folder: Path, ours: re.Pattern[str]) -> None:
+    for child in folder.iterdir():
+        if ours.fullmatch(child.name):
+            shutil.rmtree(child)

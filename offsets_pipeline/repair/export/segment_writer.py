@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.kafka.record.log_batches import empty_batch, encode_log
-from offsets_pipeline.repair.export.target import UNFINISHED
 from offsets_pipeline.store.delta.filesystems import synchronise
 
 if TYPE_CHECKING:
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.kafka.record.log_batches import LogBatches
     from offsets_pipeline.kafka.record.records import Int64s
 
+#: Suffix of the names of incomplete folders.
+UNFINISHED = ".unfinished"
 _WAITING_BYTES = 8 * 1024 * 1024  # buffer of a log partition's rows: encoding many batches at once is cheaper
 _MAX_OFFSET_SPAN = 2**31 - 1  # the indexes of a segment store offsets relative to its base as int32
 
@@ -55,30 +56,26 @@ class _Segment:
     """A segment file during writing."""
 
     def __init__(self, folder: Path, base_offset: int) -> None:
-        self._path = folder / f"{base_offset:020}.log"
-        self._path.touch(exist_ok=False)
+        self.path = folder / f"{base_offset:020}.log"
+        self.path.touch(exist_ok=False)
         self._checksum = 0
         self._records = 0
-        self._end = base_offset
-        self.base_offset = base_offset
+        self.base_offset = self.end = base_offset
         self.size = 0
 
-    def append(self, data: bytes | memoryview, end_offset: int, records: int) -> None:
-        with self._path.open("ab") as file:
+    def append(self, data: bytes | memoryview, last_offset: int, records: int) -> None:
+        with self.path.open("ab") as file:
             file.write(data)
         self._checksum = crc32c.crc32c(data, self._checksum)
         self._records += records
-        self._end = end_offset
+        self.end = last_offset + 1
         self.size += len(data)
 
     def finish(self) -> ExportedFile:
         """Sync the file to disk, so that it survives a crash of the machine."""
-        synchronise(self._path)
+        synchronise(self.path)
         checksum = f"{self._checksum:08x}"
-        return ExportedFile(self._path.name, self.size, checksum, self._records, self.base_offset, self._end)
-
-    def remove(self) -> None:
-        self._path.unlink()
+        return ExportedFile(self.path.name, self.size, checksum, self._records, self.base_offset, self.end)
 
 
 class PartitionWriter:
@@ -92,7 +89,7 @@ class PartitionWriter:
         self._folder.mkdir()
         self._codec = codec
         self._segment_bytes = segment_bytes
-        self._start = self._end = start_offset
+        self._start = start_offset
         self._files: list[ExportedFile] = []
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
@@ -116,18 +113,16 @@ class PartitionWriter:
     def close(self, end_offset: int) -> ExportedPartition:
         """Write the rest, and extend the log to at least this end offset."""
         self.flush()
-        if end_offset > self._end:
+        if end_offset > self._segment.end:
             # compaction removed the last records: a batch without records keeps a broker from assigning their
             # record offsets again (R2), as the broker's own cleaner does
             if self._is_full(0, 0, end_offset - 1):
                 self._roll(end_offset - 1)
-            self._append(empty_batch(end_offset - 1), end_offset - 1, 0)
+            self._segment.append(empty_batch(end_offset - 1), end_offset - 1, 0)
         self._files.append(self._segment.finish())
         synchronise(self._folder)
-        records = sum(each.records for each in self._files)
-        return ExportedPartition(
-            self._log_partition, self._whole.name, self._start, self._end, records, tuple(self._files)
-        )
+        records, end = sum(each.records for each in self._files), self._segment.end
+        return ExportedPartition(self._log_partition, self._whole.name, self._start, end, records, tuple(self._files))
 
     def name(self) -> None:
         """Rename the folder to the name that a broker expects."""
@@ -142,12 +137,11 @@ class PartitionWriter:
         for batch in range(len(batches)):
             if self._is_full(bounds[batch] - bounds[first], bounds[batch + 1] - bounds[batch], last_offsets[batch]):
                 if batch > first:
-                    self._append(
-                        view[bounds[first] : bounds[batch]], last_offsets[batch - 1], rows[batch] - rows[first]
-                    )
+                    some = view[bounds[first] : bounds[batch]]
+                    self._segment.append(some, last_offsets[batch - 1], rows[batch] - rows[first])
                 self._roll(base_offsets[batch])
                 first = batch
-        self._append(view[bounds[first] :], last_offsets[-1], rows[-1] - rows[first])
+        self._segment.append(view[bounds[first] :], last_offsets[-1], rows[-1] - rows[first])
 
     def _is_full(self, waiting: int, size: int, last_offset: int) -> bool:
         """Whether a batch of this size and last offset exceeds the segment, after the `waiting` bytes."""
@@ -155,13 +149,9 @@ class PartitionWriter:
         too_large = held > 0 and held + size > self._segment_bytes
         return too_large or last_offset - self._segment.base_offset > _MAX_OFFSET_SPAN
 
-    def _append(self, data: bytes | memoryview, last_offset: int, records: int) -> None:
-        self._segment.append(data, last_offset + 1, records)
-        self._end = last_offset + 1
-
     def _roll(self, base_offset: int) -> None:
         if self._segment.size:
             self._files.append(self._segment.finish())
         else:  # empty: the first batch lies too far from the log start
-            self._segment.remove()
+            self._segment.path.unlink()
         self._segment = _Segment(self._folder, base_offset)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.groups_client import GroupListing
-    from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
 
 #: Protocol types of consumer groups, with simple groups; without Connect workers, share and streams groups (R34).
@@ -66,20 +65,12 @@ def mirrored_group_offsets(reader: StateReader, group_ids: Sequence[str] | None)
     """Return state and offsets of these or (None) all consumer groups. Raises NoSuchGroup for a share group."""
     described = describe_groups(reader, group_ids)
     if group_ids is None:
-        return {
-            name: _group_offsets(group)
-            for name, group in described.items()
-            if group.protocol_type in PROTOCOL_TYPES and not group.misplaced
-        }
-    for group_id in group_ids:
-        if group_id in described:
-            refuse_share_group(group_id, described[group_id].type)
-    return {group_id: _group_offsets(described.get(group_id)) for group_id in group_ids}
-
-
-def _group_offsets(group: GroupAnswer | None) -> GroupOffsets:
-    if group is None:
-        return GroupOffsets(None, {})
-    return GroupOffsets(
-        group.state, {TopicPartition(each.topic, each.partition): each.offset for each in group.offsets}
-    )
+        answering = {name: group for name, group in described.items() if not group.misplaced}
+        group_ids = [name for name, group in answering.items() if group.protocol_type in PROTOCOL_TYPES]
+    found = dict.fromkeys(group_ids, GroupOffsets(None, {}))
+    for group_id in [each for each in found if each in described]:
+        group = described[group_id]
+        refuse_share_group(group_id, group.type)
+        offsets = {TopicPartition(each.topic, each.partition): each.offset for each in group.offsets}
+        found[group_id] = GroupOffsets(group.state, offsets)
+    return found

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from offsets_pipeline.repair.offset_reset.plan import PlannedOffset
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
-_WITHOUT_GROUP, _WITH_GROUP = 3, 4
+_WITHOUT_GROUP = 3
+#: The forms of a line, by its number of fields.
+_FORMS = {_WITHOUT_GROUP: "topic,partition,offset", 4: "group,topic,partition,offset"}
 # Kafka writes with Jackson, which quotes longer texts, and texts with a \ or a character below the hyphen.
 _UNQUOTED_UNITS, _FIRST_UNQUOTED = 24, "-"
 
@@ -36,8 +38,9 @@ def read_plan(path: Path, group_ids: Sequence[str]) -> dict[str, dict[TopicParti
     width = None
     for row in read_rows(path):
         width = width or len(row.fields)
-        if len(row.fields) != width or width not in {_WITHOUT_GROUP, _WITH_GROUP}:
-            raise row.malformed(f"{len(row.fields)} fields: it takes {_expected(width)}")
+        if len(row.fields) != width or width not in _FORMS:
+            expected = f"{_FORMS[width]}, like the lines before" if width in _FORMS else " or ".join(_FORMS.values())
+            raise row.malformed(f"{len(row.fields)} fields: it takes {expected}")
         if width == _WITHOUT_GROUP and len(group_ids) != 1:
             raise InvalidReset(f"{path} does not name groups; name the group of its offsets with --group")
         group_id = group_ids[0] if width == _WITHOUT_GROUP else row.fields[0]
@@ -58,25 +61,13 @@ def read_plan(path: Path, group_ids: Sequence[str]) -> dict[str, dict[TopicParti
     return {group_id: offsets for group_id, offsets in plan.items() if not group_ids or group_id in group_ids}
 
 
-def _expected(width: int) -> str:
-    forms = {_WITHOUT_GROUP: "topic,partition,offset", _WITH_GROUP: "group,topic,partition,offset"}
-    return f"{forms[width]}, like the lines before" if width in forms else " or ".join(forms.values())
-
-
 def plan_csv(offsets: Iterable[PlannedOffset], *, with_groups: bool) -> str:
     """Return the plan as CSV with the same bytes as kafka-consumer-groups writes."""
-    return "".join(
-        ",".join(
-            (
-                *((_quoted(each.group_id),) if with_groups else ()),
-                _quoted(each.where.topic),
-                str(each.where.partition),
-                str(each.new_offset),
-            )
-        )
-        + "\n"
-        for each in offsets
-    )
+    lines = []
+    for each in offsets:
+        group = f"{_quoted(each.group_id)}," if with_groups else ""
+        lines.append(f"{group}{_quoted(each.where.topic)},{each.where.partition},{each.new_offset}\n")
+    return "".join(lines)
 
 
 def _quoted(text: str) -> str:

@@ -1,4 +1,9 @@
-"""Plans which offsets of the past to commit to a live cluster. Reads and writes nothing."""
+"""Plans which offsets of the past to commit to a live cluster, and translates them if it is another one.
+
+A mirrored topic has the same records with the same timestamps at other offsets. The offset in the live cluster is that
+of the first record with the timestamp of the record at the committed offset, or a later one. So it may be before the
+mirrored record, and a consumer reads some records again; it skips none.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,33 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.errors import UnknownTopicOrPartition
+import numpy as np
+
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.foreign_errors import first_line
+from offsets_pipeline.errors import OffsetsError, UnknownTopicOrPartition
+from offsets_pipeline.kafka.broker.first_records import FirstRecord, first_records
+from offsets_pipeline.kafka.broker.log_offsets import LATEST, list_offsets, rounds_of
 from offsets_pipeline.semantics.group_description import EMPTY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
     from offsets_pipeline.ingest.topic_positions.positions import Positions
+    from offsets_pipeline.kafka.broker.cluster import Cluster
+    from offsets_pipeline.kafka.broker.cluster_metadata import Place
     from offsets_pipeline.repair.offset_reset.plan import GroupOffsets
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
     #: Returns the offset in the live cluster at which the records begin that follow a committed offset of the store.
     Finder = Callable[[TopicPartition, int], "FoundOffset"]
+    #: A partition, and an offset or a time in it.
+    Point = tuple[Place, int]
+    #: Time from which on the live cluster's records count (ms), how it was found, and the words for it.
+    Moment = tuple[int, "FoundBy", str]
+
+_MAX_TIMESTAMP = -3  # of ListOffsets: the record with the highest timestamp
 
 
 class FoundBy(StrEnum):
@@ -51,18 +71,14 @@ def same_offset(where: TopicPartition, offset: int) -> FoundOffset:
     return FoundOffset(offset, FoundBy.COMMITTED, "the committed offset")
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredOffset:
-    """An offset to commit, None if it cannot be restored; the offset of the past, and the current one."""
+class RestoredOffset(NamedTuple):
+    """The offset of the past, the one to commit, which may be missing, and the current one."""
 
     group_id: str
     where: TopicPartition
-    past_offset: int
-    new_offset: int | None
+    past: PastOffset
+    new: FoundOffset
     current_offset: int | None
-    method: FoundBy | None
-    detail: str
-    metadata: str = ""
 
 
 @dataclass
@@ -106,18 +122,7 @@ def plan_restore(
             found = _within(where, positions, find, then.offset)
             if where.topic in recreated and found.offset is not None:
                 found = found._replace(detail=f"{found.detail}; the topic was created again since")
-            plan.offsets.append(
-                RestoredOffset(
-                    group_id,
-                    where,
-                    then.offset,
-                    found.offset,
-                    standing.offsets.get(where),
-                    found.method,
-                    found.detail,
-                    then.metadata,
-                )
-            )
+            plan.offsets.append(RestoredOffset(group_id, where, then, found, standing.offsets.get(where)))
     return plan
 
 
@@ -137,3 +142,92 @@ def _within(where: TopicPartition, positions: Positions, find: Finder, past_offs
         detail = f"{found.offset} is above the log end: the log lost records, or it is another log"
         return FoundOffset(position.latest, FoundBy.LOG_END, detail)
     return found
+
+
+def translated(live: Cluster, moments: Mapping[Point, Moment | str]) -> Finder:
+    """Return a function that finds the offset in the live cluster for a point of the store's cluster.
+
+    ``moments``: the moment of each point, or the reason why it has none. Raises the errors of `Cluster`.
+    """
+    offsets: dict[Point, int | OffsetsError | None] = {}
+    wanted = {(place, moment[0]) for (place, _), moment in moments.items() if not isinstance(moment, str)}
+    for some in rounds_of(wanted):
+        offsets |= {(place, some[place]): offset for place, offset in list_offsets(live, some).items()}
+    ends = list_offsets(live, dict.fromkeys({place for place, _ in wanted}, LATEST))
+
+    def find(where: TopicPartition, offset: int) -> FoundOffset:
+        place = (where.topic, where.partition)
+        moment = moments[place, offset]
+        if isinstance(moment, str):
+            return FoundOffset(None, None, moment)
+        time_ms, method, detail = moment
+        found = offsets[place, time_ms]
+        if found is None:
+            end = ends[place]
+            if isinstance(end, int):
+                return FoundOffset(end, FoundBy.LOG_END, f"{detail}; no record is that late")
+            found = end
+        if found is None or isinstance(found, OffsetsError):
+            reason = "no answer" if found is None else first_line(found)
+            return FoundOffset(None, None, f"cannot find the first record since {shown_time(time_ms)}: {reason}")
+        return FoundOffset(found, method, detail)
+
+    return find
+
+
+def moments_by_records(source: Cluster, points: Collection[Point]) -> dict[Point, Moment | str]:
+    """Return the timestamps of the records at these points, from the brokers of the store's cluster.
+
+    A point at the end of its partition stands after the record with the highest timestamp. Raises the errors of
+    `Cluster`.
+    """
+    moments: dict[Point, Moment | str] = {}
+    at_end: list[Point] = []
+    for some in rounds_of(points):
+        for place, record in first_records(source, some).items():
+            point = place, some[place]
+            if record is None:
+                at_end.append(point)
+            elif isinstance(record, OffsetsError):
+                moments[point] = f"cannot read the record in the store's cluster: {first_line(record)}"
+            elif record.timestamp_ms is None:
+                moments[point] = f"record {record.offset} has no timestamp"
+            else:
+                gone = "" if record.offset == some[place] else f" is gone; the next one, {record.offset},"
+                detail = f"record {some[place]}{gone} has the timestamp {shown_time(record.timestamp_ms)}"
+                moments[point] = record.timestamp_ms, FoundBy.TIMESTAMP, detail
+    moments |= _after_last_records(source, at_end)
+    return moments
+
+
+def _after_last_records(source: Cluster, points: Collection[Point]) -> dict[Point, Moment | str]:
+    places = {place for place, _ in points}
+    youngest = list_offsets(source, dict.fromkeys(places, _MAX_TIMESTAMP))
+    known = {place: offset for place, offset in youngest.items() if isinstance(offset, int)}
+    records = first_records(source, known)
+    moments: dict[Point, Moment | str] = {}
+    for point in points:
+        record = records.get(point[0])
+        if isinstance(record, FirstRecord) and record.timestamp_ms is not None:
+            detail = f"all records were consumed; the last one has the timestamp {shown_time(record.timestamp_ms)}"
+            moments[point] = record.timestamp_ms + 1, FoundBy.TIMESTAMP, detail
+        else:
+            moments[point] = "the store's cluster has no record left that tells a timestamp"
+    return moments
+
+
+def moments_by_samples(samples: PositionSamples, points: Iterable[Point]) -> dict[Point, Moment | str]:
+    """Return the last time at which the log ended at or before each point, by the store's samples of its cluster."""
+    moments: dict[Point, Moment | str] = {}
+    for place, offset in points:
+        series = samples.series(place)
+        before = np.flatnonzero(series.log_end_offset <= offset)
+        if len(before):
+            end, sampled_ms = int(series.log_end_offset[before[-1]]), int(series.sampled_ms[before[-1]])
+            detail = f"the log ended at {end} at {shown_time(sampled_ms)}, so record {offset} is not older"
+            moments[place, offset] = sampled_ms, FoundBy.SAMPLE, detail
+        else:
+            moments[place, offset] = (
+                "the store has no sample from before the record; add --source-bootstrap-server, brokers of its cluster"
+            )
+    return moments

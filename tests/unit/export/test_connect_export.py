@@ -13,8 +13,7 @@ from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.connect.target_states import PAUSED
 from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.questions.query.state_reader import StateReader
-from offsets_pipeline.repair.export.segment_export import export_segments
-from offsets_pipeline.repair.export.target import MANIFEST
+from offsets_pipeline.repair.export.segment_export import MANIFEST, export_segments
 from offsets_pipeline.semantics.connect_keys import offset_key
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.log_tables import capture_log, capture_records, log_store, segment_records

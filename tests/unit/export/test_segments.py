@@ -23,10 +23,9 @@ from offsets_pipeline.ingest.segments.segment_files import find_log
 from offsets_pipeline.kafka.record.compression import Codec
 from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.questions.query.state_reader import StateReader
-from offsets_pipeline.repair.export import segment_writer, target
-from offsets_pipeline.repair.export.segment_export import export_segments
+from offsets_pipeline.repair.export import segment_export, segment_writer
+from offsets_pipeline.repair.export.segment_export import MANIFEST, export_segments
 from offsets_pipeline.repair.export.segment_writer import PartitionWriter
-from offsets_pipeline.repair.export.target import MANIFEST
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from tests.log_tables import capture_log, capture_records, log_store, segment_records
@@ -131,7 +130,7 @@ def test_rows_wait_until_they_are_many(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_file_has_its_final_name_after_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, to, done = log_store(tmp_path / "store", 2, [append([(0, 5)])]), tmp_path / "to", list[str]()
-    for module in (segment_writer, target):
+    for module in (segment_writer, segment_export):
         monkeypatch.setattr(module, "synchronise", lambda path: done.append(f"{path.relative_to(to)}"))
     rename = type(to).rename
 
@@ -294,7 +293,7 @@ def export_killed_at(step: int, store: Path, to: Path) -> int:
     with pytest.MonkeyPatch.context() as patch, suppress(_KilledError):
         for name in ("open", "touch", "mkdir", "rename"):
             patch.setattr(type(to), name, counted(getattr(type(to), name)))
-        patch.setattr(target, "_remove_all", lambda *_, **__: None)  # a dead process removes nothing
+        patch.setattr(segment_export, "_remove_all", lambda *_, **__: None)  # a dead process removes nothing
         export_segments(StateReader(str(store)), to)
     return steps
 
@@ -333,7 +332,6 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from offsets_pipeline.repair.export.segment_export import export_segments
-from offsets_pipeline.repair.export.target import MANIFEST
 from offsets_pipeline.questions.query.state_reader import StateReader
 rename, renames = Path.rename, []
 def renamed(path, to):
@@ -359,7 +357,7 @@ def test_killed_export_is_replaced_and_a_running_one_is_left_alone(tmp_path: Pat
     ]
     left = contents(to)
     with (
-        target.target_folder(tmp_path / "other", "__consumer_offsets"),
+        segment_export.target_folder(tmp_path / "other", "__consumer_offsets"),
         pytest.raises(TargetNotWritable, match="another export writes to"),
     ):
         export_segments(StateReader(str(store)), tmp_path / "other")

@@ -352,7 +352,7 @@ def test_a_tombstone_tells_a_deletion_although_its_commit_was_compacted_away(tmp
     assert answer.candidates == ["expired", "deleted", "group removed", "topic gone"]
     assert answer.text.startswith(f"deleted at {deleted_at} for an unknown cause: expired, deleted by an operator ")
     assert answer.text.endswith("; the commit itself is no longer in the log")
-    (event,) = group_timeline(history, Retention(), "g", partition=0).events
+    (event,), _ = group_timeline(history, Retention(), "g", partition=0)
     assert (event.event, event.offset, event.by) == ("deleted", None, "unknown")
     assert event.detail.endswith("; the commit itself is no longer in the log")
     assert why(history, Retention(), "g", "t", 1).status == "committed"

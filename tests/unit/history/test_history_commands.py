@@ -16,8 +16,8 @@ from offsets_pipeline.cli.opened import retention_of
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.questions.history.history_tables import read_views
 from offsets_pipeline.questions.history.log_history import LogHistory
-from offsets_pipeline.questions.query.history_views import _condition
 from offsets_pipeline.questions.query.parse_tree import Filters
+from offsets_pipeline.questions.query.views import _condition
 from offsets_pipeline.semantics.retention import Retention
 from tests.compare import compare
 from tests.logs import LogPartition, capture_partitions, oracle

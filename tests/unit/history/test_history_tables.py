@@ -301,7 +301,7 @@ def test_a_commit_of_a_transaction_has_its_producer_and_shows_with_the_marker(tm
         *((0, 7, True, None, 2), (1, None, False, None, 1)),
         *((5, 8, False, None, 6), (7, None, False, 40, 7)),
     ]
-    events = group_timeline(LogHistory(store), Retention(), "g", topic="t").events
+    events, _ = group_timeline(LogHistory(store), Retention(), "g", topic="t")
     assert [(each.offset, (each.time_ms or 0) - START_MS, each.detail) for each in events] == [
         (10, 2, "never answered: a newer commit was visible; in a transaction of producer 7"),
         (20, 1, ""),
@@ -357,7 +357,7 @@ def test_a_small_log_is_shown_whole(tmp_path: Path) -> None:
         (*g, 5, "group removed", reasons[0], ["group removed"], 4, 101, 2, 0, 0, 5, False),
         ("g", "t", 2, 11, "unknown", reasons[1], candidates, None, None, None, 0, 0, 11, False),
     ]
-    events = group_timeline(LogHistory(store), Retention(), "g").events
+    events, _ = group_timeline(LogHistory(store), Retention(), "g")
     gone = "the commit itself is no longer in the log"
     assert [(each.event, each.partition, each.offset, each.delta, each.by, each.detail) for each in events] == [
         ("group created", None, None, None, None, "Classic Stable; 1 members; generation 1"),
@@ -411,7 +411,7 @@ def test_events_of_a_group_tell_who_joined_and_left(tmp_path: Path) -> None:
     log.group_tombstone(5, "g", "a")
     log.group_tombstone(3, "g")
     store = random_store(tmp_path / "store", {0: log.rows}, {(0, at): START_MS + at for at in range(6)}, 1)
-    found = group_timeline(LogHistory(store), Retention(), "g").events
+    found, _ = group_timeline(LogHistory(store), Retention(), "g")
     epochs = "group_epoch 1; assignment_epoch 0"
     assert [(each.event, each.detail) for each in found] == [
         ("group created", "Consumer Stable; 1 members; group_epoch 0; assignment_epoch 0"),

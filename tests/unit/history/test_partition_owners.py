@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offsets_pipeline.questions.history.partition_owners import UNKNOWN, PartitionOwners
+from offsets_pipeline.questions.history.observed_partition import UNKNOWN, PartitionOwners
 from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_types import CONSUMER, STREAMS
 from offsets_pipeline.semantics.partition_state import TopicPartition

@@ -15,8 +15,7 @@ from offsets_pipeline.kafka.broker.first_records import FirstRecord
 from offsets_pipeline.kafka.broker.log_offsets import LogBounds
 from offsets_pipeline.questions.lag import broker_source
 from offsets_pipeline.questions.lag.broker_source import BrokerPositions
-from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Places, SampledPositions
-from offsets_pipeline.questions.lag.time_lag import Method, TimeLag
+from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Method, Places, SampledPositions, TimeLag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.questions.lag import commit_windows
-from offsets_pipeline.questions.lag.commit_windows import CommitWindows, WindowColumns, WindowCommit
+from offsets_pipeline.questions.lag.commit_windows import CommitWindows, WindowColumns
 from offsets_pipeline.semantics.partition_state import replay
 from tests.logs import Identity, LogPartition, commit_key, commit_value, input_table
 from tests.random_logs import random_log
+from tests.unit.lag.windows import windows_of
 
 if TYPE_CHECKING:
     import random
@@ -147,9 +148,9 @@ def test_misplaced_commits_do_not_count() -> None:  # R1: of two log partitions,
 def test_windows_of_several_log_partitions_are_one_after_the_other() -> None:
     a, b, c = (("g", name, 0) for name in "abc")
     parts = [
-        WindowColumns.of({a: [WindowCommit(1, 10), WindowCommit(2, 20)], b: []}),
-        WindowColumns.of({}),
-        WindowColumns.of({c: [WindowCommit(3, 30)]}),
+        windows_of({a: [(1, 10), (2, 20)], b: []}),
+        windows_of({}),
+        windows_of({c: [(3, 30)]}),
     ]
     for given, expected in (
         (parts, ([a, b, c], [0, 2, 2, 3], [1, 2, 3], [10, 20, 30])),

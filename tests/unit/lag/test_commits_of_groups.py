@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.common.clock import FixedClock
-from offsets_pipeline.questions.lag.lag_of_groups import CommitsOfGroups
+from offsets_pipeline.questions.lag.commit_windows import CommitsOfGroups
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from tests.logs import LogPartition

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from offsets_pipeline.questions.lag.consumer_status import UNKNOWN_LAG, CommitLags, group_status, partition_statuses
+from offsets_pipeline.questions.lag.commit_windows import WindowColumns
+from offsets_pipeline.questions.lag.consumer_status import UNKNOWN_LAG, group_status, partition_statuses
 
 if TYPE_CHECKING:
     from offsets_pipeline.ingest.topic_positions.position_samples import Float64s
@@ -34,14 +35,15 @@ def statuses(vectors: list[Vector], now: int) -> list[str]:
     def lags_of(values: list[float | None]) -> Float64s:
         return np.array([np.nan if each is None else each for each in values], dtype=np.float64)
 
-    windows = CommitLags(
+    windows = WindowColumns(
+        [],
         np.cumsum([0, *sizes]),
         column([each for offsets, _, _ in vectors for each in offsets]),
         column([MINUTES[number] * 1000 for size in sizes for number in range(size)]),
-        lags_of([each for _, lags, _ in vectors for each in lags]),
     )
+    commit_lags = lags_of([each for _, lags, _ in vectors for each in lags])
     lags = column([UNKNOWN_LAG if lag is None else lag for _, _, lag in vectors])
-    return partition_statuses(windows, lags, np.full(len(vectors), now * 1000))
+    return partition_statuses(windows, commit_lags, lags, np.full(len(vectors), now * 1000))
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
-from offsets_pipeline.questions.lag.commit_windows import WindowColumns, WindowCommit
 from offsets_pipeline.questions.lag.lag_rows import GroupLag, LagRow, group_lags, lag_rows, topics_of, total_lag
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer, StartOffset
+from tests.unit.lag.windows import windows_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from offsets_pipeline.questions.lag.commit_windows import WindowColumns
 
 DATA_MS = {0: 20_000, 1: 15_000, 2: 30_000}
 SAMPLES = [(("t", 0), Sample(*each)) for each in ((0, 40, 5_000), (50, 100, 10_000), (60, 200, 20_000))]
@@ -68,8 +70,8 @@ def test_each_row_is_of_one_time_with_the_reason_for_what_it_lacks() -> None:  #
 
     def last_commits(names: Collection[str], until_ms: int | None) -> WindowColumns:
         read.append(({*names}, until_ms))
-        found = {name: [WindowCommit(offset, second * 1_000) for offset, second in commits[name]] for name in commits}
-        return WindowColumns.of({(name, "t", 0): found[name] for name in sorted(names) if name in found})
+        found = {name: [(offset, second * 1_000) for offset, second in commits[name]] for name in commits}
+        return windows_of({(name, "t", 0): found[name] for name in sorted(names) if name in found})
 
     rates: dict[tuple[str, str, int], float] = {}
     at_20: tuple[Any, ...] = at(20), at(20), at(20)
@@ -111,7 +113,7 @@ def test_commits_are_read_up_to_the_end_of_a_log_that_positions_reach() -> None:
 
     def last_commits(names: Collection[str], until_ms: int | None) -> WindowColumns:
         read.append(({*names}, until_ms))
-        return WindowColumns.of({})
+        return windows_of({})
 
     for data_ms in (19_999, 20_000, 20_001):
         lag_rows({"g": group(120, 21)}, positions(), {0: data_ms}, last_commits)

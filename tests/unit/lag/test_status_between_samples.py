@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
-from offsets_pipeline.questions.lag.commit_windows import WindowColumns, WindowCommit
 from offsets_pipeline.questions.lag.lag_rows import LagRow, lag_rows
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
+from offsets_pipeline.questions.report.commit_history import WindowCommit
+from tests.unit.lag.windows import windows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+
+    from offsets_pipeline.questions.lag.commit_windows import WindowColumns
 
 SECOND_MS = 1_000
 NOW_S = 2_400
@@ -33,7 +36,7 @@ def row_of(commits: list[WindowCommit], data_s: int = NOW_S, samples_s: range = 
 
     def last_commits(_: Collection[str], until_ms: int | None) -> WindowColumns:
         found = [each for each in commits if until_ms is None or each.committed_ms <= until_ms]
-        return WindowColumns.of({("g", "t", 0): found[-10:]} if found else {})
+        return windows_of({("g", "t", 0): found[-10:]} if found else {})
 
     samples = rows_of([(("t", 0), Sample(0, PRODUCED * at, at * SECOND_MS)) for at in samples_s], "a test")
     positions = SampledPositions(PositionSamples(samples), NOW_S * SECOND_MS)
@@ -124,5 +127,5 @@ def test_topic_that_was_created_again_has_no_end_between_its_incarnations() -> N
         positions = SampledPositions(PositionSamples(samples), at_s * SECOND_MS)
         offset = OffsetAnswer("t", 0, 5, None, "")
         group = GroupAnswer("Classic", "Empty", "", "", None, 0, misplaced=False, offsets=[offset])
-        (row,) = lag_rows({"g": group}, positions, {}, lambda *_: WindowColumns.of({}), with_status=False)
+        (row,) = lag_rows({"g": group}, positions, {}, lambda *_: windows_of({}), with_status=False)
         assert row.log_end_offset == (None if at_s == 70 else ends), row

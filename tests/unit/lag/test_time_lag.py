@@ -11,10 +11,10 @@ import pytest
 from offsets_pipeline.errors import KafkaFailed
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, Series, rows_of
 from offsets_pipeline.kafka.broker.first_records import FirstRecord
-from offsets_pipeline.questions.lag.time_lag import (
+from offsets_pipeline.questions.lag.broker_source import exact_lag
+from offsets_pipeline.questions.lag.position_sources import (
     Method,
     TimeLag,
-    exact_lag,
     incarnations_at,
     interpolated_ends,
     interpolated_lags,

@@ -18,10 +18,10 @@ from offsets_pipeline.repair.offset_reset.restore_plan import (
     PastOffset,
     RestoredOffset,
     RestorePlan,
+    moments_by_samples,
     plan_restore,
     same_offset,
 )
-from offsets_pipeline.repair.offset_reset.translation import moments_by_samples
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 T0, T1, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("other", 0)
@@ -39,17 +39,17 @@ POSITIONS = Positions("a broker", {T0: Position(10, 20), T1: Position(0, 5)})
     ],
 )
 def test_offset_is_limited_to_the_log(past: int, new: int, method: FoundBy, detail: str) -> None:
-    plan = plan_restore({"g": {T0: PastOffset(past, "m")}}, {"g": GroupOffsets(None, {})}, POSITIONS, same_offset)
-    assert plan == RestorePlan([RestoredOffset("g", T0, past, new, None, method, detail, "m")])
+    then = PastOffset(past, "m")
+    plan = plan_restore({"g": {T0: then}}, {"g": GroupOffsets(None, {})}, POSITIONS, same_offset)
+    assert plan == RestorePlan([RestoredOffset("g", T0, then, FoundOffset(new, method, detail), None)])
 
 
 def test_partition_that_the_cluster_lacks_is_left_out_with_the_reason() -> None:
     past = {"g": {OTHER: PastOffset(1), TopicPartition("t", 2): PastOffset(1)}}
     plan = plan_restore(past, {"g": GroupOffsets("Empty", {})}, POSITIONS, same_offset)
-    assert [(each.new_offset, each.method) for each in plan.offsets] == [(None, None)] * 2
-    assert [each.detail for each in plan.offsets] == [
-        "a broker has no partition other-0",
-        "a broker has no partition t-2",
+    assert [each.new for each in plan.offsets] == [
+        (None, None, "a broker has no partition other-0"),
+        (None, None, "a broker has no partition t-2"),
     ]
 
 
@@ -67,14 +67,14 @@ def test_offsets_that_the_group_had_not_at_the_time_stay() -> None:
     standings = {"g": GroupOffsets("Empty", {T0: 11, T1: 3, OTHER: 1})}
     plan = plan_restore({"g": {T0: PastOffset(12, "note")}}, standings, POSITIONS, same_offset)
     assert plan.later == {"g": 2}
-    assert [(each.where, each.new_offset, each.current_offset, each.metadata) for each in plan.offsets] == [
+    assert [(each.where, each.new.offset, each.current_offset, each.past.metadata) for each in plan.offsets] == [
         (T0, 12, 11, "note")
     ]
 
 
 def test_topic_that_was_created_again_is_named() -> None:
     plan = plan_restore({"g": {T0: PastOffset(12)}}, {"g": GroupOffsets(None, {})}, POSITIONS, same_offset, ["t"])
-    assert plan.offsets[0].detail == "the committed offset; the topic was created again since"
+    assert plan.offsets[0].new.detail == "the committed offset; the topic was created again since"
 
 
 def test_translated_offset_is_limited_to_the_log_too() -> None:
@@ -87,7 +87,7 @@ def test_translated_offset_is_limited_to_the_log_too() -> None:
 
     past = {"g": {T0: PastOffset(12), T1: PastOffset(3)}}
     plan = plan_restore(past, {"g": GroupOffsets(None, {})}, POSITIONS, translated)
-    assert [(each.new_offset, each.method, each.detail) for each in plan.offsets] == [
+    assert [each.new for each in plan.offsets] == [
         (10, FoundBy.LOG_START, "7 is below the log start: its records were deleted"),
         (None, None, "no record"),
     ]
@@ -145,6 +145,6 @@ def test_offsets_of_another_cluster_are_translated_with_a_warning(
     }.items():
         monkeypatch.setattr(restore_command, name, lambda *_, result=result: result)
     plan = restore_command._plan(reader, live, None, {"g": {T0: PastOffset(15)}}, same_offsets=same_offsets)
-    assert [each.new_offset for each in plan.offsets] == [13 if finder == "translated" else 15]
+    assert [each.new.offset for each in plan.offsets] == [13 if finder == "translated" else 15]
     warned = "offsets: warning: s has the offsets of cluster a, and a broker is cluster b: offsets are translated by "
     assert capsys.readouterr().err.startswith(warned) == (finder == "translated")

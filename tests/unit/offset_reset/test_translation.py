@@ -9,7 +9,7 @@ import pytest
 from offsets_pipeline.errors import KafkaFailed
 from offsets_pipeline.kafka.broker.first_records import FirstRecord
 from offsets_pipeline.kafka.broker.log_offsets import LATEST
-from offsets_pipeline.repair.offset_reset import translation
+from offsets_pipeline.repair.offset_reset import restore_plan
 from offsets_pipeline.repair.offset_reset.restore_plan import FoundBy, FoundOffset
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.first_records import FoundRecord
-    from offsets_pipeline.repair.offset_reset.translation import Moment, Point
+    from offsets_pipeline.repair.offset_reset.restore_plan import Moment, Point
 
 MOMENT_MS = 1_000
 AWAY = KafkaFailed("the leader is away")
@@ -44,12 +44,12 @@ def test_an_offset_is_the_first_since_the_moment_else_the_log_end_else_a_reason(
     def listed(_: Cluster, times: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int | OffsetsError | None]:
         return {place: end if time == LATEST else since for place, time in times.items()}
 
-    monkeypatch.setattr(translation, "list_offsets", listed)
+    monkeypatch.setattr(restore_plan, "list_offsets", listed)
     moments: dict[Point, Moment | str] = {
         (("t", 0), 5): (MOMENT_MS, FoundBy.TIMESTAMP, "a record"),
         (("t", 0), 6): "it has no timestamp",
     }
-    find = translation.translated(cast("Cluster", None), moments)
+    find = restore_plan.translated(cast("Cluster", None), moments)
     if isinstance(expected, str):
         since_then = "cannot find the first record since 1970-01-01T00:00:01.000Z"
         expected = FoundOffset(None, None, f"{since_then}: {expected}")
@@ -80,11 +80,11 @@ def test_a_record_has_its_timestamp_and_the_end_of_a_log_that_of_the_youngest_re
     def first(_: Cluster, offsets: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], FoundRecord]:
         return {place: records[place, offset] for place, offset in offsets.items()}
 
-    monkeypatch.setattr(translation, "list_offsets", listed)
-    monkeypatch.setattr(translation, "first_records", first)
+    monkeypatch.setattr(restore_plan, "list_offsets", listed)
+    monkeypatch.setattr(restore_plan, "first_records", first)
     points = [point for point in records if point not in [(("t", 1), 1), (("t", 5), 4)]]
     gone = "the store's cluster has no record left that tells a timestamp"
-    assert translation.moments_by_records(cast("Cluster", None), points) == {
+    assert restore_plan.moments_by_records(cast("Cluster", None), points) == {
         (("t", 0), 5): (1_000, FoundBy.TIMESTAMP, "record 5 has the timestamp 1970-01-01T00:00:01.000Z"),
         (("t", 0), 7): (
             *(2_000, FoundBy.TIMESTAMP),

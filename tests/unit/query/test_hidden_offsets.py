@@ -16,7 +16,7 @@ from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.questions.query.group_listing import list_groups
 from offsets_pipeline.questions.query.state_reader import StateReader
-from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, state_at, state_now
+from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, reported_state
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
@@ -98,7 +98,7 @@ def test_report_has_the_last_commit_of_answered_offsets(store: str, *, is_past: 
 def report_of(store: str, *, is_past: bool) -> Report:
     reader = StateReader(store)
     options = ReportOptions(rows=10, hours=1, stale_hours=0, expiry_hours=1, retention_minutes=10_080)
-    state = state_at(store, NOW_MS, 0) if is_past else state_now(reader, 0)
+    state = reported_state(reader, 0, NOW_MS if is_past else None)
     return collect_report(reader, store, options, state, SampledPositions(read_samples(table_of(store)), NOW_MS))
 
 

@@ -11,7 +11,7 @@ from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
 from offsets_pipeline.questions.history.history_tables import read_views
 from offsets_pipeline.questions.history.log_history import COLUMNS
-from offsets_pipeline.questions.query import history_views, views
+from offsets_pipeline.questions.query import views
 from offsets_pipeline.questions.query.parse_tree import Filters
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -33,7 +33,7 @@ REPLAYED = ("offset_history", "group_history", "deleted_offsets")
 def test_a_task_gives_the_rows_of_the_tables_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_ids: list[str] | None
 ) -> None:
-    monkeypatch.setattr(history_views, "_TAKE_ROWS", 20)
+    monkeypatch.setattr(views, "_TAKE_ROWS", 20)
     store, queries = capture_store(tmp_path / "store", CAPTURE), list[str]()
     frame = SimpleNamespace(mapInArrow=lambda task, _: task)  # what a task does with its batches
     frame.repartition = frame.sortWithinPartitions = lambda *_: frame
@@ -44,7 +44,7 @@ def test_a_task_gives_the_rows_of_the_tables_in_parts(
 
     spark = SimpleNamespace(sql=sql)
     opened = cast("Store", SimpleNamespace(folder=lambda: store, spark=spark, table_name=lambda name: f"`{name}`"))
-    tasks: dict[str, Any] = dict(history_views.history_views(opened, dict.fromkeys(REPLAYED, Filters(group_ids))))
+    tasks: dict[str, Any] = dict(views._history_views(opened, dict.fromkeys(REPLAYED, Filters(group_ids))))
     columns = [*COLUMNS, "log_incarnation"]
     order = [(name, "ascending") for name in ("log_partition", "log_incarnation", "record_offset")]
     batches = capture_log(CAPTURE).select(columns).sort_by(order).combine_chunks().to_batches(max_chunksize=7)

@@ -18,7 +18,7 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import QueryFailed, StoreMismatch
-from offsets_pipeline.questions.history.log_history import LogHistory
+from offsets_pipeline.questions.history import history_tables
 from offsets_pipeline.questions.query.local_sql import LocalSql
 from offsets_pipeline.questions.query.parse_tree import Filters, filters_of, parsed, tables_in
 from offsets_pipeline.questions.query.state_reader import StateReader
@@ -26,6 +26,7 @@ from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.delta.store_folder import create_tables
+from offsets_pipeline.store.log.ordered_log import OrderedLog
 from tests.folded_stores import folded_capture, new_store
 from tests.logs import LogPartition
 from tests.spark.stores import appended
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from offsets_pipeline.store.delta.snapshot import Snapshot
-    from offsets_pipeline.store.log.ordered_log import OrderedLog
-    from offsets_pipeline.store.store_snapshot import LogIncarnation
 
 
 @pytest.fixture
@@ -249,14 +248,13 @@ def test_tables_are_listed_with_their_columns_and_the_log_is_not_read(
     committed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     read: list[int] = []
-    rows_of_log = LogHistory.read
 
-    def noted(self: LogHistory, incarnation: LogIncarnation, **options: Any) -> OrderedLog:  # noqa: ANN401
-        found = rows_of_log(self, incarnation, **options)
+    def noted(*log: Any, **options: Any) -> OrderedLog:  # noqa: ANN401
+        found = OrderedLog(*log, **options)
         read.append(found.files)
         return found
 
-    monkeypatch.setattr(LogHistory, "read", noted)
+    monkeypatch.setattr(history_tables, "OrderedLog", noted)
     assert main(["sql", "--store", committed, "--tables", "--format", "json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert sum(read) == 0
@@ -444,11 +442,10 @@ def test_a_query_for_one_group_reads_its_log_partition_once_for_all_views(
 ) -> None:
     store = str(folded_capture(tmp_path / "s", "4.2.0-classic"))
     read: list[tuple[list[int] | None, int]] = []
-    rows_of_log = LogHistory.read
 
-    def noted(self: LogHistory, incarnation: LogIncarnation, **options: Any) -> OrderedLog:  # noqa: ANN401
-        found = rows_of_log(self, incarnation, **options)
-        read.append((options["partitions"], found.files))
+    def noted(*log: Any, **options: Any) -> OrderedLog:  # noqa: ANN401
+        found = OrderedLog(*log, **options)
+        read.append((log[-1], found.files))
         return found
 
     query = (
@@ -458,7 +455,7 @@ def test_a_query_for_one_group_reads_its_log_partition_once_for_all_views(
     where = " WHERE h.group_id = 'g-deloff' AND d.group_id = 'g-deloff' AND g.group_id = 'g-deloff'"
     # a condition that is not pushed down
     expected = rows_of(query.format(where=where.replace("h.group_id =", "h.group_id LIKE")), store)
-    monkeypatch.setattr(LogHistory, "read", noted)
+    monkeypatch.setattr(history_tables, "OrderedLog", noted)
     assert rows_of(query.format(where=where), store) == expected
     assert expected
     assert read == [([partition_for("g-deloff", 5)], 1)]

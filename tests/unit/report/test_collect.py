@@ -30,9 +30,8 @@ from offsets_pipeline.questions.report.collect import (
     collect_report,
     expiring_offsets,
     group_rows,
+    reported_state,
     stale_groups,
-    state_at,
-    state_now,
 )
 from offsets_pipeline.questions.report.model import ExpiringGroup, GroupRow, StaleGroup, StaleGroups
 from offsets_pipeline.semantics import partition_state
@@ -72,7 +71,7 @@ def commits_of(log_partition: int, rows: list[LogRow]) -> Iterator[tuple[str, st
 def report_of(store: Path, now_ms: int, options: ReportOptions = OPTIONS, *, is_past: bool = False) -> Report:
     reader = StateReader(str(store))
     positions = SampledPositions(read_samples(table_of(str(store))), now_ms)
-    state = state_at(str(store), now_ms, HOUR_MS) if is_past else state_now(reader, HOUR_MS)
+    state = reported_state(reader, HOUR_MS, now_ms if is_past else None)
     return collect_report(reader, "store", options, state, positions)
 
 
@@ -282,7 +281,7 @@ def test_committed_offsets_without_a_known_lag_are_counted() -> None:
     group = GroupAnswer("Classic", "Empty", "", "", None, 0, misplaced=False, offsets=offsets)
     samples = rows_of([(("t", 0), Sample(0, 8, END_MS))], "a test")
     positions = SampledPositions(PositionSamples(samples), END_MS)
-    rows = lag_rows({"g": group}, positions, {0: END_MS}, lambda *_: WindowColumns.of({}))
+    rows = lag_rows({"g": group}, positions, {0: END_MS}, lambda *_: WindowColumns.together([]))
     (found,) = group_rows({"g": group}, rows)
     said = "no position of the partition is known"
     assert found == GroupRow("g", "Empty", "Classic", 0, 2, END_MS, 3, None, 1, said, found.status, found.lag_as_of)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
-from offsets_pipeline.questions.lag.commit_windows import WindowCommit
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.report.commit_history import (
+    WindowCommit,
     charted_span,
     commit_rates,
     lag_over_time,
@@ -126,14 +126,14 @@ def test_visible_commits_up_to_a_time_are_the_history(tmp_path: Path) -> None:
     first = [WindowCommit(offset, START_MS + at_ms) for offset, at_ms in ((5, 1), (9, 2), (3, 3), (2, 5))]
     second = [WindowCommit(offset, START_MS + at_ms) for offset, at_ms in ((6, 3), (4, 4), (7, 7))]
     rewind = Rewind(START_MS + 3, "g", "t", 0, 9, 3, None)
-    found = read_commits(store, ["g"])
-    assert found.windows == {("g", "t", 0): first, ("g", "t", 1): second}
-    assert found.rewinds == [
+    found, gone_back, deletions = read_commits(store, ["g"])
+    assert found == {("g", "t", 0): first, ("g", "t", 1): second}
+    assert gone_back == [
         rewind,
         Rewind(START_MS + 4, "g", "t", 1, 6, 4, None),
         Rewind(START_MS + 5, "g", "t", 0, 3, 2, None),
     ]
-    assert [(each.at_ms, each.partition, each.offset) for each in found.deletions] == [
+    assert [(each.at_ms, each.partition, each.offset) for each in deletions] == [
         *((START_MS + 11, 1, 7), (START_MS + 10, 0, 2))
     ]
     until = read_commits(store, ["g"], START_MS + 3)
@@ -143,11 +143,11 @@ def test_visible_commits_up_to_a_time_are_the_history(tmp_path: Path) -> None:
 def test_history_ends_with_what_happened_at_its_last_moment(tmp_path: Path) -> None:
     """The script of this capture deletes the offset of `g-deleted`."""
     store = str(folded_capture(tmp_path / "store", "4.2.0-classic"))
-    (deletion,) = read_commits(store, ["g-deleted"]).deletions
+    *_, (deletion,) = read_commits(store, ["g-deleted"])
     assert deletion.at_ms is not None
     assert (deletion.topic, deletion.offset) == ("t1", 13)
-    assert read_commits(store, ["g-deleted"], deletion.at_ms).deletions == [deletion]
-    assert read_commits(store, ["g-deleted"], deletion.at_ms - 1).deletions == []
+    assert read_commits(store, ["g-deleted"], deletion.at_ms)[2] == [deletion]
+    assert read_commits(store, ["g-deleted"], deletion.at_ms - 1)[2] == []
 
 
 def test_rates_count_each_commit_of_the_span_once(windows: Mapping[Identity, list[WindowCommit]]) -> None:
