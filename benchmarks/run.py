@@ -44,8 +44,8 @@ from offsets_pipeline.fold.stream.folding import Folding
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.kafka.record.compression import Codec
 from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, LOG, OFFSET_FACTS, STATE
-from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import LogReader
+from offsets_pipeline.store.log.log_scan import LogRange
 from offsets_pipeline.store.session import build_session
 from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
 

@@ -34,8 +34,8 @@ from offsets_pipeline.fold.state.unfolded import files_after, with_late_records
 from offsets_pipeline.store.delta.data_file import FOLDED, LATE
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, STATE, TOPICS
-from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import LogReader, compacted_input
+from offsets_pipeline.store.log.log_scan import LogRange
 from offsets_pipeline.store.log.metadata import note_quarantine, note_topics
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from offsets_pipeline.fold.state.known_groups import KnownGroups
 from offsets_pipeline.fold.state.replay_start import continued, replay_start
 from offsets_pipeline.store.delta.data_file import DataFile
 from offsets_pipeline.store.delta.snapshot import conformed
-from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import LogReader
+from offsets_pipeline.store.log.log_scan import LogRange
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.store.delta.data_file import FOLDED, LATE, late_in
-from offsets_pipeline.store.log.log_range import LogRange
-from offsets_pipeline.store.log.log_scan import LogScan
+from offsets_pipeline.store.log.log_scan import LogRange, LogScan
 from offsets_pipeline.store.store_snapshot import log_incarnations
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG
-from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import LogReader
+from offsets_pipeline.store.log.log_scan import LogRange
 from offsets_pipeline.store.store_snapshot import LogIncarnation
 
 if TYPE_CHECKING:

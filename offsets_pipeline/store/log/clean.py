@@ -40,8 +40,8 @@ from offsets_pipeline.store.log.clean_files import (
     kept,
 )
 from offsets_pipeline.store.log.file_writer import LogFilePlace
-from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import shared_out
+from offsets_pipeline.store.log.log_scan import LogRange
 from offsets_pipeline.store.log.metadata import LogMetadata
 from offsets_pipeline.store.log.task_results import parallelism, repartitioned, results_in_tasks, task_results
 

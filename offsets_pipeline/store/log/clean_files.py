@@ -23,8 +23,7 @@ from offsets_pipeline.semantics.survivors import topic_survivors
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION
 from offsets_pipeline.store.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
-from offsets_pipeline.store.log.log_range import PLACE
-from offsets_pipeline.store.log.log_scan import KEY, POSITION, LogScan
+from offsets_pipeline.store.log.log_scan import KEY, PLACE, POSITION, LogScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.table_folder import TableFolder
     from offsets_pipeline.store.log.file_writer import LogFilePlace
-    from offsets_pipeline.store.log.log_range import LogRange
+    from offsets_pipeline.store.log.log_scan import LogRange
 
 #: A record that a cleaning may remove, its file and its position there.
 CANDIDATES = pa.schema(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.table_folder import TableFolder
-    from offsets_pipeline.store.log.log_range import LogRange
+    from offsets_pipeline.store.log.log_scan import LogRange
 
 
 @dataclass(frozen=True)

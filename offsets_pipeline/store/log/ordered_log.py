@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.store.delta.schemas import LOG, RECORD_COLUMNS
 from offsets_pipeline.store.delta.table_folder import TableFolder
-from offsets_pipeline.store.log.log_range import LogRange
-from offsets_pipeline.store.log.log_scan import LogScan
+from offsets_pipeline.store.log.log_scan import LogRange, LogScan
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

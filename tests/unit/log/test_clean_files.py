@@ -15,7 +15,7 @@ from offsets_pipeline.store.delta.store_folder import create_tables
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.log.clean_files import CleanedFiles, CleaningLimits, Rewriter, Rewritten, heads
 from offsets_pipeline.store.log.file_writer import LogFilePlace
-from offsets_pipeline.store.log.log_range import LogRange
+from offsets_pipeline.store.log.log_scan import LogRange
 
 if TYPE_CHECKING:
     from pathlib import Path
