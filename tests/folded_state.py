@@ -11,8 +11,8 @@ from offsets_pipeline.fold.state import replay_start
 from offsets_pipeline.fold.state.changes import StateFolders, write_changes
 from offsets_pipeline.fold.state.fold_progress import PartitionProgress, progressed
 from offsets_pipeline.fold.state.fold_rest import FactsInMemory
-from offsets_pipeline.fold.state.known_groups import KnownGroups
 from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS, STATE_TABLES
+from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS

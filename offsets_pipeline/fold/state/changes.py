@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.fold.state.known_groups import groups_in
 from offsets_pipeline.fold.state.merge_on_read import (
     CONNECT,
     DESCRIBED,
@@ -35,6 +34,7 @@ from offsets_pipeline.fold.state.published_rows import (
     write_facts,
     write_published,
 )
+from offsets_pipeline.fold.state.stored_rows import groups_in
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
 from offsets_pipeline.semantics.group_description import GroupRecordRow, existence
 from offsets_pipeline.semantics.group_facts import described
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from offsets_pipeline.fold.state.known_groups import KnownGroups
     from offsets_pipeline.fold.state.published_rows import FileWriter
+    from offsets_pipeline.fold.state.stored_rows import KnownGroups
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.effects import Effects, ReplayedPartition
     from offsets_pipeline.store.delta.data_file import DataFile

@@ -26,10 +26,10 @@ from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, Wr
 from offsets_pipeline.fold.state.belonging import INCARNATION, REMOVED_BY, belonging, with_older_noted
 from offsets_pipeline.fold.state.changes import Changes, StateFolders, write_changes
 from offsets_pipeline.fold.state.fold_progress import NO_INCARNATION, FoldProgress, PartitionProgress, progressed
-from offsets_pipeline.fold.state.known_groups import KnownGroups
 from offsets_pipeline.fold.state.publishing import ReplayedRows, is_of_unnamed, merged_tables
 from offsets_pipeline.fold.state.replay_job import replay_log
 from offsets_pipeline.fold.state.replay_start import continued, replay_start
+from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.fold.state.unfolded import files_after, with_late_records
 from offsets_pipeline.store.delta.data_file import FOLDED, LATE
 from offsets_pipeline.store.delta.retry import with_retries

@@ -14,8 +14,8 @@ import pyarrow as pa
 from offsets_pipeline.common.arrow_values import repeated
 from offsets_pipeline.fold.state.changes import StateFolders, write_changes
 from offsets_pipeline.fold.state.fold_progress import progressed
-from offsets_pipeline.fold.state.known_groups import KnownGroups
 from offsets_pipeline.fold.state.replay_start import continued, replay_start
+from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.store.delta.data_file import DataFile
 from offsets_pipeline.store.delta.snapshot import conformed
 from offsets_pipeline.store.log.log_reader import LogReader

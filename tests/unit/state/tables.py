@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.fold.state.changes import StateFolders, write_changes
 from offsets_pipeline.fold.state.fold_progress import PartitionProgress, progressed
-from offsets_pipeline.fold.state.known_groups import KnownGroups
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
 from offsets_pipeline.fold.state.published_rows import rows_by_sql
 from offsets_pipeline.fold.state.replay_start import ReplayStart, continued
+from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.store.delta.schemas import TABLE_BY_NAME
 from offsets_pipeline.store.delta.table_folder import TableFolder

@@ -19,7 +19,7 @@ from tests.unit.state.state_files import put
 from tests.unit.state.tables import append, known_groups
 
 if TYPE_CHECKING:
-    from offsets_pipeline.fold.state.known_groups import KnownGroups
+    from offsets_pipeline.fold.state.stored_rows import KnownGroups
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.table_folder import TableFolder
 
