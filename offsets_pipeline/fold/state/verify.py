@@ -6,6 +6,7 @@ columnar one, which also wrote the state, or the specification (independent.py),
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ import pyarrow.compute as pc
 from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.fold.state.belonging import belonging
 from offsets_pipeline.fold.state.changes import groups_of, partitions_of
-from offsets_pipeline.fold.state.digest import digests
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
 from offsets_pipeline.fold.state.independent import specified_groups, specified_topic
 from offsets_pipeline.fold.state.merge_on_read import (
@@ -42,6 +42,7 @@ from offsets_pipeline.store.store_snapshot import LogIncarnation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from hashlib import _Hash
 
     from offsets_pipeline.fold.state.fold_progress import PartitionProgress
     from offsets_pipeline.fold.state.independent import Replayed
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 #: The column of a table of facts that is null for a tombstone.
 _VALUE_OF = {OFFSETS.name: "committed_offset", CONNECT.name: "value", SHARES.name: "state_epoch"}
 _EXAMPLES = 5  # differences that a verification shows in words
+_HEX_DIGITS = 16
 
 
 @dataclass
@@ -306,3 +308,45 @@ def _live(records: pa.Table) -> pa.Table:
 def _by_key(rows: pa.Table, key: tuple[str, ...], columns: list[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
     keys = zip(*(rows[name].to_pylist() for name in key), strict=True)
     return dict(zip(keys, rows.select(columns).to_pylist(), strict=True))
+
+
+# --- digests: equal rows have equal ones, whoever wrote them, in whichever batches
+
+
+def digests(rows: pa.Table) -> dict[int, str]:
+    """Return a digest for each log partition: 16 hex digits of the SHA-256 of its rows, in their order.
+
+    Covers names, nulls and values of the columns, but not `log_partition`.
+    """
+    numbers = rows["log_partition"]
+    columns = rows.drop_columns(["log_partition"])
+    return {at: _digest(columns.filter(pc.equal(numbers, at))) for at in numbers.unique().to_pylist()}
+
+
+def _digest(rows: pa.Table) -> str:
+    found = hashlib.sha256(rows.num_rows.to_bytes(8, "little"))
+    for name in sorted(rows.column_names):
+        found.update(f"{name}\n".encode())
+        _add(found, rows[name].combine_chunks())
+    return found.hexdigest()[:_HEX_DIGITS]
+
+
+def _add(found: _Hash, values: pa.Array) -> None:
+    """Add the values of a column. What an array holds where it is null is left out."""
+    found.update(values.is_valid().cast(pa.uint8()).to_numpy(zero_copy_only=False))
+    values = values.drop_null()
+    if pa.types.is_list(values.type):
+        found.update(pc.list_value_length(values).to_numpy())
+        _add(found, values.flatten())
+    elif pa.types.is_struct(values.type):
+        for name, each in zip((field.name for field in values.type), values.flatten(), strict=True):
+            found.update(f"{name}\n".encode())
+            _add(found, each)
+    elif pa.types.is_string(values.type) or pa.types.is_binary(values.type):
+        found.update(pc.binary_length(values).to_numpy())
+        found.update(b"".join(values.cast(pa.binary()).to_pylist()))
+    elif pa.types.is_boolean(values.type):
+        found.update(values.cast(pa.uint8()).to_numpy())
+    else:
+        numbers = values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
+        found.update(numbers.to_numpy().tobytes())
