@@ -928,7 +928,7 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         "fold/state/fold_rest.py",
-        "self._tables.append(conformed(rows, self._table))",
+        "self._tables.append(conformed(rows, self._table.arrow_schema(), partition))",
         "pass",
         QUESTIONS,
     ),

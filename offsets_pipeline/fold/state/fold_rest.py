@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.common.arrow_values import repeated
+from offsets_pipeline.common.arrow_values import conformed
 from offsets_pipeline.fold.state.changes import StateFolders, write_changes
 from offsets_pipeline.fold.state.fold_progress import progressed
 from offsets_pipeline.fold.state.replay_start import continued, replay_start
 from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.store.delta.data_file import DataFile
-from offsets_pipeline.store.delta.snapshot import conformed
 from offsets_pipeline.store.log.log_reader import LogReader
 from offsets_pipeline.store.log.log_scan import LogRange
 
@@ -45,9 +44,7 @@ class FactsInMemory:
 
     def write_file(self, rows: pa.Table, partition: Mapping[str, str] = _NO_PARTITION) -> DataFile:
         """Keep the rows of a file."""
-        for name, value in partition.items():
-            rows = rows.append_column(name, repeated(value, rows.num_rows))
-        self._tables.append(conformed(rows, self._table))
+        self._tables.append(conformed(rows, self._table.arrow_schema(), partition))
         return DataFile("", 0, rows.num_rows, partition=partition)
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.store.delta.data_file import Only
     from offsets_pipeline.store.delta.protocol import Action
-    from offsets_pipeline.store.delta.schemas import Table
     from offsets_pipeline.store.delta.table_folder import TableFolder
 
 
@@ -195,13 +194,3 @@ class Snapshot:
             return self.files()
         except (DeltaError, OSError, UnsupportedTable):
             return None
-
-
-def conformed(rows: pa.Table, table: Table, names: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows with columns of the table's schema, by default all; columns that are missing are null."""
-    schema = table.arrow_schema(names)
-    columns = [
-        rows[each.name].cast(each.type) if each.name in rows.column_names else pa.nulls(rows.num_rows, each.type)
-        for each in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)

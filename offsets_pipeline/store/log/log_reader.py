@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
+from offsets_pipeline.common.arrow_values import conformed
 from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, gathered
@@ -62,11 +62,7 @@ def compacted_input(
 
 def as_input(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Records in columns of the log as rows of a replay's ``schema``."""
-    columns = [
-        pa.array(np.ones(rows.num_rows, dtype=np.int64)) if each.name == "records" else rows[each.name].cast(each.type)
-        for each in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    return conformed(rows, schema, {"records": 1})
 
 
 def compacted(compact: Callable[[pa.Table], pa.Table], table: pa.Table) -> pa.Table:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.common.arrow_values import conformed
 from offsets_pipeline.errors import NoSuchTable, StoreMismatch, WriteConflict
 from offsets_pipeline.store.delta.data_file import APPLICATION
 from offsets_pipeline.store.delta.properties import (
@@ -17,7 +18,6 @@ from offsets_pipeline.store.delta.properties import (
     too_old,
 )
 from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS, QUARANTINE, TOPIC_OFFSETS, TOPICS
-from offsets_pipeline.store.delta.snapshot import conformed
 from offsets_pipeline.store.delta.store_folder import create_tables, log_of
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
@@ -80,7 +80,7 @@ def _copy(old: Snapshot, new: TableFolder) -> int:
     written = []
     try:
         for file in old.files():
-            rows = conformed(source_table.read_file(file), new.table)
+            rows = conformed(source_table.read_file(file), new.table.arrow_schema())
             if rows.num_rows:
                 written.append(new.write_file(rows))
         _require_unchanged(old, source_table)
