@@ -33,9 +33,7 @@ from offsets_pipeline.store.log.clean_files import (
     KEPT,
     CleanedFiles,
     CleaningLimits,
-    Rewriter,
     Rewritten,
-    candidates,
     heads,
     kept,
 )
@@ -125,7 +123,7 @@ class _Cleaning:
         self._seen = self._table.snapshot()
         self._files = self._files_to_clean()
         self._tasks = _TASKS_PER_CORE * parallelism(store.spark)
-        self._bounds = CleaningLimits(
+        self._limits = CleaningLimits(
             self._range(folded_to, before_ms, log_incarnation),
             (now_ms - settings.log.delete_retention_ms) * 1000,
             _END_OF_TIME_US if before_ms is None else before_ms * 1000,
@@ -146,9 +144,9 @@ class _Cleaning:
         removed = sum(sum(each.dropped.values()) + each.superseded for each in looked_at)
         if changed and not dry_run:
             cleaned = {partition for each in looked_at for partition in each.dropped}
-            notes = LogMetadata(self._store, self._clock, self._bounds.range.log_incarnation)
+            notes = LogMetadata(self._store, self._clock, self._limits.range.log_incarnation)
             # before the commit to `log`: an ingest that misses records must know that a cleaning removed them
-            notes.cleaned({partition: self._bounds.range.ends[partition] for partition in sorted(cleaned)})
+            notes.cleaned({partition: self._limits.range.ends[partition] for partition in sorted(cleaned)})
             self._table.commit(
                 written,
                 changed,
@@ -207,7 +205,7 @@ class _Cleaning:
 
     def _may_lose(self, file: DataFile) -> bool:
         """Whether the cleaning must read a file: by its statistics, or because it has none."""
-        return not file.rows or self._bounds.may_have_superseded(file) or self._bounds.range.may_hold(file)
+        return not file.rows or self._limits.may_have_superseded(file) or self._limits.range.may_hold(file)
 
     def _shared_out(self, files: Sequence[DataFile]) -> tuple[DataFrame, int]:
         """The number of each file and of its task, in the partition of the task; and the number of tasks."""
@@ -219,25 +217,23 @@ class _Cleaning:
 
     def _rewrite(self, chosen: list[DataFile], *, dry_run: bool) -> list[tuple[list[Rewritten], list[DataFile]]]:
         """Run the tasks that choose and write; returns the results and the new files of each."""
-        bounds, count = self._bounds, self._tasks
-        files = CleanedFiles(self._table, chosen)
+        limits, count = self._limits, self._tasks
         compression = self._settings.log.codec(COMPRESSION)
         place = None if dry_run else LogFilePlace(self._table.folder, self._clock.now_ms(), compression=compression)
+        files = CleanedFiles(self._table, chosen, limits, place)
         numbers, tasks = self._shared_out(chosen)
 
         def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from candidates(files, [file for batch in batches for file in batch["file"].to_pylist()], bounds)
+            yield from files.candidates(file for batch in batches for file in batch["file"].to_pylist())
 
         def write(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[Rewritten], list[DataFile]]]:
-            rewriter = Rewriter(files, bounds, place)
             rows = ((row["file"], row["positions"]) for batch in batches for row in batch.to_pylist())
-            positions = ((file, [each for _, each in of_file]) for file, of_file in groupby(rows, key=itemgetter(0)))
-            new = rewriter.rewrite(positions)
-            yield rewriter.rewritten, new
+            by_file = groupby(rows, key=itemgetter(0))
+            yield files.rewrite((file, b"".join(each for _, each in of_file)) for file, of_file in by_file)
 
         chosen_rows = numbers.select("file").mapInArrow(read, from_arrow_schema(CANDIDATES))
         of_partitions = repartitioned(chosen_rows, count, F.col("log_partition") % count)
-        keep = partial(kept, semantics=bounds.semantics, topic_kind=bounds.topic_kind)
+        keep = partial(kept, semantics=limits.semantics, topic_kind=limits.topic_kind)
         stay = of_partitions.mapInArrow(keep, from_arrow_schema(KEPT))
         # an empty row for each file: a file that keeps no candidate must reach the writing task, too
         stay = stay.unionByName(numbers.select("file", F.lit(b"").alias("positions")))
