@@ -47,8 +47,7 @@ def replay_log(
         return [replay(reader.read(files))]
     spark = store.spark
     most_tasks = max(_TASKS_PER_CORE * parallelism(spark), math.ceil(rows / _TASK_ROWS))
-    in_order = sorted(files, key=lambda file: (file.lowest.get("log_partition", 0), file.name))
-    shares = shared_out(in_order, most_tasks)
+    shares = shared_out(files, most_tasks)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in reader.read(file for share in items_of(shares, batches) for file in share):

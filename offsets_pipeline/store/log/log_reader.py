@@ -20,7 +20,7 @@ from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.store.log.log_scan import KEY, LogScan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.table_folder import TableFolder
@@ -71,11 +71,11 @@ def compacted(compact: Callable[[pa.Table], pa.Table], table: pa.Table) -> pa.Ta
         return compact(table)
 
 
-def shared_out(files: Sequence[DataFile], tasks: int) -> list[list[DataFile]]:
-    """Divide the files into lists of nearly equal size, about one for each task; neighbours stay together."""
-    sizes = [file.size for file in files]
-    share = max(1, sum(sizes) / tasks)
+def shared_out(files: Iterable[DataFile], tasks: int) -> list[list[DataFile]]:
+    """Divide files into lists of nearly equal size, about one for each task, by log partition."""
+    in_order = sorted(files, key=lambda file: (file.lowest.get("log_partition", 0), file.name))
+    share = max(1, sum(file.size for file in in_order) / tasks)
     lists: dict[int, list[DataFile]] = {}
-    for file, size, end in zip(files, sizes, accumulate(sizes), strict=True):
-        lists.setdefault(int((end - size / 2) / share), []).append(file)
+    for file, end in zip(in_order, accumulate(file.size for file in in_order), strict=True):
+        lists.setdefault(int((end - file.size / 2) / share), []).append(file)
     return list(lists.values())
