@@ -63,8 +63,7 @@ def assert_current_at_random_cuts(folder: Path, settings: Settings, semantics: C
     if chance.random() < 0.3:
         assert publish(store, CLOCK)
     if chance.random() < 0.3:
-        for table in STATE_TABLES:
-            compact_facts(store, table, progress_of(store))
+        compact_facts(store, progress_of(store))
     appended(store.location, behind)
     assert_answers_as_reference(store.location, rows)
     reader = StateReader(store.location)
