@@ -1,4 +1,7 @@
-"""The folds of a streaming query, and the work beside them: publishing, upkeep, and expiry in an owned store."""
+"""The folds of a streaming query, and the work beside them: publishing, upkeep, and expiry in an owned store.
+
+`follow` folds what the streaming query of a topic appends.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.fold.state.fold import fold_log, next_fold
+from offsets_pipeline.fold.state.fold import fold_log, next_fold, reload_partitions
+from offsets_pipeline.fold.state.fold_progress import FoldProgress
 from offsets_pipeline.fold.stream.publisher import Publisher
 from offsets_pipeline.fold.stream.stream_upkeep import StreamUpkeep
 from offsets_pipeline.store.delta.properties import OWNED
-from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.fold.maintenance import Upkeep
     from offsets_pipeline.fold.state.fold import NextFold
+    from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
     from offsets_pipeline.store.log.append import Append
     from offsets_pipeline.store.store import Store
 
@@ -61,7 +66,10 @@ class Folding:
         self._on_fold = on_fold
         self._warn = warn
         self._publisher = Publisher(store, settings.fold, clock, warn)
-        self._expiry = _expiry(store, settings, clock, on_expiry)
+        # else a broker expires offsets (R4), or the settings disable it
+        expires = store.properties.kind == OWNED and store.properties.topic_kind.has_groups
+        expires &= settings.fold.expire_in_stream
+        self._expiry = StreamExpiry(store.folder(), settings, clock, on_expiry) if expires else None
         has_upkeep = settings.fold.upkeep_interval_ms > 0
         self._upkeep = StreamUpkeep(store, clock, settings, on_upkeep, warn) if has_upkeep else None
         self._lock = threading.Lock()
@@ -125,14 +133,33 @@ class Folding:
         self._publisher.close()
 
 
-def _expiry(
-    store: Store,
+def follow(
+    ingest: TopicIngest,
     settings: Settings,
     clock: Clock,
-    on_expiry: Callable[[int, int], None] | None,
-) -> StreamExpiry | None:
-    """Return the retention of an owned store; None if a broker expires offsets (R4) or the settings disable it."""
-    is_of_groups = store.properties.kind == OWNED and store.properties.topic_kind.has_groups
-    if not is_of_groups or not settings.fold.expire_in_stream:
-        return None
-    return StreamExpiry(store.folder(), settings, clock, on_expiry)
+    *,
+    available_now: bool = False,
+    on_fold: Callable[[int], object] = nothing,
+    on_upkeep: Callable[[Sequence[Upkeep]], object] = nothing,
+    warn: Callable[[str], None] = nothing,
+) -> int:
+    """Read and fold until ``ingest.stop``, or with ``available_now`` until the end of the topic.
+
+    Call ``ingest.prepare`` first. The callbacks are those of `Folding`. Returns the number of records added to the log.
+    Raises as ``ingest.run`` and `Folding.fold`.
+    """
+    store = ingest.store
+    semantics = store.properties.coordinator_semantics
+    if FoldProgress.read(store.table(FOLD_PROGRESS.name)).semantics not in (None, semantics):  # the broker was upgraded
+        reload_partitions(store, None, settings, clock, semantics)
+    folding = Folding(store, settings, clock, on_fold=on_fold, on_upkeep=on_upkeep, warn=warn)
+    try:
+        folding.fold(store)  # what an earlier process has appended
+        if not available_now:
+            folding.start()
+        added = ingest.run(available_now=available_now, folding=folding)
+        folding.fold(store)
+        folding.finish()
+    finally:
+        folding.close()
+    return added
