@@ -54,8 +54,8 @@ MERGE, CHANGES, FOLD, PROGRESS = (
     f"fold/state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress")
 )
 UNFOLDED, STORED = "fold/state/unfolded.py", "fold/state/stored_rows.py"
-PUBLISHED, PUBLISHING, DERIVED, BELONGING = (
-    f"fold/state/{name}.py" for name in ("published_rows", "publishing", "derived_tables", "belonging")
+PUBLISHED, PUBLISHING, DERIVED = (
+    f"fold/state/{name}.py" for name in ("published_rows", "publishing", "derived_tables")
 )
 CONNECT_TESTS = ("tests/unit/connect",)
 SHARE_TESTS = ("tests/unit/semantics/test_share_state.py", "tests/unit/state/test_share_state_fold.py")
@@ -774,8 +774,8 @@ MUTATIONS = [
         "STATE", FOLDS, PUBLISHING, ' and int(file.partition["incarnation"]) < progress.incarnation', "", STATE_WRITER
     ),
     Mutation("STATE", FOLDS, DERIVED, "if not groups_changed and all(", "if all(", STATE_WRITER),
-    Mutation("STATE", FOLDS, BELONGING, "if newest.version < version:", "if False:", STATE_WRITER),
-    Mutation("STATE", FOLDS, BELONGING, "if not is_own(actions):", "if False:", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "if newest.version < version:", "if False:", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "if not is_own(actions):", "if False:", STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
@@ -1180,14 +1180,14 @@ MUTATIONS = [
         "            each.drop(newest.number)\n",
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, BELONGING, "        if changes_rows(actions):\n", "        if True:\n", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "        if changes_rows(actions):\n", "        if True:\n", STATE_WRITER),
     Mutation(
-        "STATE", FOLDS, BELONGING, "(written == [progress.incarnation] and not is_named)", "not is_named", STATE_WRITER
+        "STATE", FOLDS, PROGRESS, "(written == [progress.incarnation] and not is_named)", "not is_named", STATE_WRITER
     ),
     Mutation(
         "STATE",
         FOLDS,
-        BELONGING,
+        PROGRESS,
         "(written == [progress.incarnation] and not is_named)",
         "written == [progress.incarnation]",
         STATE_WRITER,

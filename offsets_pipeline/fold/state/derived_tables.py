@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.common.sql_dialects import DUCKDB
-from offsets_pipeline.fold.state.belonging import INCARNATION, belonging
-from offsets_pipeline.fold.state.fold_progress import FoldProgress, pending_of
+from offsets_pipeline.fold.state.fold_progress import INCARNATION, FoldProgress, belonging, pending_of
 from offsets_pipeline.fold.state.merge_on_read import CONNECT, SHARES, StateTable
 from offsets_pipeline.fold.state.published_rows import connect_rows, rows_by_sql
 from offsets_pipeline.fold.state.stored_rows import StoredRows

@@ -23,9 +23,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
-from offsets_pipeline.fold.state.belonging import INCARNATION, REMOVED_BY, belonging, with_older_noted
 from offsets_pipeline.fold.state.changes import Changes, StateFolders, write_changes
-from offsets_pipeline.fold.state.fold_progress import NO_INCARNATION, FoldProgress, PartitionProgress, progressed
+from offsets_pipeline.fold.state.fold_progress import (
+    INCARNATION,
+    NO_INCARNATION,
+    REMOVED_BY,
+    FoldProgress,
+    PartitionProgress,
+    belonging,
+    progressed,
+    with_older_noted,
+)
 from offsets_pipeline.fold.state.publishing import ReplayedRows, is_of_unnamed, merged_tables
 from offsets_pipeline.fold.state.replay_job import replay_log
 from offsets_pipeline.fold.state.replay_start import continued, replay_start

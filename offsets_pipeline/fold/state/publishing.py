@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.fold.state.belonging import INCARNATION, REMOVED_BY, belonging
 from offsets_pipeline.fold.state.derived_tables import data_times, note_as_of, write_derived
-from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.fold_progress import INCARNATION, REMOVED_BY, FoldProgress, belonging
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, StateTable, ended, state_tables_of
 from offsets_pipeline.fold.state.published_rows import divided, hiding, in_key_order, write_facts, write_published
 from offsets_pipeline.fold.state.stored_rows import StoredRows, log_partitions_in, rows_of

@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.common.config.sections import FoldSettings
-from offsets_pipeline.fold.state.belonging import belonging
 from offsets_pipeline.fold.state.changes import groups_of, partitions_of
-from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.fold_progress import FoldProgress, belonging
 from offsets_pipeline.fold.state.independent import specified_groups, specified_topic
 from offsets_pipeline.fold.state.merge_on_read import (
     CONNECT,

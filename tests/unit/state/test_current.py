@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.fold.state.belonging import belonging
 from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.fold.state.fold_progress import belonging
 from offsets_pipeline.fold.state.merge_on_read import STATE_TABLES
 from offsets_pipeline.fold.state.publishing import compact_facts, publish
 from offsets_pipeline.questions.query import state_reader
