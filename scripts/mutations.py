@@ -68,7 +68,7 @@ TOPIC_ROWS, TOPIC_COLUMNS = "semantics/topic_state.py", "semantics/topic_replay.
 ANSWERING, WRITER, MANAGEMENT = (
     f"connect/{name}.py" for name in ("connector_offsets", "offset_backing_store", "offset_management")
 )
-STORAGE, PUT, DOOR_FILE = (f"store/delta/{name}.py" for name in ("storage", "put_if_absent", "table_folder"))
+STORAGE, PUT, DOOR_FILE = (f"store/delta/{name}.py" for name in ("storage", "retry", "table_folder"))
 
 
 class Mutation(NamedTuple):

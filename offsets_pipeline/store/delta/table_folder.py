@@ -44,8 +44,8 @@ from offsets_pipeline.store.delta.protocol import (
     schema_fields,
     write_actions,
 )
-from offsets_pipeline.store.delta.put_if_absent import answered, put_if_absent
 from offsets_pipeline.store.delta.reader import open_table
+from offsets_pipeline.store.delta.retry import answered, put_if_absent
 from offsets_pipeline.store.delta.s3_errors import cause, known_cause
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.delta.snapshot import Commit, KnownVersion, Snapshot
