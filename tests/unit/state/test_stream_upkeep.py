@@ -16,8 +16,8 @@ from offsets_pipeline.fold import maintenance
 from offsets_pipeline.fold.maintenance import Upkeep, maintain_store
 from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.fold.state.merge_on_read import RECORDS
-from offsets_pipeline.fold.stream import stream_upkeep
-from offsets_pipeline.fold.stream.stream_upkeep import StreamUpkeep
+from offsets_pipeline.fold.stream import folding
+from offsets_pipeline.fold.stream.folding import StreamUpkeep
 from offsets_pipeline.store.delta.schemas import LOG, TABLES
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.delta.upkeep import Vacuumed, compact, live, never, vacuum
@@ -160,7 +160,7 @@ def test_failure_is_reported_once_and_the_next_run_tries_again(store: Store, mon
             raise failures.pop(0)
         return maintain_store(*arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stream_upkeep, "maintain_store", maintain)
+    monkeypatch.setattr(folding, "maintain_store", maintain)
     running = Running(store, 4)
     failed = f"upkeep of {store.location} failed:"
     assert running.warnings == [
