@@ -59,13 +59,6 @@ class QueryCheckpoint:
     batches: tuple[CompletedBatch, ...]
 
 
-@dataclass(frozen=True)
-class _OffsetsFile:
-    version: int
-    sources: int
-    batch: CompletedBatch
-
-
 def read_checkpoint(location: str) -> QueryCheckpoint:
     """Read the completed batches of a checkpoint: a local folder or a URI that Arrow opens.
 
@@ -101,7 +94,7 @@ class _Folder:
         with ThreadPoolExecutor(_READERS) as pool:
             files = [each for each in pool.map(self._completed, completed) if each is not None]
         self._refuse_lost_sources(files)
-        return QueryCheckpoint(self._location, self._query_id(), tuple(each.batch for each in files))
+        return QueryCheckpoint(self._location, self._query_id(), tuple(batch for *_, batch in files))
 
     def _batch_ids(self, folder: str) -> list[int] | None:
         """The batches with a file in this folder, in order; None if there is no such folder."""
@@ -114,8 +107,8 @@ class _Folder:
             if each.type == fs.FileType.File and each.base_name.isascii() and each.base_name.isdigit()
         )
 
-    def _completed(self, batch_id: int) -> _OffsetsFile | None:
-        """The end offsets of a completed batch; None if Spark has removed it meanwhile."""
+    def _completed(self, batch_id: int) -> tuple[int, int, CompletedBatch] | None:
+        """Version, number of sources and end offsets of a completed batch; None if Spark has removed it meanwhile."""
         commit, offsets = f"{_COMMITS}/{batch_id}", f"{_OFFSETS}/{batch_id}"
         of_commit, of_offsets = self._lines(commit), self._lines(offsets)
         if of_commit is None or of_offsets is None:
@@ -136,7 +129,7 @@ class _Folder:
         except UnicodeDecodeError:
             raise self._malformed(file, "it is not text") from None
 
-    def _parsed(self, file: str, batch_id: int, lines: list[str]) -> _OffsetsFile:
+    def _parsed(self, file: str, batch_id: int, lines: list[str]) -> tuple[int, int, CompletedBatch]:
         version = self._version(file, lines)
         if len(lines) < 3:  # version, metadata, and a source
             raise self._malformed(file, "it ends before the offsets of the sources")
@@ -155,7 +148,7 @@ class _Folder:
                 raise self._malformed(file, f"source {name}: {first_line(error)}") from None
             if found is not None:
                 kafka[name] = found
-        return _OffsetsFile(version, len(lines) - 2, CompletedBatch(batch_id, self._time_ms(file, lines[1]), kafka))
+        return version, len(lines) - 2, CompletedBatch(batch_id, self._time_ms(file, lines[1]), kafka)
 
     def _version(self, file: str, lines: list[str]) -> int:
         found = _VERSION.fullmatch(lines[0].strip())
@@ -200,14 +193,14 @@ class _Folder:
             raise self._malformed(file, "its metadata is not a JSON object")
         return found
 
-    def _refuse_lost_sources(self, files: Iterable[_OffsetsFile]) -> None:
+    def _refuse_lost_sources(self, files: Iterable[tuple[int, int, CompletedBatch]]) -> None:
         """Raise MalformedFile for a file that ends between two sources: all files of version 1 have the same number."""
-        of_positions = [each for each in files if each.version == _POSITIONS]
-        most = max((each.sources for each in of_positions), default=0)
-        for each in of_positions:
-            if each.sources < most:
-                file = f"{_OFFSETS}/{each.batch.batch_id}"
-                raise self._malformed(file, f"it has {each.sources} sources, other batches have {most}")
+        of_positions = [(sources, batch) for version, sources, batch in files if version == _POSITIONS]
+        most = max((sources for sources, _ in of_positions), default=0)
+        for sources, batch in of_positions:
+            if sources < most:
+                file = f"{_OFFSETS}/{batch.batch_id}"
+                raise self._malformed(file, f"it has {sources} sources, other batches have {most}")
 
     def _malformed(self, file: str, reason: str) -> MalformedFile:
         return MalformedFile(
