@@ -35,12 +35,10 @@ from offsets_pipeline.store.delta.filesystems import arrow_folder, open_path
 from offsets_pipeline.store.delta.s3_errors import cause
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable
 
-    from offsets_pipeline.coordinator.commits import FetchedOffset
     from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.semantics.partition_state import TopicPartition
-    from offsets_pipeline.spark_query.kafka_source_offsets import SourceOffsets
 
 _OFFSETS, _COMMITS, _METADATA = "offsets", "commits", "metadata"
 _VERSION = re.compile(r"v(\d{1,9})")
@@ -229,12 +227,26 @@ def import_checkpoint(
     NoSuchTopic if the query has no Kafka source; InvalidRequest for a source that it does not have.
     """
     batches = _of_sources(checkpoint, sources)
-    known = _Known(checkpoint.query_id, coordinator.fetch_offsets(group_id))
+    fetched = coordinator.fetch_offsets(group_id).items()
+    marks = ((where, BatchMark.parse(each.metadata)) for where, each in fetched)
+    known = {where: mark for where, mark in marks if mark is not None and mark.query_id == checkpoint.query_id}
+    of_source: dict[str | None, int] = defaultdict(lambda: -1)
+    for mark in known.values():
+        of_source[mark.source] = max(of_source[mark.source], mark.batch_id)
+
+    def is_new(batch_id: int, source: str, where: TopicPartition) -> bool:
+        # a batch may be imported in part: of each partition the last one counts, or else of its source
+        last = known[where].batch_id if where in known else max(of_source[source], of_source[None])
+        return batch_id > last
+
     imported = []
     for batch in batches:
-        new = known.without(batch)
-        if any(new.offsets.values()):
-            for offsets in commits_of(new, checkpoint.query_id):
+        new = {
+            source: {where: offset for where, offset in each.items() if is_new(batch.batch_id, source, where)}
+            for source, each in batch.offsets.items()
+        }
+        if any(new.values()):
+            for offsets in commits_of(replace(batch, offsets=new), checkpoint.query_id):
                 coordinator.commit_offsets(group_id, offsets)
             imported.append(batch.batch_id)
     return tuple(imported)
@@ -255,31 +267,3 @@ def _of_sources(checkpoint: QueryCheckpoint, sources: Collection[str]) -> list[C
         refuse_shared_topics(offsets, at, "import each source into a group of its own with --source")
         chosen.append(replace(batch, offsets=offsets))
     return chosen
-
-
-class _Known:
-    """The batches that a group's offsets show as imported."""
-
-    def __init__(self, query_id: str | None, offsets: Mapping[TopicPartition, FetchedOffset]) -> None:
-        marks = {where: BatchMark.parse(each.metadata) for where, each in offsets.items()}
-        self._by_partition = {
-            where: mark for where, mark in marks.items() if mark is not None and mark.query_id == query_id
-        }
-        self._by_source: dict[str | None, int] = defaultdict(lambda: -1)
-        for mark in self._by_partition.values():
-            self._by_source[mark.source] = max(self._by_source[mark.source], mark.batch_id)
-
-    def without(self, batch: CompletedBatch) -> CompletedBatch:
-        """The batch without the partitions for which the group has this batch or a later one."""
-        return replace(
-            batch, offsets={source: self._new(source, each, batch.batch_id) for source, each in batch.offsets.items()}
-        )
-
-    def _new(self, source: str, offsets: SourceOffsets, batch_id: int) -> SourceOffsets:
-        # a batch may be imported in part: of each partition the last one counts, or else of its source
-        of_source = max(self._by_source[source], self._by_source[None])
-        return {
-            where: offset
-            for where, offset in offsets.items()
-            if batch_id > (self._by_partition[where].batch_id if where in self._by_partition else of_source)
-        }
