@@ -16,7 +16,7 @@ from offsets_pipeline.errors import UnsupportedTable
 from offsets_pipeline.store.delta.damage import reading
 from offsets_pipeline.store.delta.data_file import ALL_ROWS, DataFile
 from offsets_pipeline.store.delta.protocol import UNDO, unreadable, unwritable
-from offsets_pipeline.store.delta.reader import has_deletion_vectors, metadata_of, open_table, protocol_of, stored_files
+from offsets_pipeline.store.delta.reader import has_deletion_vectors, metadata_of, protocol_of, stored_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -155,16 +155,6 @@ class Snapshot:
         for file in self.files() if files is None else files:
             if file.may_hold(only):
                 yield self.table_folder.read_file(file, columns, only)
-
-    def delta_table(self) -> DeltaTable:
-        """Return this version for deltalake. For the modules of this package.
-
-        Leaves the snapshot as it is: threads of a store share it.
-        """
-        if self._loaded.version() == self.version:
-            return self._loaded
-        with reading(self.folder):
-            return open_table(self.folder, self.version)
 
     def after(self, *commits: Commit) -> Snapshot:
         """Return the snapshot after these commits, which directly follow this version."""

@@ -15,6 +15,7 @@ from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.store.delta.damage import LAST_CHECKPOINT, explained
 from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.protocol import DELTA_LOG, commit_path
+from offsets_pipeline.store.delta.reader import open_table
 from offsets_pipeline.store.delta.s3_errors import cause
 from offsets_pipeline.store.delta.table_folder import READERS_SECONDS
 
@@ -130,10 +131,10 @@ def vacuum(
 
     Raises as `TableFolder.snapshot`.
     """
-    table = folder.snapshot().delta_table()
     unchecked: dict[str, Any] = {"dry_run": True, "enforce_retention_duration": False}
     system, path = open_path(folder.folder)
     try:
+        table = open_table(folder.folder)  # not that of a snapshot, which threads of a store share
         found = system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
         stored = {each.path.removeprefix(f"{path}/") for each in found if each.type == fs.FileType.File}
         unused = {*table.vacuum(**unchecked | {"full": True, "retention_hours": _ABANDONED_HOURS}), *table.vacuum()}
