@@ -91,7 +91,7 @@ class StateInMemory(FoldedState):
         """Fold a batch, which the replay takes in ``chunk_rows`` at a time and without an early compaction."""
         table = input_table(rows)
         chunks = [table.slice(start, chunk_rows) for start in range(0, table.num_rows, chunk_rows)]
-        start = replay_start.continued(replay_start.ReplayStart(self.offsets_partitions, self.semantics), self.progress)
+        start = replay_start.ReplayStart(self.offsets_partitions, self.semantics).continued(self.progress)
         incarnations = {at: each.incarnation for at, each in self.progress.items()}
         known = _KnownInMemory({}, {}, incarnations, {name: each.rows for name, each in self._tables.items()})
         folders = StateFolders(self._tables, self.offsets_partitions, self.semantics, incarnations, known)

@@ -36,7 +36,7 @@ from offsets_pipeline.fold.state.fold_progress import (
 )
 from offsets_pipeline.fold.state.publishing import ReplayedRows, is_of_unnamed, merged_tables
 from offsets_pipeline.fold.state.replay_job import replay_log
-from offsets_pipeline.fold.state.replay_start import continued, replay_start
+from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.fold.state.unfolded import files_after, with_late_records
 from offsets_pipeline.store.delta.data_file import FOLDED, LATE
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.fold.state.replay_start import ReplayStart, TopicStart
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.snapshot import Snapshot
@@ -87,7 +86,7 @@ def fold_log(
 class NextFold:
     """A fold of the records of the next append to the log, where they are: in a task or in the driver; picklable."""
 
-    start: ReplayStart | TopicStart
+    start: ReplayStart
     folders: StateFolders
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Changes:
@@ -187,7 +186,7 @@ class _Fold:
         self._semantics = semantics or self._found or store.properties.coordinator_semantics
         current = store.current_log()
         self._log_incarnation, self._count = current.number, current.offsets_partitions
-        self._start = replay_start(store.properties, self._count, self._semantics)
+        self._start = ReplayStart(self._count, self._semantics, kind=store.properties.topic_kind)
         self._tables = self._start.tables
 
     def rest(self, log: Snapshot, append: Append | None) -> Changes:
@@ -218,7 +217,7 @@ class _Fold:
         progress = self._progress
         return progress.log_incarnation < self._log_incarnation or progress.partitions.keys() != set(range(self._count))
 
-    def continuation(self) -> tuple[ReplayStart | TopicStart, StateFolders]:
+    def continuation(self) -> tuple[ReplayStart, StateFolders]:
         """Return the start and the folders of a fold that continues the state.
 
         Raises DamagedTable if a table does not belong to the progress.
@@ -385,11 +384,11 @@ class _Fold:
 
     def _from(
         self, progress: Mapping[int, PartitionProgress], known: KnownGroups | None
-    ) -> tuple[ReplayStart | TopicStart, StateFolders]:
+    ) -> tuple[ReplayStart, StateFolders]:
         tables = {name: self._store.table(name) for table in self._tables for name in table.names}
         incarnations = {at: each.incarnation for at, each in progress.items()}
         folders = StateFolders(tables, self._count, self._semantics, incarnations, known)
-        return continued(self._start, progress), folders
+        return self._start.continued(progress), folders
 
     def _append(self, changes: Changes, progress: FoldProgress | None = None) -> dict[str, int]:
         """Append the facts, which other folds may do at the same time; returns the versions of their tables.

@@ -14,7 +14,7 @@ import pyarrow as pa
 from offsets_pipeline.common.arrow_values import conformed
 from offsets_pipeline.fold.state.changes import StateFolders, write_changes
 from offsets_pipeline.fold.state.fold_progress import progressed
-from offsets_pipeline.fold.state.replay_start import continued, replay_start
+from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.store.delta.data_file import DataFile
 from offsets_pipeline.store.log.log_reader import LogReader
@@ -57,7 +57,7 @@ def fold_rest(
     start of the log. Raises as `TableFolder.open_file`.
     """
     start = {at: state.progress[at] for at in chosen}
-    replay = continued(replay_start(state.properties, log.offsets_partitions, state.semantics), start)
+    replay = ReplayStart(log.offsets_partitions, state.semantics, kind=state.properties.topic_kind).continued(start)
     tables = {each.name: FactsInMemory(each.table) for each in replay.tables}
     incarnations = {at: each.incarnation for at, each in start.items()}
     known = KnownGroups.of(map(state.table, replay.known), incarnations)

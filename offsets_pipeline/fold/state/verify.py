@@ -29,7 +29,7 @@ from offsets_pipeline.fold.state.merge_on_read import (
 )
 from offsets_pipeline.fold.state.published_rows import in_key_order, rows_by_sql
 from offsets_pipeline.fold.state.replay_job import replay_log
-from offsets_pipeline.fold.state.replay_start import continued, replay_start
+from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.state.stored_rows import StoredRows, rows_of
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
@@ -216,7 +216,7 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     found = (each for each in store.log_incarnations() if each.number == progress.log_incarnation)
     of_state = next(found, LogIncarnation(progress.log_incarnation, store.properties.offsets_partitions))
     count = of_state.offsets_partitions
-    start = continued(replay_start(store.properties, count, semantics), starts)
+    start = ReplayStart(count, semantics, kind=kind).continued(starts)
     reader = LogReader(log, log_range, start.schema, None if independent else start.compact)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
     names = [name for each in start.tables for name in each.names]
