@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from offsets_pipeline.fold.state import replay_start
-from offsets_pipeline.fold.state.changes import StateFolders, write_changes
+from offsets_pipeline.fold.state.changes import StateWriter
 from offsets_pipeline.fold.state.fold_progress import PartitionProgress, progressed
 from offsets_pipeline.fold.state.fold_rest import FactsInMemory
 from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS, STATE_TABLES
@@ -94,9 +94,9 @@ class StateInMemory(FoldedState):
         start = replay_start.ReplayStart(self.offsets_partitions, self.semantics).continued(self.progress)
         incarnations = {at: each.incarnation for at, each in self.progress.items()}
         known = _KnownInMemory({}, {}, incarnations, {name: each.rows for name, each in self._tables.items()})
-        folders = StateFolders(self._tables, self.offsets_partitions, self.semantics, incarnations, known)
+        writer = StateWriter(start, self._tables, incarnations, known)
         with patch.object(replay_start, "_ADD_ROWS", 1):  # it gathers no chunks
-            changes = write_changes(start.replay(chunks), folders)
+            changes = writer.changes(chunks)
         self.progress = progressed(self.progress, changes.partitions, 0)
         for row in changes.quarantine:
             self.quarantine.setdefault(row["log_partition"], {}).setdefault(row["record_offset"], row["reason"])

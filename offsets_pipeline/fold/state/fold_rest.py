@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.common.arrow_values import conformed
-from offsets_pipeline.fold.state.changes import StateFolders, write_changes
+from offsets_pipeline.fold.state.changes import StateWriter
 from offsets_pipeline.fold.state.fold_progress import progressed
 from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.state.stored_rows import KnownGroups
@@ -63,8 +63,7 @@ def fold_rest(
     known = KnownGroups.of(map(state.table, replay.known), incarnations)
     log_range = LogRange(replay.folded_to, log_incarnation=log.incarnation)
     reader = LogReader(log.folder, log_range, replay.schema, replay.compact)
-    folders = StateFolders(tables, log.offsets_partitions, state.semantics, incarnations, known)
-    changes = write_changes(replay.replay(reader.read(files)), folders)
+    changes = StateWriter(replay, tables, incarnations, known).changes(reader.read(files))
     return replace(
         state,
         progress={**state.progress, **progressed(start, changes.partitions, 0)},

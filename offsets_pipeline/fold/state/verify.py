@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.fold.state.fold_progress import PartitionProgress
     from offsets_pipeline.fold.state.independent import Replayed
     from offsets_pipeline.fold.state.merge_on_read import StateTable
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.semantics.effects import Effects, ReplayedPartition
+    from offsets_pipeline.semantics.effects import ReplayedPartition
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.store import Store
 
@@ -225,7 +224,7 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
 
     def compared(rows: Iterable[pa.Table]) -> tuple[set[int], Verification]:
         if not independent or kind is TopicKind.SHARE_STATE:
-            return comparison(_replayed(start.replay(rows), count, semantics))
+            return comparison(_replayed(start, rows))
         return comparison(specified_topic(rows, kind) if kind.is_connect else specified_groups(rows, count, semantics))
 
     whole, replayed = Verification(), set()
@@ -257,13 +256,14 @@ def _state_of(store: Store) -> tuple[FoldProgress, dict[str, Snapshot]]:
             return progress, known
 
 
-def _replayed(effects: Effects, offsets_partitions: int, semantics: CoordinatorSemantics) -> Replayed:
-    """Effects of a columnar replay as rows of all state tables."""
+def _replayed(start: ReplayStart, tables: Iterable[pa.Table]) -> Replayed:
+    """What a columnar replay gives, as rows of all state tables."""
+    effects = start.replay(tables)
     records = pa.concat_tables([effects.group_records, effects.group_commits])
     return partitions_of(effects), {
         OFFSETS.name: effects.offsets,
         RECORDS.name: records,
-        DESCRIBED.name: groups_of(records, offsets_partitions, semantics),
+        DESCRIBED.name: groups_of(records, start),
         CONNECT.name: effects.connect_records,
         SHARES.name: effects.share_partitions,
     }

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.fold.maintenance import Upkeep
-    from offsets_pipeline.fold.state.fold import NextFold
+    from offsets_pipeline.fold.state.changes import NextFold
     from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
     from offsets_pipeline.store.log.append import Append
     from offsets_pipeline.store.store import Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.fold.state.changes import StateFolders, write_changes
+from offsets_pipeline.fold.state.changes import StateWriter
 from offsets_pipeline.fold.state.fold_progress import PartitionProgress, progressed
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
 from offsets_pipeline.fold.state.published_rows import rows_by_sql
@@ -65,8 +65,7 @@ class StoredState:
         known = known_groups(self.tables, incarnations, self.semantics)
         start = ReplayStart(len(self.progress), self.semantics).continued(self.progress)
         table = start.compact(input_table(rows))
-        folders = StateFolders(self.tables, len(self.progress), self.semantics, incarnations, known)
-        changes = write_changes(start.replay([table]), folders)
+        changes = StateWriter(start, self.tables, incarnations, known).changes([table])
         append(self.tables, changes)
         if swap:
             self.progress = progressed(self.progress, changes.partitions, 0)
