@@ -22,7 +22,6 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.fold.maintenance import maintain_store
 from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
-from offsets_pipeline.fold.state.merge_on_read import STATE_TABLES
 from offsets_pipeline.fold.state.publishing import compact_facts, publish
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
 from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue
@@ -74,9 +73,7 @@ class Day:
         if second % _PUBLISH_SECONDS == 0:
             publish(self.store, self.clock)
             progress = FoldProgress.read(self.store.table(FOLD_PROGRESS.name))
-            for table in STATE_TABLES:
-                if table.published is None:
-                    compact_facts(self.store, table, progress, self._settings.fold.compact_files)
+            compact_facts(self.store, progress, self._settings.fold.compact_files)
         if second % _SAMPLE_SECONDS == 0:
             self._samples.write({("t", 0): (0, second)}, self.clock.now_ms())
         if second % _NOTE_SECONDS == 0:

@@ -34,7 +34,7 @@ from benchmarks.broker import KAFKA_JARS, Broker, ended_by_sigterm
 from benchmarks.processes import OFFSETS, ProcessTree
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.common.config import load_settings
-from offsets_pipeline.fold.stream.follow import follow
+from offsets_pipeline.fold.stream.folding import follow
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic.topic_progress import TopicObserver
 from offsets_pipeline.kafka.broker.cluster import Cluster

@@ -26,10 +26,11 @@ from offsets_pipeline.fold.stream.fold_stream import start_fold
 from offsets_pipeline.fold.stream.folding import Folding
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.kafka.record.segment import read_segment
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.delta.schemas import LOG, TABLES
 from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.file_writer import LogFileWriter
-from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

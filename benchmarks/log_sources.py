@@ -22,10 +22,10 @@ from benchmarks.processes import ProcessTree
 from offsets_pipeline.common.config import load_settings
 from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.state.unfolded import files_after
-from offsets_pipeline.fold.stream.log_version_source import FORMAT, LogVersionSource, log_versions
+from offsets_pipeline.fold.stream.fold_stream import FORMAT, LogVersionSource, log_versions
 from offsets_pipeline.store.delta.schemas import LOG
-from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import LogReader
+from offsets_pipeline.store.log.log_scan import LogRange
 from offsets_pipeline.store.session import build_session
 
 if TYPE_CHECKING:

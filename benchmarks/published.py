@@ -32,8 +32,9 @@ from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.fold.state.publishing import publish
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.questions.query.views import register_views
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.session import build_session
-from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -43,11 +43,12 @@ from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.stream.folding import Folding
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.kafka.record.compression import Codec
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, LOG, OFFSET_FACTS, STATE
-from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import LogReader
+from offsets_pipeline.store.log.log_scan import LogRange
 from offsets_pipeline.store.session import build_session
-from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.store.store import Store
 
 if TYPE_CHECKING:
     from benchmarks.living import Size

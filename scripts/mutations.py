@@ -54,8 +54,8 @@ MERGE, CHANGES, FOLD, PROGRESS = (
     f"fold/state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress")
 )
 UNFOLDED, STORED = "fold/state/unfolded.py", "fold/state/stored_rows.py"
-PUBLISHED, PUBLISHING, DERIVED, BELONGING = (
-    f"fold/state/{name}.py" for name in ("published_rows", "publishing", "derived_tables", "belonging")
+PUBLISHED, PUBLISHING, DERIVED = (
+    f"fold/state/{name}.py" for name in ("published_rows", "publishing", "derived_tables")
 )
 CONNECT_TESTS = ("tests/unit/connect",)
 SHARE_TESTS = ("tests/unit/semantics/test_share_state.py", "tests/unit/state/test_share_state_fold.py")
@@ -68,7 +68,7 @@ TOPIC_ROWS, TOPIC_COLUMNS = "semantics/topic_state.py", "semantics/topic_replay.
 ANSWERING, WRITER, MANAGEMENT = (
     f"connect/{name}.py" for name in ("connector_offsets", "offset_backing_store", "offset_management")
 )
-STORAGE, PUT, DOOR_FILE = (f"store/delta/{name}.py" for name in ("storage", "put_if_absent", "table_folder"))
+STORAGE, PUT, DOOR_FILE = (f"store/delta/{name}.py" for name in ("storage", "retry", "table_folder"))
 
 
 class Mutation(NamedTuple):
@@ -774,8 +774,8 @@ MUTATIONS = [
         "STATE", FOLDS, PUBLISHING, ' and int(file.partition["incarnation"]) < progress.incarnation', "", STATE_WRITER
     ),
     Mutation("STATE", FOLDS, DERIVED, "if not groups_changed and all(", "if all(", STATE_WRITER),
-    Mutation("STATE", FOLDS, BELONGING, "if newest.version < version:", "if False:", STATE_WRITER),
-    Mutation("STATE", FOLDS, BELONGING, "if not is_own(actions):", "if False:", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "if newest.version < version:", "if False:", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "if not is_own(actions):", "if False:", STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
@@ -828,8 +828,8 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         PROGRESS,
-        "            if newest.incarnations != self.incarnations:\n                break\n",
-        "",
+        "            if newest.incarnations == self.incarnations:\n",
+        "            if True:\n",
         STATE_WRITER,
     ),
     Mutation("STATE", FOLDS, PROGRESS, "**vars(each),", '**vars(each), "published_to": 0,', STATE_WRITER),
@@ -928,7 +928,7 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         "fold/state/fold_rest.py",
-        "self._tables.append(conformed(rows, self._table))",
+        "self._tables.append(conformed(rows, self._table.arrow_schema(), partition))",
         "pass",
         QUESTIONS,
     ),
@@ -1180,14 +1180,14 @@ MUTATIONS = [
         "            each.drop(newest.number)\n",
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, BELONGING, "        if changes_rows(actions):\n", "        if True:\n", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "        if changes_rows(actions):\n", "        if True:\n", STATE_WRITER),
     Mutation(
-        "STATE", FOLDS, BELONGING, "(written == [progress.incarnation] and not is_named)", "not is_named", STATE_WRITER
+        "STATE", FOLDS, PROGRESS, "(written == [progress.incarnation] and not is_named)", "not is_named", STATE_WRITER
     ),
     Mutation(
         "STATE",
         FOLDS,
-        BELONGING,
+        PROGRESS,
         "(written == [progress.incarnation] and not is_named)",
         "written == [progress.incarnation]",
         STATE_WRITER,

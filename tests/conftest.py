@@ -20,6 +20,7 @@ from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import FoldSettings, SparkSettings
 from offsets_pipeline.common.warnings import set_line_times
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -323,7 +324,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def empty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """An empty store of so many log partitions, of these semantics; made once a run: take a copy to change anything."""
-    from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties  # noqa: PLC0415 (imports pyspark)
+    from offsets_pipeline.store.store import Store  # noqa: PLC0415 (imports pyspark)
 
     made: dict[StoreProperties, Path] = {}
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from offsets_pipeline.fold.state import replay_start
-from offsets_pipeline.fold.state.changes import StateFolders, write_changes
+from offsets_pipeline.fold.state.changes import StateWriter
 from offsets_pipeline.fold.state.fold_progress import PartitionProgress, progressed
 from offsets_pipeline.fold.state.fold_rest import FactsInMemory
-from offsets_pipeline.fold.state.known_groups import KnownGroups
 from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS, STATE_TABLES
+from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
@@ -91,12 +91,12 @@ class StateInMemory(FoldedState):
         """Fold a batch, which the replay takes in ``chunk_rows`` at a time and without an early compaction."""
         table = input_table(rows)
         chunks = [table.slice(start, chunk_rows) for start in range(0, table.num_rows, chunk_rows)]
-        start = replay_start.continued(replay_start.ReplayStart(self.offsets_partitions, self.semantics), self.progress)
+        start = replay_start.ReplayStart(self.offsets_partitions, self.semantics).continued(self.progress)
         incarnations = {at: each.incarnation for at, each in self.progress.items()}
         known = _KnownInMemory({}, {}, incarnations, {name: each.rows for name, each in self._tables.items()})
-        folders = StateFolders(self._tables, self.offsets_partitions, self.semantics, incarnations, known)
+        writer = StateWriter(start, self._tables, incarnations, known)
         with patch.object(replay_start, "_ADD_ROWS", 1):  # it gathers no chunks
-            changes = write_changes(start.replay(chunks), folders)
+            changes = writer.changes(chunks)
         self.progress = progressed(self.progress, changes.partitions, 0)
         for row in changes.quarantine:
             self.quarantine.setdefault(row["log_partition"], {}).setdefault(row["record_offset"], row["reason"])

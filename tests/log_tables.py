@@ -13,8 +13,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.kafka.record.segment import SEGMENT_SCHEMA, read_segment
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS
-from offsets_pipeline.store.store import MIRRORED, StoreProperties
 from tests.logs import CAPTURES
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from offsets_pipeline.cli.opened import retention_of, spark_when_needed
 from offsets_pipeline.cli.stopping import Stopping, is_submitted
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.errors import ConfigError
-from offsets_pipeline.fold.stream.follow import follow
+from offsets_pipeline.fold.stream.folding import follow
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler, SamplerThread
 from offsets_pipeline.observability.collectors import QueryMetrics, StateMetrics

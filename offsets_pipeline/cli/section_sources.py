@@ -228,17 +228,16 @@ class ImportCheckpoint(OneStore):
     def run(self, settings: Settings) -> None:
         """Commit the completed batches."""
         from offsets_pipeline.cli.opened import open_to_import
-        from offsets_pipeline.spark_query import checkpoint_import
-        from offsets_pipeline.spark_query.query_checkpoint import read_checkpoint
+        from offsets_pipeline.spark_query.checkpoint_import import import_checkpoint, read_checkpoint
 
         checkpoint = read_checkpoint(self.path)  # before a store is created for it
         with open_to_import(self.store, settings, self.offsets_partitions, [self.group]) as coordinator:
-            imported = checkpoint_import.import_checkpoint(checkpoint, coordinator, self.group, self.sources)
-        ids = imported.batch_ids
+            ids = import_checkpoint(checkpoint, coordinator, self.group, self.sources)
         which = f" ({ids[0]} to {ids[-1]})" if ids else ""
-        known = f"; {imported.known} were there" if imported.known else ""
+        known = len(checkpoint.batches) - len(ids)
+        were_there = f"; {known} were there" if known else ""
         sys.stdout.write(
-            f"{len(ids)} batches{which} of {self.path} committed for group {self.group} in {self.store}{known}\n"
+            f"{len(ids)} batches{which} of {self.path} committed for group {self.group} in {self.store}{were_there}\n"
         )
 
 

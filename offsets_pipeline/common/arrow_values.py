@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 def array_of(values: Sequence[int] | Sequence[str]) -> pa.Array:
@@ -21,11 +22,19 @@ def array_of(values: Sequence[int] | Sequence[str]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(texts))])
 
 
-def repeated(text: str, times: int) -> pa.Array:
-    """Return an array of one text."""
-    return pa.repeat(array_of([text])[0], times)
-
-
 def all_false(size: int) -> pa.Array:
     """Return an array of that many times false."""
     return pa.Array.from_buffers(pa.bool_(), size, [None, pa.py_buffer(bytes(size // 8 + 1))])
+
+
+def conformed(rows: pa.Table, schema: pa.Schema, constants: Mapping[str, Any] = MappingProxyType({})) -> pa.Table:
+    """Return the rows with the columns of a schema. One that is missing has its constant in each row, or is null."""
+    columns = []
+    for each in schema:
+        if each.name in rows.column_names:
+            columns.append(rows[each.name].cast(each.type))
+        elif each.name in constants:
+            columns.append(pa.repeat(array_of([constants[each.name]]).cast(each.type)[0], rows.num_rows))
+        else:
+            columns.append(pa.nulls(rows.num_rows, each.type))
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -13,7 +13,6 @@ from offsets_pipeline.common.clock import MS_OF_HOUR
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
-from offsets_pipeline.fold.state.merge_on_read import state_tables_of
 from offsets_pipeline.fold.state.publishing import compact_facts, drop_replaced, publish
 from offsets_pipeline.ingest.topic_positions.sample_table import remove_old_samples
 from offsets_pipeline.store.delta.data_file import COMPRESSION
@@ -80,31 +79,29 @@ def maintain_store(
             return []
         if each not in LATER_TABLES or store.has_later(each):
             before.append((store.table(each.name), live(store.table(each.name))))
-    if publishes:
-        _publish(store, clock)
+    if publishes:  # if a stream does so at the same time, it or the next run does the rest
+        publish(store, clock)
+        progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
+        compact_facts(store, progress)
+        drop_replaced(store, progress)
     done = []
     for folder, live_before in before:
         if is_stopping():
             break
         table, changed = folder.table, publishes
-        if table is LOG and cleans:
-            changed |= _clean(store, clock, settings)
+        if table is LOG and cleans and settings.log.history_hours:
+            older_than_ms = settings.log.history_hours * MS_OF_HOUR
+            changed |= clean_log(store, settings, clock, older_than_ms=older_than_ms).removed > 0
         elif table is TOPIC_OFFSETS:
             changed |= _expire_samples(folder, clock, settings.lag.sample_retention_hours)
         if table.name not in STATE:
-            changed |= _compact(folder, settings.log.codec(COMPRESSION), is_stopping) > 0
+            rewrite = partial(rewritten, folder, settings.log.codec(COMPRESSION)) if table is LOG else None
+            changed |= compact(folder, rewrite, is_stopping) > 0
         after = live(folder) if changed else live_before  # else other writers alone made the difference
         since_ms = None if dropped_since_ms is None else dropped_since_ms.setdefault(table.name, {})
         vacuumed = vacuum(folder, is_stopping, since_ms, clock.now_ms())
         done.append(Upkeep(table.name, *live_before, *after, *vacuumed))
     return done
-
-
-def _clean(store: Store, clock: Clock, settings: Settings) -> bool:
-    """Clean the log if the settings ask for it; returns whether that removed records."""
-    if not settings.log.history_hours:
-        return False
-    return clean_log(store, settings, clock, older_than_ms=settings.log.history_hours * MS_OF_HOUR).removed > 0
 
 
 def _expire_samples(folder: TableFolder, clock: Clock, retention_hours: int) -> bool:
@@ -115,21 +112,3 @@ def _expire_samples(folder: TableFolder, clock: Clock, retention_hours: int) -> 
         return remove_old_samples(folder, clock.now_ms() - retention_hours * MS_OF_HOUR) > 0
     except WriteConflict:  # a compaction beside this run came first: the next run removes them
         return False
-
-
-def _compact(folder: TableFolder, compression: str, is_stopping: Callable[[], bool]) -> int:
-    """Compact a table's small files, those of the log with this codec; returns how many were replaced."""
-    return compact(folder, partial(rewritten, folder, compression) if folder.table is LOG else None, is_stopping)
-
-
-def _publish(store: Store, clock: Clock) -> None:
-    """Publish what is folded, compact the other facts, and drop those of replaced incarnations.
-
-    If a stream does so at the same time, it or the next run does the rest.
-    """
-    publish(store, clock)
-    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
-    for table in state_tables_of(store.properties.topic_kind):
-        if table.published is None:
-            compact_facts(store, table, progress)
-    drop_replaced(store, progress)

@@ -14,8 +14,7 @@ from offsets_pipeline.fold.state.view_queries import VIEWS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE
 from offsets_pipeline.store.delta.table_folder import TableFolder
-from offsets_pipeline.store.log.log_range import PLACE
-from offsets_pipeline.store.log.log_scan import LogScan
+from offsets_pipeline.store.log.log_scan import PLACE, LogScan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

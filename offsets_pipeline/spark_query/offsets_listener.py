@@ -27,13 +27,12 @@ from offsets_pipeline.common.warnings import Warnings, warn
 from offsets_pipeline.coordinator.requests import validated_group_id
 from offsets_pipeline.errors import ConfigError
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, are_bootstrap_servers
-from offsets_pipeline.spark_query.commit_targets import BrokerTarget, StoreTarget
 from offsets_pipeline.spark_query.kafka_source_offsets import (
     CompletedBatch,
     parse_kafka_offsets,
     refuse_shared_topics,
 )
-from offsets_pipeline.spark_query.newest_commits import NewestCommits
+from offsets_pipeline.spark_query.newest_commits import BrokerTarget, NewestCommits, StoreTarget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

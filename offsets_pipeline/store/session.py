@@ -40,11 +40,6 @@ DELTA_CONF: Mapping[str, str] = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
-_QUIET_CONF: Mapping[str, str] = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
-
 _WORK_CONF: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -103,7 +98,8 @@ def build_session(
     builder = SparkSession.builder.appName(app_name)
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started the JVM, then this process
         conf = _program_conf(settings)
-        given = _given_to_spark_submit()
+        SparkContext._ensure_initialized()  # noqa: SLF001 (connects to the JVM; before that SparkConf is empty)
+        given = dict(SparkConf().getAll())
         master = given.get("spark.master", "")
     else:
         check_java()
@@ -273,7 +269,8 @@ def _program_conf(settings: Settings) -> dict[str, str]:
         _set_by_program.setdefault(key, set()).add(value)
     return {
         **DELTA_CONF,
-        **_QUIET_CONF,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         **_WORK_CONF,
         **{f"spark.hadoop.{key}": value for key, value in hadoop.items()},
         "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
@@ -300,7 +297,10 @@ def _without_noise() -> Iterator[None]:
                 if not line.startswith(_NOISE):
                     out.write(line)
 
-    ours = {descriptor: os.dup(descriptor) for descriptor in (1, 2) if _is_open(descriptor)}
+    ours: dict[int, int] = {}
+    for descriptor in (1, 2):
+        with suppress(OSError):  # it may be closed
+            ours[descriptor] = os.dup(descriptor)
     for descriptor in ours:
         os.dup2(to_filter, descriptor)
     os.close(to_filter)
@@ -312,19 +312,6 @@ def _without_noise() -> Iterator[None]:
         for descriptor, duplicate in ours.items():
             os.dup2(duplicate, descriptor)
             os.close(duplicate)
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
-
-
-def _given_to_spark_submit() -> dict[str, str]:
-    SparkContext._ensure_initialized()  # noqa: SLF001 (connects to the JVM; before that SparkConf is empty)
-    return dict(SparkConf().getAll())
 
 
 def _is_installed(jar: str) -> bool:

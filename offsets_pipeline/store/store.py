@@ -22,7 +22,6 @@ from offsets_pipeline.store.delta.filesystems import arrow_folder, open_path, wi
 from offsets_pipeline.store.delta.properties import (
     CREATION,
     IN_SCHEMA,
-    MIRRORED,
     OWNED,
     SCHEMA_PREFIX,
     StoreProperties,
@@ -54,17 +53,6 @@ if TYPE_CHECKING:
 
     #: A Spark session, or a function that returns it and starts it if it is not running.
     SparkSource = SparkSession | Callable[[], SparkSession]
-
-__all__ = [
-    "MIRRORED",
-    "OWNED",
-    "Store",
-    "StoreProperties",
-    "normalised",
-    "session_of",
-    "sql_name",
-    "timestamp_of",
-]
 
 # Delta's errors while another process creates the table: its folder exists, and its first commit is not visible yet.
 _BEING_CREATED = (

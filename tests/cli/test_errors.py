@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.store.store import OWNED, Store, StoreProperties
+from offsets_pipeline.store.delta.properties import OWNED, StoreProperties
+from offsets_pipeline.store.store import Store
 from tests.places import copied
 from tests.spark.segments import write_segment
 from tests.spark.stores import segments_of, versions

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from offsets_pipeline.common.clock import SystemClock
-from offsets_pipeline.fold.stream.follow import follow
+from offsets_pipeline.fold.stream.folding import follow
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic.topic_progress import TopicObserver
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions

@@ -23,7 +23,8 @@ from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.questions.query.log_info import log_info
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
-from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.store import Store
 from tests.kafka.client_actions import classic_clients, leaving_member
 from tests.kafka.following import (
     Heard,

@@ -8,7 +8,7 @@ import pytest
 
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.errors import StoreMismatch
-from offsets_pipeline.fold.stream.follow import follow
+from offsets_pipeline.fold.stream.folding import follow
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.questions.query.connectors import describe_connector

@@ -21,8 +21,9 @@ from offsets_pipeline.questions.query.connectors import describe_connector, list
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.connect_keys import offset_key
 from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.log.clean import clean_log
-from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.store.store import Store
 from tests.places import copied
 from tests.record_batches import encode_batch
 from tests.spark.both_engines import assert_as_spark, documented_queries

@@ -30,8 +30,9 @@ from offsets_pipeline.questions.query.log_info import LogPartitionInfo, log_info
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import OWNED, StoreProperties
 from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead
-from offsets_pipeline.store.store import OWNED, Store, StoreProperties
+from offsets_pipeline.store.store import Store
 from tests.logs import LogPartition, capture_rows
 from tests.places import copied
 from tests.record_batches import encode_batch

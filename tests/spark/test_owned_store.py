@@ -22,11 +22,11 @@ from offsets_pipeline.fold.state.fold import reload_partitions
 from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.log_row import LogRow
-from offsets_pipeline.store.delta.properties import CREATION
+from offsets_pipeline.store.delta.properties import CREATION, OWNED, StoreProperties
 from offsets_pipeline.store.delta.schemas import LOG, TABLES
 from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.clean import clean_log
-from offsets_pipeline.store.store import OWNED, Store, StoreProperties
+from offsets_pipeline.store.store import Store
 from tests.logs import commit_key, commit_value
 from tests.programs import assert_refused, in_process
 from tests.spark.stores import CLOCK, assert_as_reference, described_offsets, export_of, log_of, state_rows

@@ -15,10 +15,11 @@ from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
 from offsets_pipeline.store.delta.schemas import TABLES
 from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.file_writer import LogFilePlace
-from offsets_pipeline.store.store import MIRRORED, OWNED, Store, StoreProperties
+from offsets_pipeline.store.store import Store
 from tests.logs import oracle
 from tests.places import copied, remove_place
 from tests.spark.stores import CLOCK, assert_as_reference, differences, log_of, segments_of

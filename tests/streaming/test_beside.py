@@ -15,8 +15,9 @@ from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.fold.stream.fold_stream import FoldStream, start_fold
 from offsets_pipeline.fold.stream.folding import Folding
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.log.append import LogAppender
-from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.store.store import Store
 from tests.logs import capture_rows
 from tests.places import copied
 from tests.spark.segments import write_prefix

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.common.arrow_values import all_false, array_of, repeated
+from offsets_pipeline.common.arrow_values import all_false, array_of, conformed
+from offsets_pipeline.common.clock import EPOCH
 from offsets_pipeline.common.input_text import (
     INT32_MAX,
     first_ones,
@@ -127,4 +129,15 @@ def test_arrays_are_arrows_own() -> None:
     for size in (0, 1, 8, 80):
         all_false(size).validate(full=True)
         assert all_false(size).to_pylist() == [False] * size
-        assert repeated("ä", size).to_pylist() == ["ä"] * size
+
+
+def test_rows_conform_to_a_schema() -> None:
+    rows = pa.table({"left": [1, 2], "other": ["x", "y"]})
+    names = ("left", "text", "partition", "time", "no")
+    types = (pa.int32(), pa.string(), pa.int32(), pa.timestamp("us", tz="UTC"), pa.bool_())
+    schema = pa.schema([*zip(names, types, strict=True), ("missing", pa.binary())])
+    found = conformed(rows, schema, {"text": "ä", "partition": "7", "time": 1_000_000, "no": False, "left": 5})
+    found.validate(full=True)
+    assert found.schema == schema
+    same = {"text": "ä", "partition": 7, "time": EPOCH + timedelta(seconds=1), "no": False, "missing": None}
+    assert found.to_pylist() == [{"left": 1, **same}, {"left": 2, **same}]

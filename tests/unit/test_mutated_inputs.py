@@ -52,8 +52,8 @@ from offsets_pipeline.semantics.connect_keys import (
     state_value,
 )
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.spark_query.checkpoint_import import read_checkpoint
 from offsets_pipeline.spark_query.kafka_source_offsets import BatchMark, commits_of
-from offsets_pipeline.spark_query.query_checkpoint import read_checkpoint
 from tests.kafka.certificates import Authority, jks_digest, jks_file
 from tests.logs import CAPTURES, capture_rows
 from tests.mutation import EXTREMES, changed_bytes, peak_mib, soon

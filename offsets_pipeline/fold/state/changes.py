@@ -1,6 +1,6 @@
 """The changes of a replay to the state, and the one writer of their files.
 
-`write_changes` is a function of replayed rows and of the known state of their groups. It runs where the rows are: in a
+They depend on replayed rows and on the known state of their groups. `StateWriter` runs where the rows are: in a
 Spark task for its log partitions, or in the driver for a small batch. Its files belong to the state once a commit adds
 them (fold.py). Rows that are written twice, or late, change nothing (merge_on_read.py).
 """
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.fold.state.known_groups import groups_in
 from offsets_pipeline.fold.state.merge_on_read import (
     CONNECT,
     DESCRIBED,
@@ -35,18 +34,21 @@ from offsets_pipeline.fold.state.published_rows import (
     write_facts,
     write_published,
 )
+from offsets_pipeline.fold.state.stored_rows import groups_in
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
 from offsets_pipeline.semantics.group_description import GroupRecordRow, existence
 from offsets_pipeline.semantics.group_facts import described
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS
+from offsets_pipeline.store.log.log_reader import compacted_input
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from offsets_pipeline.fold.state.known_groups import KnownGroups
+    from offsets_pipeline.fold.state.fold_progress import FoldProgress
     from offsets_pipeline.fold.state.published_rows import FileWriter
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.fold.state.replay_start import ReplayStart
+    from offsets_pipeline.fold.state.stored_rows import KnownGroups
     from offsets_pipeline.semantics.effects import Effects, ReplayedPartition
     from offsets_pipeline.store.delta.data_file import DataFile
 
@@ -92,20 +94,36 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class StateFolders:
-    """Where the files of the state go, and the semantics of the replay; picklable.
+class StateWriter:
+    """Replays records from a start, and writes what they change; picklable.
 
-    ``incarnations`` are those of the state by log partition. ``known`` is the state that the replay continues;
-    None if it starts at the start of its log partitions: then each key comes once, and what is answered is published.
+    ``tables`` are where the files of the state go. ``incarnations`` are those of the state by log partition. ``known``
+    is the state that the replay continues; None if it starts at the start of its log partitions: then each key comes
+    once, and what is answered is published.
     """
 
+    start: ReplayStart
     tables: Mapping[str, FileWriter]
-    offsets_partitions: int
-    semantics: CoordinatorSemantics
     incarnations: Mapping[int, int]
     known: KnownGroups | None = None
 
-    def write(self, changes: Changes, table: StateTable, rows: pa.Table, hidden: Groups = frozenset()) -> None:
+    def changes(self, tables: Iterable[pa.Table]) -> Changes:
+        """Replay all unfolded records of whole log partitions, and write the files with what they change."""
+        effects = self.start.replay(tables)
+        changes = Changes(partitions=partitions_of(effects), topics=effects.topics, quarantine=effects.quarantine)
+        news, whole = _group_records(effects, self.known)
+        hidden: Groups = frozenset()
+        if whole.num_rows:
+            self._write(changes, RECORDS, news)
+            groups = groups_of(whole, self.start)
+            self._write(changes, DESCRIBED, groups)
+            hidden = hiding(groups) if self.known is None else frozenset()  # of facts none is hidden
+        self._write(changes, OFFSETS, effects.offsets, hidden)
+        self._write(changes, CONNECT, effects.connect_records)
+        self._write(changes, SHARES, effects.share_partitions)
+        return changes
+
+    def _write(self, changes: Changes, table: StateTable, rows: pa.Table, hidden: Groups = frozenset()) -> None:
         """Write rows with the table's columns to files, sorted by their key; ``hidden`` are groups of `hiding`."""
         if not rows.num_rows:
             return
@@ -118,25 +136,22 @@ class StateFolders:
         changes.files[table.name] += write_facts(self.tables[table.name], facts, self.incarnations)
 
 
-def write_changes(effects: Effects, folders: StateFolders) -> Changes:
-    """Write the files with the changes of a replay of whole log partitions."""
-    changes = Changes(partitions=partitions_of(effects), topics=effects.topics, quarantine=effects.quarantine)
-    news, whole = _group_records(effects, folders.known)
-    hidden: Groups = frozenset()
-    if whole.num_rows:
-        folders.write(changes, RECORDS, news)
-        groups = groups_of(whole, folders.offsets_partitions, folders.semantics)
-        folders.write(changes, DESCRIBED, groups)
-        hidden = hiding(groups) if folders.known is None else frozenset()  # of facts none is hidden
-    folders.write(changes, OFFSETS, effects.offsets, hidden)
-    folders.write(changes, CONNECT, effects.connect_records)
-    folders.write(changes, SHARES, effects.share_partitions)
-    return changes
+class NextFold(StateWriter):
+    """A fold of the records of the next append to the log, where they are: in a task or in the driver."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Changes:
+        """Write the files of what records change: all records of the append in their log partitions."""
+        rows = (pa.Table.from_batches([each]) for each in batches)
+        return self.changes(compacted_input(rows, self.start.schema, self.start.compact))
+
+    def continues(self, progress: FoldProgress) -> bool:
+        """Whether no other fold has changed the state since this one was made."""
+        return self.start.folded_to == progress.folded_to and self.incarnations == progress.incarnations
 
 
-def groups_of(records: pa.Table, offsets_partitions: int, semantics: CoordinatorSemantics) -> pa.Table:
+def groups_of(records: pa.Table, start: ReplayStart) -> pa.Table:
     """The groups of these rows of `group_records`, as rows of `group_facts`."""
-    return described(in_key_order(RECORDS, records), offsets_partitions, semantics)
+    return described(in_key_order(RECORDS, records), start.offsets_partitions, start.semantics)
 
 
 # --- groups

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.common.sql_dialects import DUCKDB
-from offsets_pipeline.fold.state.belonging import INCARNATION, belonging
-from offsets_pipeline.fold.state.fold_progress import FoldProgress, pending_of
+from offsets_pipeline.fold.state.fold_progress import INCARNATION, FoldProgress, belonging, pending_of
 from offsets_pipeline.fold.state.merge_on_read import CONNECT, SHARES, StateTable
 from offsets_pipeline.fold.state.published_rows import connect_rows, rows_by_sql
 from offsets_pipeline.fold.state.stored_rows import StoredRows
@@ -51,10 +50,8 @@ def write_derived(
     """
     for table in published_tables_of(store.properties.topic_kind):
         belonging(store.table(table.name), progress)
-    if store.properties.topic_kind.is_connect:
-        return _write_connectors(store, progress, seen)
     if not store.properties.topic_kind.has_groups:
-        return {SHARE_PARTITIONS.name: _write_share_partitions(store, progress, seen[SHARE_PARTITIONS.name])}
+        return _write_from_facts(store, progress, seen)
     return {
         GROUP_MEMBERS.name: _write_members(store, progress, seen[GROUP_MEMBERS.name], groups_changed=groups_changed),
         UNSTABLE_OFFSETS.name: _write_unstable(store, progress, seen[UNSTABLE_OFFSETS.name]),
@@ -92,44 +89,34 @@ def _published_groups(store: Store, *columns: str) -> pa.Table:
     return store.table(CONSUMER_GROUPS.name).snapshot().rows(columns)
 
 
-# --- Kafka Connect
+# --- Kafka Connect, and share partitions
 
 
-def _write_connectors(store: Store, progress: FoldProgress, seen: Mapping[str, Snapshot]) -> dict[str, int]:
-    """R30: the rows of the views, if this store or one beside it has more records; returns the versions."""
-    beside_it = (Store.find(lambda: store.spark, each) for each in beside(store.location))
+def _write_from_facts(store: Store, progress: FoldProgress, seen: Mapping[str, Snapshot]) -> dict[str, int]:
+    """R30, R39: the rows of the views, if this store or one beside it has more records; returns the versions."""
+    kind = store.properties.topic_kind
+    beside_it = (Store.find(lambda: store.spark, each) for each in beside(store.location) if kind.is_connect)
     others = [each for each in beside_it if each is not None and each.properties.topic_kind.is_connect]
     every = {store: progress} | {each: FoldProgress.read(each.table(FOLD_PROGRESS.name)) for each in others}
     records = sum(each.records for one in every.values() for each in one.partitions.values())
     made_of = {INCARNATION: progress.incarnation, _RECORDS: records}
-    written = {table.name: seen[table.name] for table in published_tables_of(store.properties.topic_kind)}
+    written = {table.name: seen[table.name] for table in published_tables_of(kind)}
     if all(each.transaction(name) == made for each in written.values() for name, made in made_of.items()):
         return {name: each.version for name, each in written.items()}
-    stores = [(each.properties.topic_kind, _facts(each, CONNECT, known)) for each, known in every.items()]
-    return {
-        name: store.table(name).replace(connect_rows(name, stores), seen=each, advance=made_of)
-        for name, each in written.items()
-    }
+    if kind.is_connect:
+        stores = [(each.properties.topic_kind, _facts(each, CONNECT, known)) for each, known in every.items()]
+        rows = {name: connect_rows(name, stores) for name in written}
+    else:
+        view = SHARE_VIEWS[SHARE_PARTITIONS.name].format(share_partitions="facts")
+        found = rows_by_sql(view, facts=_facts(store, SHARES, progress)).cast(SHARE_PARTITIONS.arrow_schema())
+        rows = {SHARE_PARTITIONS.name: found}
+    return {name: store.table(name).replace(rows[name], seen=each, advance=made_of) for name, each in written.items()}
 
 
 def _facts(store: Store, table: StateTable, progress: FoldProgress) -> pa.Table:
     """The rows of a table of facts that count as of a progress."""
     rows = StoredRows.of([belonging(store.table(table.name), progress)], progress.incarnations)
     return rows.newest(table, table.columns, ends=progress.folded_to)
-
-
-# --- share partitions
-
-
-def _write_share_partitions(store: Store, progress: FoldProgress, seen: Snapshot) -> int:
-    """R39: the rows of the view, if there are more records."""
-    made_of = {INCARNATION: progress.incarnation, _RECORDS: sum(each.records for each in progress.partitions.values())}
-    if all(seen.transaction(name) == made for name, made in made_of.items()):
-        return seen.version
-    found = rows_by_sql(
-        SHARE_VIEWS["share_partitions"].format(share_partitions="facts"), facts=_facts(store, SHARES, progress)
-    ).cast(SHARE_PARTITIONS.arrow_schema())
-    return store.table(SHARE_PARTITIONS.name).replace(found, seen=seen, advance=made_of)
 
 
 # --- how far they reach

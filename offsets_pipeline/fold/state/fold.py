@@ -16,26 +16,32 @@ them, too, and each fold goes on with those of the state that it found (docs/adr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
-from offsets_pipeline.fold.state.belonging import INCARNATION, REMOVED_BY, belonging, with_older_noted
-from offsets_pipeline.fold.state.changes import Changes, StateFolders, write_changes
-from offsets_pipeline.fold.state.fold_progress import NO_INCARNATION, FoldProgress, PartitionProgress, progressed
-from offsets_pipeline.fold.state.known_groups import KnownGroups
+from offsets_pipeline.fold.state.changes import Changes, NextFold
+from offsets_pipeline.fold.state.fold_progress import (
+    INCARNATION,
+    NO_INCARNATION,
+    REMOVED_BY,
+    FoldProgress,
+    PartitionProgress,
+    belonging,
+    progressed,
+    with_older_noted,
+)
 from offsets_pipeline.fold.state.publishing import ReplayedRows, is_of_unnamed, merged_tables
 from offsets_pipeline.fold.state.replay_job import replay_log
-from offsets_pipeline.fold.state.replay_start import continued, replay_start
+from offsets_pipeline.fold.state.replay_start import ReplayStart
+from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.fold.state.unfolded import files_after, with_late_records
 from offsets_pipeline.store.delta.data_file import FOLDED, LATE
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, STATE, TOPICS
-from offsets_pipeline.store.log.log_range import LogRange
-from offsets_pipeline.store.log.log_reader import LogReader, compacted_input
+from offsets_pipeline.store.log.log_reader import LogReader
+from offsets_pipeline.store.log.log_scan import LogRange
 from offsets_pipeline.store.log.metadata import note_quarantine, note_topics
 
 if TYPE_CHECKING:
@@ -43,7 +49,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.fold.state.replay_start import ReplayStart, TopicStart
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.snapshot import Snapshot
@@ -75,24 +80,6 @@ def fold_log(
     return with_retries(lambda: _fold_once(store, settings, clock, warn, append), "a fold of the log")
 
 
-@dataclass(frozen=True)
-class NextFold:
-    """A fold of the records of the next append to the log, where they are: in a task or in the driver; picklable."""
-
-    start: ReplayStart | TopicStart
-    folders: StateFolders
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Changes:
-        """Write the files of what records change: all records of the append in their log partitions."""
-        rows = (pa.Table.from_batches([each]) for each in batches)
-        inputs = compacted_input(rows, self.start.schema, self.start.compact)
-        return write_changes(self.start.replay(inputs), self.folders)
-
-    def continues(self, progress: FoldProgress) -> bool:
-        """Whether no other fold has changed the state since this one was made."""
-        return self.start.folded_to == progress.folded_to and self.folders.incarnations == progress.incarnations
-
-
 def next_fold(store: Store, settings: Settings, clock: Clock, log_incarnation: int) -> NextFold | None:
     """Return a fold of records that are appended to this incarnation of the log next.
 
@@ -101,7 +88,7 @@ def next_fold(store: Store, settings: Settings, clock: Clock, log_incarnation: i
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     fold = _Fold(store, settings, clock, progress)
     is_next = progress.log_version == store.version(LOG.name) and progress.log_incarnation == log_incarnation
-    return NextFold(*fold.continuation()) if is_next and not fold.is_behind else None
+    return fold.continuation() if is_next and not fold.is_behind else None
 
 
 def reload_partitions(
@@ -179,7 +166,7 @@ class _Fold:
         self._semantics = semantics or self._found or store.properties.coordinator_semantics
         current = store.current_log()
         self._log_incarnation, self._count = current.number, current.offsets_partitions
-        self._start = replay_start(store.properties, self._count, self._semantics)
+        self._start = ReplayStart(self._count, self._semantics, kind=store.properties.topic_kind)
         self._tables = self._start.tables
 
     def rest(self, log: Snapshot, append: Append | None) -> Changes:
@@ -210,8 +197,8 @@ class _Fold:
         progress = self._progress
         return progress.log_incarnation < self._log_incarnation or progress.partitions.keys() != set(range(self._count))
 
-    def continuation(self) -> tuple[ReplayStart | TopicStart, StateFolders]:
-        """Return the start and the folders of a fold that continues the state.
+    def continuation(self) -> NextFold:
+        """Return a fold that continues the state.
 
         Raises DamagedTable if a table does not belong to the progress.
         """
@@ -365,23 +352,18 @@ class _Fold:
         self, progress: Mapping[int, PartitionProgress], known: KnownGroups | None, files: Iterable[DataFile]
     ) -> Changes:
         """Replay these files of the log from these starts."""
-        start, folders = self._from(progress, known)
+        fold = self._from(progress, known)
+        start = fold.start
         log_range = LogRange(start.folded_to, log_incarnation=self._log_incarnation)
         reader = LogReader(self._store.table(LOG.name), log_range, start.schema, start.compact)
         wanted = [file for file in files if log_range.may_hold(file)]
         at_most = self._settings.fold.driver_rows - start.pending.num_rows
-        found = replay_log(
-            self._store, reader, wanted, at_most, lambda tables: write_changes(start.replay(tables), folders)
-        )
-        return self._added(found)
+        return self._added(replay_log(self._store, reader, wanted, at_most, fold.changes))
 
-    def _from(
-        self, progress: Mapping[int, PartitionProgress], known: KnownGroups | None
-    ) -> tuple[ReplayStart | TopicStart, StateFolders]:
+    def _from(self, progress: Mapping[int, PartitionProgress], known: KnownGroups | None) -> NextFold:
         tables = {name: self._store.table(name) for table in self._tables for name in table.names}
         incarnations = {at: each.incarnation for at, each in progress.items()}
-        folders = StateFolders(tables, self._count, self._semantics, incarnations, known)
-        return continued(self._start, progress), folders
+        return NextFold(self._start.continued(progress), tables, incarnations, known)
 
     def _append(self, changes: Changes, progress: FoldProgress | None = None) -> dict[str, int]:
         """Append the facts, which other folds may do at the same time; returns the versions of their tables.

@@ -3,6 +3,14 @@
 It has a row for each log partition from the first fold on. A fold reads it, appends rows to the state tables, and then
 swaps it: the swap fails if another fold came first. Rows of a fold that died or lost the race are correct, or not read
 because their incarnation is not named here (docs/adr/0008).
+
+It also names the version of each other table of the state that belongs to the progress. A table at an older version was
+restored alone, lost a commit file, or was copied while it was written. The same is true of a progress that is older
+than a removal of facts: the removed rows are in published tables that the progress does not name.
+
+Three kinds of later commits belong to the progress: of a fold that has not swapped the progress yet, of a publishing,
+and of a rearrangement of files, such as OPTIMIZE. A change by another program (RESTORE, DELETE) does not
+(docs/adr/0037).
 """
 
 from __future__ import annotations
@@ -14,15 +22,18 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.errors import DamagedTable, WriteConflict
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.store.delta.data_file import APPLICATION, FOLDED, LATE
+from offsets_pipeline.store.delta.protocol import changes_rows, info_of, is_own
+from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG_INCARNATION, VERSIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from offsets_pipeline.semantics.effects import ReplayedPartition
+    from offsets_pipeline.store.delta.protocol import Action
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.delta.table_folder import TableFolder
 
@@ -31,7 +42,13 @@ _SCHEMA = FOLD_PROGRESS.arrow_schema()
 NO_INCARNATION = 0
 #: Incarnation of log partitions that a question replays from their start. No table of a store has it.
 UNSTORED_INCARNATION = 2**31 - 1
-_SWAPS = 20  # attempts of a publishing beside folds
+#: Delta application whose transactions in published tables are the state incarnation that their rows are of.
+INCARNATION = "offsets-incarnation"
+#: Delta application whose transactions in tables of facts are the number of the progress by which facts were removed.
+REMOVED_BY = "offsets-removed-by"
+_ALONE = "it was restored or copied alone, or lost a commit"
+#: In place of the version of a table that is too old, while a reload appends to it.
+_BEFORE_RELOAD = 2**62
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
@@ -148,20 +165,14 @@ class FoldProgress:
         replaces nothing. Raises WriteConflict if folds came first too often.
         """
         ends = {at: replace(each, published_to=each.folded_to) for at, each in self.partitions.items()}
-        newest = FoldProgress.read(self._table)
-        for _ in range(_SWAPS):
-            if newest.incarnations != self.incarnations:
-                break
-            try:
+
+        def note() -> FoldProgress:
+            newest = FoldProgress.read(self._table)
+            if newest.incarnations == self.incarnations:
                 newest.replace(_published(newest.partitions, ends), newest.latest(versions))
-                break
-            except WriteConflict:
-                newest = FoldProgress.read(self._table)
-        else:
-            raise WriteConflict(
-                f"cannot write {self._table.folder}: other writers came first {_SWAPS} times; run it again"
-            )
-        return newest
+            return newest
+
+        return with_retries(note, "the end of a publishing")
 
     def latest(self, versions: Mapping[str, int]) -> dict[str, int]:
         """Versions of tables: for each the later one of this progress and ``versions``."""
@@ -249,3 +260,67 @@ def _published(
             end = max(partitions[at].published_to, others[at].published_to)
             found[at] = replace(partitions[at], published_to=end)
     return found
+
+
+# --- versions of other tables that belong to a progress
+
+
+def belonging(
+    table: TableFolder, progress: FoldProgress, *, is_named: bool = False, is_exact: bool = False
+) -> Snapshot:
+    """The newest version of a table with rows of the incarnation of a progress.
+
+    A reload replaces published rows before the progress names their incarnation. Until then the version before the
+    reload belongs to the progress. With ``is_named`` the same is true of the rows of a publishing: a reader has read
+    the facts before, and needs published rows that are no newer. With ``is_exact`` it is true of the facts of a fold,
+    too, as long as the version before it is kept.
+
+    Raises DamagedTable for a table that is older than the named version, or that another program has changed, and for a
+    progress that is older than the removal of facts that it names.
+    """
+    newest, version = table.snapshot(), progress.versions.get(table.table.name)
+    if newest.transaction(REMOVED_BY) > progress.number and progress.is_newest():
+        raise _not_belonging(progress.snapshot.folder, f"is older than {table.folder}: {_ALONE}")
+    if version is None or newest.version == version:
+        return newest
+    if newest.version < version:
+        named = "a later one, and a reload has not ended" if version == _BEFORE_RELOAD else f"version {version}"
+        raise _not_belonging(
+            table.folder, f"is at version {newest.version}, and the progress of its fold belongs to {named}: {_ALONE}"
+        )
+    found, belongs = version, True
+    for later in range(version + 1, newest.version + 1):
+        actions = table.actions(later) or []
+        if changes_rows(actions):
+            if not is_own(actions):
+                operation = info_of(actions).get("operation", "an unknown operation")
+                raise _not_belonging(table.folder, f"was changed by another program: version {later}, {operation}")
+            written = [each["txn"]["version"] for each in actions if each.get("txn", {}).get("appId") == INCARNATION]
+            belongs = not written or (written == [progress.incarnation] and not is_named)
+            if is_exact and _adds_facts(actions) and table.commit_file(found) is not None:
+                break
+        if belongs:
+            found = later
+    return newest if found == newest.version else table.snapshot(found)
+
+
+def _adds_facts(actions: Iterable[Action]) -> bool:
+    return not any(each["txn"]["appId"] in (INCARNATION, REMOVED_BY) for each in actions if "txn" in each)
+
+
+def with_older_noted(tables: Iterable[TableFolder], progress: FoldProgress) -> FoldProgress:
+    """Mark in the progress the tables that are older than it names; returns the newest progress.
+
+    A reload calls this before it appends to these tables: if it died, its commits would make their versions high enough
+    to seem right. Raises WriteConflict.
+    """
+    versions = progress.versions
+    older = [table.table.name for table in tables if table.snapshot().version < versions.get(table.table.name, 0)]
+    if all(versions[name] == _BEFORE_RELOAD for name in older):
+        return progress
+    return progress.fenced(dict.fromkeys(older, _BEFORE_RELOAD))
+
+
+def _not_belonging(folder: str, what: str) -> DamagedTable:
+    store, _, _ = folder.rpartition("/")
+    return DamagedTable(f"the table {folder} {what}; make the state again from the log: offsets reload --store {store}")

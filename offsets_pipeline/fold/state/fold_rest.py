@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.common.arrow_values import repeated
-from offsets_pipeline.fold.state.changes import StateFolders, write_changes
+from offsets_pipeline.common.arrow_values import conformed
+from offsets_pipeline.fold.state.changes import StateWriter
 from offsets_pipeline.fold.state.fold_progress import progressed
-from offsets_pipeline.fold.state.known_groups import KnownGroups
-from offsets_pipeline.fold.state.replay_start import continued, replay_start
+from offsets_pipeline.fold.state.replay_start import ReplayStart
+from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.store.delta.data_file import DataFile
-from offsets_pipeline.store.delta.snapshot import conformed
-from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import LogReader
+from offsets_pipeline.store.log.log_scan import LogRange
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -45,9 +44,7 @@ class FactsInMemory:
 
     def write_file(self, rows: pa.Table, partition: Mapping[str, str] = _NO_PARTITION) -> DataFile:
         """Keep the rows of a file."""
-        for name, value in partition.items():
-            rows = rows.append_column(name, repeated(value, rows.num_rows))
-        self._tables.append(conformed(rows, self._table))
+        self._tables.append(conformed(rows, self._table.arrow_schema(), partition))
         return DataFile("", 0, rows.num_rows, partition=partition)
 
 
@@ -60,14 +57,13 @@ def fold_rest(
     start of the log. Raises as `TableFolder.open_file`.
     """
     start = {at: state.progress[at] for at in chosen}
-    replay = continued(replay_start(state.properties, log.offsets_partitions, state.semantics), start)
+    replay = ReplayStart(log.offsets_partitions, state.semantics, kind=state.properties.topic_kind).continued(start)
     tables = {each.name: FactsInMemory(each.table) for each in replay.tables}
     incarnations = {at: each.incarnation for at, each in start.items()}
     known = KnownGroups.of(map(state.table, replay.known), incarnations)
     log_range = LogRange(replay.folded_to, log_incarnation=log.incarnation)
     reader = LogReader(log.folder, log_range, replay.schema, replay.compact)
-    folders = StateFolders(tables, log.offsets_partitions, state.semantics, incarnations, known)
-    changes = write_changes(replay.replay(reader.read(files)), folders)
+    changes = StateWriter(replay, tables, incarnations, known).changes(reader.read(files))
     return replace(
         state,
         progress={**state.progress, **progressed(start, changes.partitions, 0)},

@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.fold.state.belonging import INCARNATION, REMOVED_BY, belonging
 from offsets_pipeline.fold.state.derived_tables import data_times, note_as_of, write_derived
-from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.fold_progress import INCARNATION, REMOVED_BY, FoldProgress, belonging
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, StateTable, ended, state_tables_of
 from offsets_pipeline.fold.state.published_rows import divided, hiding, in_key_order, write_facts, write_published
 from offsets_pipeline.fold.state.stored_rows import StoredRows, log_partitions_in, rows_of
@@ -295,28 +294,31 @@ class Covered(NamedTuple):
 # --- facts that are not published
 
 
-def compact_facts(store: Store, table: StateTable, progress: FoldProgress, most_files: int = 0) -> None:
-    """Put the facts that count into files with each key once, if they have more than ``most_files`` small files.
+def compact_facts(store: Store, progress: FoldProgress, most_files: int = 0) -> None:
+    """Put the facts that count into files with each key once, in tables with more than ``most_files`` small files.
 
     A conflict with another writer leaves them as they are. Raises as `TableFolder.commit`.
     """
-    folder = store.table(table.name)
-    seen = belonging(folder, progress)
-    stored = StoredRows.of([seen], progress.incarnations)
-    files = stored.files[table.name]
-    rows = sum(file.rows for file in files)
-    if len(files) - rows // _SHARE_ROWS - 1 <= most_files:
-        return
-    every = sorted(progress.partitions)
-    count = max(1, min(len(every), rows // _SHARE_ROWS))
-    written = []
-    for at in range(count):
-        share = stored.of_partitions(every[at * len(every) // count : (at + 1) * len(every) // count])
-        facts = in_key_order(table, table.newest_rows(share.facts(table, table.columns), None))
-        facts = facts.append_column("folded_to", ended(facts, progress.folded_to))
-        written += write_facts(folder, facts, share.incarnations)
-    with suppress(WriteConflict):
-        folder.commit(written, files, seen=seen, is_change=False, operation="OPTIMIZE")
+    for table in state_tables_of(store.properties.topic_kind):
+        if table.published is not None:
+            continue
+        folder = store.table(table.name)
+        seen = belonging(folder, progress)
+        stored = StoredRows.of([seen], progress.incarnations)
+        files = stored.files[table.name]
+        rows = sum(file.rows for file in files)
+        if len(files) - rows // _SHARE_ROWS - 1 <= most_files:
+            continue
+        every = sorted(progress.partitions)
+        count = max(1, min(len(every), rows // _SHARE_ROWS))
+        written = []
+        for at in range(count):
+            share = stored.of_partitions(every[at * len(every) // count : (at + 1) * len(every) // count])
+            facts = in_key_order(table, table.newest_rows(share.facts(table, table.columns), None))
+            facts = facts.append_column("folded_to", ended(facts, progress.folded_to))
+            written += write_facts(folder, facts, share.incarnations)
+        with suppress(WriteConflict):
+            folder.commit(written, files, seen=seen, is_change=False, operation="OPTIMIZE")
 
 
 def drop_replaced(store: Store, progress: FoldProgress) -> None:

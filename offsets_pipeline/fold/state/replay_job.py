@@ -19,9 +19,7 @@ from offsets_pipeline.store.log.log_reader import shared_out
 from offsets_pipeline.store.log.task_results import items_of, numbers, parallelism, repartitioned, task_results
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from pyspark.sql import DataFrame
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.log.log_reader import LogReader
@@ -47,8 +45,7 @@ def replay_log(
         return [replay(reader.read(files))]
     spark = store.spark
     most_tasks = max(_TASKS_PER_CORE * parallelism(spark), math.ceil(rows / _TASK_ROWS))
-    in_order = sorted(files, key=lambda file: (file.lowest.get("log_partition", 0), file.name))
-    shares = shared_out(in_order, most_tasks)
+    shares = shared_out(files, most_tasks)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in reader.read(file for share in items_of(shares, batches) for file in share):
@@ -60,11 +57,8 @@ def replay_log(
             yield replay(pa.Table.from_batches([each]) for each in chain([first], batches))
 
     found = numbers(spark, shares).mapInArrow(read, from_arrow_schema(reader.schema))
-    return task_results(_in_ranges(found, reader.range.starts or (), most_tasks), replayed)
-
-
-def _in_ranges(rows: DataFrame, partitions: Collection[int], tasks: int) -> DataFrame:
-    """The rows with neighbouring log partitions in one task: so the files of published rows are of disjoint ranges."""
+    # neighbouring log partitions in one task: so the files of published rows are of disjoint ranges
+    partitions = reader.range.starts or ()
     first, last = min(partitions, default=0), max(partitions, default=0)
-    number = F.expr(f"int((log_partition - {first}) * {tasks} div {last - first + 1})")
-    return repartitioned(rows, tasks, number)
+    number = F.expr(f"int((log_partition - {first}) * {most_tasks} div {last - first + 1})")
+    return task_results(repartitioned(found, most_tasks, number), replayed)

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.fold.state.fold_progress import UNSTORED_INCARNATION
-from offsets_pipeline.fold.state.merge_on_read import by_incarnation, ended
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, by_incarnation, ended
+from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.store.delta.data_file import ALL_ROWS, with_values
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.store.delta.data_file import DataFile, Only
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.delta.table_folder import TableFolder
+
+    Group = tuple[int, str]
 
 _MOST_PARTITIONS = 100_000  # of a log, for files of other programs without statistics
 
@@ -95,6 +98,44 @@ class StoredRows:
         if more is not None:
             facts = pa.concat_tables([facts, with_values(more.select(names), only)])
         return table.newest_rows(facts, self.published(table, names, only)).select(columns)
+
+
+class KnownGroups(StoredRows):
+    """The rows of groups that a fold continues, in the tables that `ReplayStart.known` names; picklable."""
+
+    def existing(self, groups: Collection[Group]) -> set[Group]:
+        """Return the groups that exist (R14)."""
+        if not groups:
+            return set()
+        found = self.newest(DESCRIBED, ["log_partition", "group_id", "state"], _only(groups))
+        return groups_in(found.filter(pc.not_equal(found["state"], DEAD))).intersection(groups)
+
+    def records(self, groups: Collection[Group]) -> pa.Table:
+        """Return the rows of `group_records` of these groups.
+
+        May return several rows of one key, and rows of groups with the same id in other log partitions.
+        """
+        return self.facts(RECORDS, RECORDS.columns, _only(groups)) if groups else RECORDS.row_schema().empty_table()
+
+    def with_offsets(self, groups: Collection[Group], deleted: pa.Table) -> set[Group]:
+        """Return the groups with a visible offset after the tombstones ``deleted`` (rows of OFFSETS).
+
+        For a state of `classic` semantics.
+        """
+        found = self.newest(OFFSETS, ["log_partition", "group_id", "committed_offset"], _only(groups), more=deleted)
+        return groups_in(found.filter(found["committed_offset"].is_valid())).intersection(groups)
+
+
+def groups_in(rows: pa.Table) -> set[Group]:
+    """Return the group of each row, each group once."""
+    return set(zip(rows["log_partition"].to_pylist(), rows["group_id"].to_pylist(), strict=True))
+
+
+def _only(groups: Collection[Group]) -> Only:
+    return {
+        "log_partition": sorted({log_partition for log_partition, _ in groups}),
+        "group_id": sorted({group_id for _, group_id in groups}),
+    }
 
 
 def rows_of(

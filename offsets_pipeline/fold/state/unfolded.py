@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.store.delta.data_file import FOLDED, LATE, late_in
-from offsets_pipeline.store.log.log_range import LogRange
-from offsets_pipeline.store.log.log_scan import LogScan
+from offsets_pipeline.store.log.log_scan import LogRange, LogScan
 from offsets_pipeline.store.store_snapshot import log_incarnations
 
 if TYPE_CHECKING:
@@ -40,17 +39,6 @@ def with_late_records(log: Snapshot, partitions: Collection[int], folded: int) -
     return {at for at in partitions if log.transaction(late_in(at)) > folded} or set(partitions)
 
 
-class Unfolded(NamedTuple):
-    """What a fold has to do: the number of records by log partition, and the files that may hold them.
-
-    ``behind``: log partitions to fold from their start, since late records precede folded ones.
-    """
-
-    records: Mapping[int, int]
-    behind: set[int]
-    files: list[DataFile]
-
-
 class UnfoldedLog:
     """The incarnation of the log that counts, in one version of the table `log`."""
 
@@ -60,8 +48,14 @@ class UnfoldedLog:
         self.folder = log.table_folder
         self._log = log
 
-    def unfolded(self, start: Mapping[int, PartitionProgress], progress: Snapshot | None) -> Unfolded:
-        """Return what to fold from these starts, which ``progress`` has; None for the start of the log."""
+    def unfolded(
+        self, start: Mapping[int, PartitionProgress], progress: Snapshot | None
+    ) -> tuple[Mapping[int, int], set[int], list[DataFile]]:
+        """Return what to fold from these starts, which ``progress`` has; None for the start of the log.
+
+        That is the number of records by log partition, the log partitions to fold from their start, since late records
+        precede folded ones, and the files that may hold all these records.
+        """
         if progress is None:
             behind, files = set[int](), self._log.files()
         else:
@@ -73,4 +67,4 @@ class UnfoldedLog:
         for rows in scan.rows(files):
             partitions, counts = np.unique(rows["log_partition"].to_numpy(), return_counts=True)
             records.update(dict(zip(partitions.tolist(), counts.tolist(), strict=True)))
-        return Unfolded(records, behind, files)
+        return records, behind, files

@@ -6,6 +6,7 @@ columnar one, which also wrote the state, or the specification (independent.py),
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.common.config.sections import FoldSettings
-from offsets_pipeline.fold.state.belonging import belonging
 from offsets_pipeline.fold.state.changes import groups_of, partitions_of
-from offsets_pipeline.fold.state.digest import digests
-from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.fold_progress import FoldProgress, belonging
 from offsets_pipeline.fold.state.independent import specified_groups, specified_topic
 from offsets_pipeline.fold.state.merge_on_read import (
     CONNECT,
@@ -30,24 +29,24 @@ from offsets_pipeline.fold.state.merge_on_read import (
 )
 from offsets_pipeline.fold.state.published_rows import in_key_order, rows_by_sql
 from offsets_pipeline.fold.state.replay_job import replay_log
-from offsets_pipeline.fold.state.replay_start import continued, replay_start
+from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.state.stored_rows import StoredRows, rows_of
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG
-from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import LogReader
+from offsets_pipeline.store.log.log_scan import LogRange
 from offsets_pipeline.store.store_snapshot import LogIncarnation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from hashlib import _Hash
 
     from offsets_pipeline.fold.state.fold_progress import PartitionProgress
     from offsets_pipeline.fold.state.independent import Replayed
     from offsets_pipeline.fold.state.merge_on_read import StateTable
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.semantics.effects import Effects, ReplayedPartition
+    from offsets_pipeline.semantics.effects import ReplayedPartition
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.store import Store
 
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
 #: The column of a table of facts that is null for a tombstone.
 _VALUE_OF = {OFFSETS.name: "committed_offset", CONNECT.name: "value", SHARES.name: "state_epoch"}
 _EXAMPLES = 5  # differences that a verification shows in words
+_HEX_DIGITS = 16
 
 
 @dataclass
@@ -215,7 +215,7 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     found = (each for each in store.log_incarnations() if each.number == progress.log_incarnation)
     of_state = next(found, LogIncarnation(progress.log_incarnation, store.properties.offsets_partitions))
     count = of_state.offsets_partitions
-    start = continued(replay_start(store.properties, count, semantics), starts)
+    start = ReplayStart(count, semantics, kind=kind).continued(starts)
     reader = LogReader(log, log_range, start.schema, None if independent else start.compact)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
     names = [name for each in start.tables for name in each.names]
@@ -224,7 +224,7 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
 
     def compared(rows: Iterable[pa.Table]) -> tuple[set[int], Verification]:
         if not independent or kind is TopicKind.SHARE_STATE:
-            return comparison(_replayed(start.replay(rows), count, semantics))
+            return comparison(_replayed(start, rows))
         return comparison(specified_topic(rows, kind) if kind.is_connect else specified_groups(rows, count, semantics))
 
     whole, replayed = Verification(), set()
@@ -256,13 +256,14 @@ def _state_of(store: Store) -> tuple[FoldProgress, dict[str, Snapshot]]:
             return progress, known
 
 
-def _replayed(effects: Effects, offsets_partitions: int, semantics: CoordinatorSemantics) -> Replayed:
-    """Effects of a columnar replay as rows of all state tables."""
+def _replayed(start: ReplayStart, tables: Iterable[pa.Table]) -> Replayed:
+    """What a columnar replay gives, as rows of all state tables."""
+    effects = start.replay(tables)
     records = pa.concat_tables([effects.group_records, effects.group_commits])
     return partitions_of(effects), {
         OFFSETS.name: effects.offsets,
         RECORDS.name: records,
-        DESCRIBED.name: groups_of(records, offsets_partitions, semantics),
+        DESCRIBED.name: groups_of(records, start),
         CONNECT.name: effects.connect_records,
         SHARES.name: effects.share_partitions,
     }
@@ -306,3 +307,45 @@ def _live(records: pa.Table) -> pa.Table:
 def _by_key(rows: pa.Table, key: tuple[str, ...], columns: list[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
     keys = zip(*(rows[name].to_pylist() for name in key), strict=True)
     return dict(zip(keys, rows.select(columns).to_pylist(), strict=True))
+
+
+# --- digests: equal rows have equal ones, whoever wrote them, in whichever batches
+
+
+def digests(rows: pa.Table) -> dict[int, str]:
+    """Return a digest for each log partition: 16 hex digits of the SHA-256 of its rows, in their order.
+
+    Covers names, nulls and values of the columns, but not `log_partition`.
+    """
+    numbers = rows["log_partition"]
+    columns = rows.drop_columns(["log_partition"])
+    return {at: _digest(columns.filter(pc.equal(numbers, at))) for at in numbers.unique().to_pylist()}
+
+
+def _digest(rows: pa.Table) -> str:
+    found = hashlib.sha256(rows.num_rows.to_bytes(8, "little"))
+    for name in sorted(rows.column_names):
+        found.update(f"{name}\n".encode())
+        _add(found, rows[name].combine_chunks())
+    return found.hexdigest()[:_HEX_DIGITS]
+
+
+def _add(found: _Hash, values: pa.Array) -> None:
+    """Add the values of a column. What an array holds where it is null is left out."""
+    found.update(values.is_valid().cast(pa.uint8()).to_numpy(zero_copy_only=False))
+    values = values.drop_null()
+    if pa.types.is_list(values.type):
+        found.update(pc.list_value_length(values).to_numpy())
+        _add(found, values.flatten())
+    elif pa.types.is_struct(values.type):
+        for name, each in zip((field.name for field in values.type), values.flatten(), strict=True):
+            found.update(f"{name}\n".encode())
+            _add(found, each)
+    elif pa.types.is_string(values.type) or pa.types.is_binary(values.type):
+        found.update(pc.binary_length(values).to_numpy())
+        found.update(b"".join(values.cast(pa.binary()).to_pylist()))
+    elif pa.types.is_boolean(values.type):
+        found.update(values.cast(pa.uint8()).to_numpy())
+    else:
+        numbers = values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
+        found.update(numbers.to_numpy().tobytes())

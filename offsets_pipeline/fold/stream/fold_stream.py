@@ -1,53 +1,57 @@
-"""The fold as a Structured Streaming query over versions of the log."""
+"""The fold as a Structured Streaming query over versions of the log.
+
+A fold needs to know only that the log has a new version: it reads the files of the log itself, from the version that
+`fold_progress` names (fold/state/fold.py). So the offsets of the query's source are versions of the table `log`, its
+batches have no rows, and its checkpoint holds nothing that a fold needs (docs/adr/0039).
+"""
 
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from offsets_pipeline.common.foreign_errors import first_line, raised_on_executor
 from offsets_pipeline.errors import OffsetsError, StreamFailed
-from offsets_pipeline.fold.stream.log_version_source import FORMAT, LogVersionSource, log_versions
 from offsets_pipeline.ingest.batch_barrier import BarrierClosedError, BatchBarrier
+from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.session import require_context
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.streaming.query import StreamingQuery
 
     from offsets_pipeline.fold.stream.folding import Folding
+    from offsets_pipeline.store.store import Store
+
+FORMAT = "offsets_log_versions"
+#: A new version of `log_partitions` may make another incarnation of the log count.
+_TABLES = (LOG, LOG_PARTITIONS)
 
 
+@dataclass
 class FoldStream:
-    """A running fold: `stop` ends it, `await_end` waits for its end."""
+    """A running fold: `stop` ends it, `await_end` waits for its end. ``query`` is the streaming query."""
 
-    def __init__(
-        self,
-        query: StreamingQuery,
-        failures: list[OffsetsError],
-        barrier: BatchBarrier,
-        folding: Folding,
-        checkpoint: tempfile.TemporaryDirectory[str],
-    ) -> None:
-        self._query = query
-        self._failures = failures
-        self._gate = barrier
-        self._folding = folding
-        self._checkpoint = checkpoint
-
-    @property
-    def query(self) -> StreamingQuery:
-        """The streaming query, for its progress."""
-        return self._query
+    query: StreamingQuery
+    _failures: list[OffsetsError]
+    _barrier: BatchBarrier
+    _folding: Folding
+    _checkpoint: tempfile.TemporaryDirectory[str]
 
     def stop(self) -> None:
         """Stop between two batches."""
         try:
-            self._gate.close()
-            self._query.stop()
+            self._barrier.close()
+            self.query.stop()
             self._folding.finish()
         finally:
             self._close()
@@ -55,12 +59,12 @@ class FoldStream:
     def await_end(self) -> None:
         """Wait until the stream ends. Raises an OffsetsError if a failure ended it."""
         try:
-            self._query.awaitTermination()
+            self.query.awaitTermination()
             self._folding.finish()
         except StreamingQueryException as exception:
             if self._failures:
                 raise self._failures[-1] from None
-            if self._gate.closed:
+            if self._barrier.closed:
                 return
             raise raised_on_executor(exception) or _stopped(exception) from exception
         finally:
@@ -113,3 +117,55 @@ def start_fold(folding: Folding) -> FoldStream:
 
 def _stopped(error: Exception) -> StreamFailed:
     return StreamFailed(f"the fold of the log stopped: {first_line(error)}")
+
+
+# --- the source
+
+
+def log_versions(store: Store) -> dict[str, str]:
+    """Return the options of the source for a store."""
+    return {table.name: store.arrow_folder(table.name) for table in _TABLES}
+
+
+class LogVersionSource(DataSource):
+    """The source; its options are those of `log_versions`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the schema of the batches, which have no rows."""
+        return "version bigint"
+
+    def streamReader(self, schema: object) -> LogVersionReader:  # noqa: ARG002, N802 - Spark's
+        """Return the reader."""
+        return LogVersionReader([TableFolder(self.options[table.name], table) for table in _TABLES])
+
+
+class LogVersionReader(DataSourceStreamReader):
+    """Offsets of the source: versions by the names of the tables."""
+
+    def __init__(self, tables: list[TableFolder]) -> None:
+        self._tables = tables
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's
+        """Return an offset before all versions: the first batch folds what the state lacks."""
+        return {table.name: -1 for table in _TABLES}
+
+    def latestOffset(  # noqa: N802 - Spark's
+        self,
+        start: dict[str, int] | None = None,  # noqa: ARG002 - before Spark 4.2 there are no arguments
+        limit: ReadLimit | None = None,  # noqa: ARG002
+    ) -> dict[str, int]:
+        """Return the newest versions. Raises as `TableFolder.snapshot`."""
+        return {each.table.name: each.snapshot().version for each in self._tables}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:  # noqa: ARG002
+        """Return one task without rows."""
+        return [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:  # noqa: ARG002
+        """Return no rows."""
+        return iter(())

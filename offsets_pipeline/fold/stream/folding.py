@@ -1,4 +1,7 @@
-"""The folds of a streaming query, and the work beside them: publishing, upkeep, and expiry in an owned store."""
+"""The folds of a streaming query, and the work beside them: publishing, upkeep, and expiry in an owned store.
+
+`follow` folds what the streaming query of a topic appends.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,19 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from pyspark import inheritable_thread_target
+
+from offsets_pipeline.common.clock import MS_OF_HOUR
+from offsets_pipeline.common.foreign_errors import in_one_line
+from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.fold.state.fold import fold_log, next_fold
+from offsets_pipeline.fold.maintenance import maintain_store
+from offsets_pipeline.fold.state.fold import fold_log, next_fold, reload_partitions
+from offsets_pipeline.fold.state.fold_progress import FoldProgress
 from offsets_pipeline.fold.stream.publisher import Publisher
-from offsets_pipeline.fold.stream.stream_upkeep import StreamUpkeep
 from offsets_pipeline.store.delta.properties import OWNED
-from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,9 +29,12 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.fold.maintenance import Upkeep
-    from offsets_pipeline.fold.state.fold import NextFold
+    from offsets_pipeline.fold.state.changes import NextFold
+    from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
     from offsets_pipeline.store.log.append import Append
     from offsets_pipeline.store.store import Store
+
+_CLOSE_SECONDS = 10.0
 
 
 def nothing(*_: object) -> None:
@@ -61,7 +73,10 @@ class Folding:
         self._on_fold = on_fold
         self._warn = warn
         self._publisher = Publisher(store, settings.fold, clock, warn)
-        self._expiry = _expiry(store, settings, clock, on_expiry)
+        # else a broker expires offsets (R4), or the settings disable it
+        expires = store.properties.kind == OWNED and store.properties.topic_kind.has_groups
+        expires &= settings.fold.expire_in_stream
+        self._expiry = StreamExpiry(store.folder(), settings, clock, on_expiry) if expires else None
         has_upkeep = settings.fold.upkeep_interval_ms > 0
         self._upkeep = StreamUpkeep(store, clock, settings, on_upkeep, warn) if has_upkeep else None
         self._lock = threading.Lock()
@@ -125,14 +140,103 @@ class Folding:
         self._publisher.close()
 
 
-def _expiry(
-    store: Store,
+class StreamUpkeep(Periodic[None]):
+    """Compacts small files of a store, removes old ones and cleans the log, in a thread, every `upkeep_interval_ms`.
+
+    It cleans once per `history_hours`, so the log has between one and two times as much history, unless
+    `clean_in_stream` is false. A run that fails only calls ``warn``, and the next run tries again. ``on_upkeep`` is
+    called after each run that changed anything.
+
+    `close` ends the run in progress after its present step, and waits ten seconds at most. A run that takes longer goes
+    on until the process ends: a kill does it no harm.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        settings: Settings,
+        on_upkeep: Callable[[Sequence[Upkeep]], object],
+        warn: Callable[[str], object],
+        stopped: threading.Event | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._on_upkeep = on_upkeep
+        self._cleaned_at_ms: int | None = None
+        self._dropped_since_ms: dict[str, dict[str, int]] = {}
+        super().__init__(
+            self._maintain,
+            settings.fold.upkeep_interval_ms,
+            clock.now_ms,
+            at_once=False,
+            warn=warn,
+            describe=lambda error: f"upkeep of {store.location} failed: {in_one_line(error)}; the next run tries again",
+            stopped=stopped,
+            name="upkeep",
+            wrapped=self._with_session,
+            close_seconds=_CLOSE_SECONDS,
+        )
+
+    def _with_session(self, target: Callable[[], None]) -> Callable[[], None]:
+        inherits: Callable[[], None] = inheritable_thread_target(self._store.spark)(target)
+        return inherits
+
+    def _maintain(self) -> None:
+        now_ms = self._clock.now_ms()
+        cleans = self._must_clean(now_ms)
+        try:
+            done = maintain_store(
+                *(self._store, self._clock, self._settings),
+                publishes=False,
+                cleans=cleans,
+                is_stopping=self.is_stopped,
+                dropped_since_ms=self._dropped_since_ms,
+            )
+        except Exception:
+            if self.is_stopped():  # Spark ends under a cleaning
+                return
+            raise
+        if cleans:
+            self._cleaned_at_ms = now_ms
+        if any((each.files_before, each.bytes_before) != (each.files, each.bytes) or each.removed for each in done):
+            self._on_upkeep(done)
+
+    def _must_clean(self, now_ms: int) -> bool:
+        if not self._settings.fold.clean_in_stream or not self._settings.log.history_hours:
+            return False
+        history_ms = self._settings.log.history_hours * MS_OF_HOUR
+        return self._cleaned_at_ms is None or now_ms - self._cleaned_at_ms >= history_ms
+
+
+def follow(
+    ingest: TopicIngest,
     settings: Settings,
     clock: Clock,
-    on_expiry: Callable[[int, int], None] | None,
-) -> StreamExpiry | None:
-    """Return the retention of an owned store; None if a broker expires offsets (R4) or the settings disable it."""
-    is_of_groups = store.properties.kind == OWNED and store.properties.topic_kind.has_groups
-    if not is_of_groups or not settings.fold.expire_in_stream:
-        return None
-    return StreamExpiry(store.folder(), settings, clock, on_expiry)
+    *,
+    available_now: bool = False,
+    on_fold: Callable[[int], object] = nothing,
+    on_upkeep: Callable[[Sequence[Upkeep]], object] = nothing,
+    warn: Callable[[str], None] = nothing,
+) -> int:
+    """Read and fold until ``ingest.stop``, or with ``available_now`` until the end of the topic.
+
+    Call ``ingest.prepare`` first. The callbacks are those of `Folding`. Returns the number of records added to the log.
+    Raises as ``ingest.run`` and `Folding.fold`.
+    """
+    store = ingest.store
+    semantics = store.properties.coordinator_semantics
+    if FoldProgress.read(store.table(FOLD_PROGRESS.name)).semantics not in (None, semantics):  # the broker was upgraded
+        reload_partitions(store, None, settings, clock, semantics)
+    folding = Folding(store, settings, clock, on_fold=on_fold, on_upkeep=on_upkeep, warn=warn)
+    try:
+        folding.fold(store)  # what an earlier process has appended
+        if not available_now:
+            folding.start()
+        added = ingest.run(available_now=available_now, folding=folding)
+        folding.fold(store)
+        folding.finish()
+    finally:
+        folding.close()
+    return added

@@ -10,7 +10,6 @@ from offsets_pipeline.common.foreign_errors import in_one_line, may_pass
 from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
-from offsets_pipeline.fold.state.merge_on_read import state_tables_of
 from offsets_pipeline.fold.state.publishing import compact_facts, drop_replaced, publish
 from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, FOLD_PROGRESS
 
@@ -103,9 +102,7 @@ class Publisher(Periodic[None]):
 
     def _keep_small(self) -> None:
         progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
-        for table in state_tables_of(self._store.properties.topic_kind):
-            if table.published is None:
-                compact_facts(self._store, table, progress, self._settings.compact_files)
+        compact_facts(self._store, progress, self._settings.compact_files)
         if self._replaced is None or self._replaced[0] != progress.incarnations:
             self._replaced = progress.incarnations, time.monotonic()
         elif time.monotonic() - self._replaced[1] >= _REST_SECONDS:

@@ -26,11 +26,12 @@ from offsets_pipeline.semantics.coordinator_semantics import MODERN, Coordinator
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.delta.data_file import COMPRESSION
 from offsets_pipeline.store.delta.filesystems import opened
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.metadata import LogMetadata, note_topics
-from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties, timestamp_of
+from offsets_pipeline.store.store import Store, timestamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

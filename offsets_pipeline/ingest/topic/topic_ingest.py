@@ -50,9 +50,10 @@ from offsets_pipeline.ingest.topic.topic_records import TopicReader
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.semantics.coordinator_semantics import AUTO, MODERN, CoordinatorSemantics
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.log.task_results import parallelism
 from offsets_pipeline.store.session import require_context
-from offsets_pipeline.store.store import MIRRORED, Store, StoreProperties, session_of
+from offsets_pipeline.store.store import Store, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.store.delta.damage import damage_of, explained
 from offsets_pipeline.store.delta.data_file import ALL_ROWS
-from offsets_pipeline.store.delta.filesystems import is_local, open_path
+from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.reader import quoted
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS, TOPICS
 
@@ -139,7 +139,7 @@ class Relations:
 
     def _files(self, relation: str, paths: list[str]) -> str:
         """SQL of the rows of Parquet files."""
-        if all(is_local(path) and not _GLOB.search(path) for path in paths):
+        if all("://" not in path and not _GLOB.search(path) for path in paths):
             self.paths += paths
             return f"read_parquet([{', '.join(map(quoted, paths))}], hive_partitioning = false)"
         from pyarrow import dataset  # noqa: PLC0415 - it imports pandas

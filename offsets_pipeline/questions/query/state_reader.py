@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import Clock, SystemClock
 from offsets_pipeline.common.config.sections import QuestionSettings
-from offsets_pipeline.fold.state.belonging import belonging
 from offsets_pipeline.fold.state.current import CurrentState, current_state
-from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.fold_progress import FoldProgress, belonging
 from offsets_pipeline.fold.state.merge_on_read import state_tables_of
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, TOPICS
 from offsets_pipeline.store.store_snapshot import StoreSnapshot

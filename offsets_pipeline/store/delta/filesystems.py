@@ -81,11 +81,6 @@ def synchronise(path: str | Path) -> None:
         os.close(descriptor)
 
 
-def is_local(path: str) -> bool:
-    """Return whether a path or URI is of this machine, without a scheme."""
-    return "://" not in path
-
-
 def children(path: str) -> set[str]:
     """Return the names in a folder; an empty set if it does not exist. Raises NotADirectoryError for a file."""
     system, folder = open_path(path)

@@ -16,7 +16,7 @@ from offsets_pipeline.errors import UnsupportedTable
 from offsets_pipeline.store.delta.damage import reading
 from offsets_pipeline.store.delta.data_file import ALL_ROWS, DataFile
 from offsets_pipeline.store.delta.protocol import UNDO, unreadable, unwritable
-from offsets_pipeline.store.delta.reader import has_deletion_vectors, metadata_of, open_table, protocol_of, stored_files
+from offsets_pipeline.store.delta.reader import has_deletion_vectors, metadata_of, protocol_of, stored_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.store.delta.data_file import Only
     from offsets_pipeline.store.delta.protocol import Action
-    from offsets_pipeline.store.delta.schemas import Table
     from offsets_pipeline.store.delta.table_folder import TableFolder
 
 
@@ -157,16 +156,6 @@ class Snapshot:
             if file.may_hold(only):
                 yield self.table_folder.read_file(file, columns, only)
 
-    def delta_table(self) -> DeltaTable:
-        """Return this version for deltalake. For the modules of this package.
-
-        Leaves the snapshot as it is: threads of a store share it.
-        """
-        if self._loaded.version() == self.version:
-            return self._loaded
-        with reading(self.folder):
-            return open_table(self.folder, self.version)
-
     def after(self, *commits: Commit) -> Snapshot:
         """Return the snapshot after these commits, which directly follow this version."""
         if not commits:
@@ -195,13 +184,3 @@ class Snapshot:
             return self.files()
         except (DeltaError, OSError, UnsupportedTable):
             return None
-
-
-def conformed(rows: pa.Table, table: Table, names: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows with columns of the table's schema, by default all; columns that are missing are null."""
-    schema = table.arrow_schema(names)
-    columns = [
-        rows[each.name].cast(each.type) if each.name in rows.column_names else pa.nulls(rows.num_rows, each.type)
-        for each in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
-from offsets_pipeline.common.arrow_values import repeated
+from offsets_pipeline.common.arrow_values import conformed
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import (
     CommitUnknown,
@@ -44,11 +44,11 @@ from offsets_pipeline.store.delta.protocol import (
     schema_fields,
     write_actions,
 )
-from offsets_pipeline.store.delta.put_if_absent import answered, put_if_absent
 from offsets_pipeline.store.delta.reader import open_table
+from offsets_pipeline.store.delta.retry import answered, put_if_absent
 from offsets_pipeline.store.delta.s3_errors import cause, known_cause
 from offsets_pipeline.store.delta.schemas import LOG
-from offsets_pipeline.store.delta.snapshot import Commit, KnownVersion, Snapshot, conformed
+from offsets_pipeline.store.delta.snapshot import Commit, KnownVersion, Snapshot
 from offsets_pipeline.store.delta.storage import NoAnswer, ObjectStorage, Storage, storage_of
 
 if TYPE_CHECKING:
@@ -178,10 +178,7 @@ class TableFolder:
         """
         names = self.table.names() if columns is None else columns
         with self.open_file(file) as parquet:
-            rows = rows_with(parquet, names, only)
-            for name in file.partition.keys() & names:
-                rows = rows.append_column(name, repeated(file.partition[name], rows.num_rows))
-            return conformed(rows, self.table, names)
+            return conformed(rows_with(parquet, names, only), self.table.arrow_schema(names), file.partition)
 
     @contextmanager
     def open_file(self, file: DataFile, **options: Any) -> Iterator[pq.ParquetFile]:  # noqa: ANN401 - of pyarrow
@@ -372,7 +369,7 @@ class TableFolder:
         since ``seen``; then nothing is written. Raises as `commit`.
         """
         return self.commit(
-            [self.write_file(conformed(rows, self.table))] if rows.num_rows else [],
+            [self.write_file(conformed(rows, self.table.arrow_schema()))] if rows.num_rows else [],
             seen.files(),
             seen=seen,
             advance={APPLICATION: seen.transaction(APPLICATION) + 1, **advance},

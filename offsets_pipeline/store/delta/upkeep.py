@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -15,6 +15,7 @@ from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.store.delta.damage import LAST_CHECKPOINT, explained
 from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.protocol import DELTA_LOG, commit_path
+from offsets_pipeline.store.delta.reader import open_table
 from offsets_pipeline.store.delta.s3_errors import cause
 from offsets_pipeline.store.delta.table_folder import READERS_SECONDS
 
@@ -108,23 +109,17 @@ def _worth_rewriting(files: Sequence[DataFile]) -> list[DataFile]:
     return [file for file in files if file.rows <= largest]
 
 
-class Vacuumed(NamedTuple):
-    """Number of files that a vacuum removed, and of those that are left in the folder, with its Delta log."""
-
-    removed: int
-    on_disk: int
-
-
 def vacuum(
     folder: TableFolder,
     is_stopping: Callable[[], bool] = never,
     dropped_since_ms: dict[str, int] | None = None,
     now_ms: int = 0,
-) -> Vacuumed:
+) -> tuple[int, int]:
     """Remove files that the table dropped longer ago than its `delta.deletedFileRetentionDuration`.
 
-    Files that no commit ever named go after a day: until then a task may write them for a commit to come. Ends between
-    two files if ``is_stopping``.
+    Returns the number of files removed, and of those that are left in the folder, with its Delta log. Files that no
+    commit ever named go after a day: until then a task may write them for a commit to come. Ends between two files if
+    ``is_stopping``.
 
     Args:
         folder: The table.
@@ -136,10 +131,10 @@ def vacuum(
 
     Raises as `TableFolder.snapshot`.
     """
-    table = folder.snapshot().delta_table()
     unchecked: dict[str, Any] = {"dry_run": True, "enforce_retention_duration": False}
     system, path = open_path(folder.folder)
     try:
+        table = open_table(folder.folder)  # not that of a snapshot, which threads of a store share
         found = system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
         stored = {each.path.removeprefix(f"{path}/") for each in found if each.type == fs.FileType.File}
         unused = {*table.vacuum(**unchecked | {"full": True, "retention_hours": _ABANDONED_HOURS}), *table.vacuum()}
@@ -163,7 +158,7 @@ def vacuum(
             said = cause(folder.folder, error, "check your permissions, then try again")
             raise StorageFailed(f"cannot remove {name} of {folder.folder}: {said}") from error
         removed += 1
-    return Vacuumed(removed, len(stored) - removed)
+    return removed, len(stored) - removed
 
 
 def _in_checkpoint(folder: TableFolder, stored: set[str]) -> set[str]:

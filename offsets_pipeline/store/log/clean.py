@@ -33,23 +33,20 @@ from offsets_pipeline.store.log.clean_files import (
     KEPT,
     CleanedFiles,
     CleaningLimits,
-    Rewriter,
     Rewritten,
-    candidates,
     heads,
     kept,
 )
 from offsets_pipeline.store.log.file_writer import LogFilePlace
-from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import shared_out
+from offsets_pipeline.store.log.log_scan import LogRange
 from offsets_pipeline.store.log.metadata import LogMetadata
 from offsets_pipeline.store.log.task_results import parallelism, repartitioned, results_in_tasks, task_results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
@@ -125,7 +122,7 @@ class _Cleaning:
         self._seen = self._table.snapshot()
         self._files = self._files_to_clean()
         self._tasks = _TASKS_PER_CORE * parallelism(store.spark)
-        self._bounds = CleaningLimits(
+        self._limits = CleaningLimits(
             self._range(folded_to, before_ms, log_incarnation),
             (now_ms - settings.log.delete_retention_ms) * 1000,
             _END_OF_TIME_US if before_ms is None else before_ms * 1000,
@@ -134,8 +131,9 @@ class _Cleaning:
         )
 
     def clean(self, *, dry_run: bool) -> Cleaned:
-        chosen = sorted(filter(self._may_lose, self._files), key=_in_order)
-        results = self._rewrite(chosen, dry_run=dry_run) if chosen else []
+        shares = shared_out(filter(self._may_lose, self._files), self._tasks)
+        chosen = [file for share in shares for file in share]
+        results = self._rewrite(shares, chosen, dry_run=dry_run) if chosen else []
         names = {file.name for file in chosen}
         others = [file for file in self._files if file.name not in names]
         looked_at = [each for rewritten, _ in results for each in rewritten]
@@ -146,9 +144,9 @@ class _Cleaning:
         removed = sum(sum(each.dropped.values()) + each.superseded for each in looked_at)
         if changed and not dry_run:
             cleaned = {partition for each in looked_at for partition in each.dropped}
-            notes = LogMetadata(self._store, self._clock, self._bounds.range.log_incarnation)
+            notes = LogMetadata(self._store, self._clock, self._limits.range.log_incarnation)
             # before the commit to `log`: an ingest that misses records must know that a cleaning removed them
-            notes.cleaned({partition: self._bounds.range.ends[partition] for partition in sorted(cleaned)})
+            notes.cleaned({partition: self._limits.range.ends[partition] for partition in sorted(cleaned)})
             self._table.commit(
                 written,
                 changed,
@@ -207,41 +205,36 @@ class _Cleaning:
 
     def _may_lose(self, file: DataFile) -> bool:
         """Whether the cleaning must read a file: by its statistics, or because it has none."""
-        return not file.rows or self._bounds.may_have_superseded(file) or self._bounds.range.may_hold(file)
+        return not file.rows or self._limits.may_have_superseded(file) or self._limits.range.may_hold(file)
 
-    def _shared_out(self, files: Sequence[DataFile]) -> tuple[DataFrame, int]:
-        """The number of each file and of its task, in the partition of the task; and the number of tasks."""
-        shares = shared_out(files, self._tasks)
-        numbers = iter(range(len(files)))  # neighbours stay together, in order
-        numbered = [(task, next(numbers)) for task, share in enumerate(shares) for _ in share]
-        rows = self._store.spark.createDataFrame(numbered, "task int, file int")
-        return repartitioned(rows, max(1, len(shares)), F.col("task")), len(shares)
-
-    def _rewrite(self, chosen: list[DataFile], *, dry_run: bool) -> list[tuple[list[Rewritten], list[DataFile]]]:
-        """Run the tasks that choose and write; returns the results and the new files of each."""
-        bounds, count = self._bounds, self._tasks
-        files = CleanedFiles(self._table, chosen)
+    def _rewrite(
+        self, shares: list[list[DataFile]], chosen: list[DataFile], *, dry_run: bool
+    ) -> list[tuple[list[Rewritten], list[DataFile]]]:
+        """Run the tasks that choose and write, each its share of the chosen files; returns results and new files."""
+        limits, count = self._limits, self._tasks
         compression = self._settings.log.codec(COMPRESSION)
         place = None if dry_run else LogFilePlace(self._table.folder, self._clock.now_ms(), compression=compression)
-        numbers, tasks = self._shared_out(chosen)
+        files = CleanedFiles(self._table, chosen, limits, place)
+        of_task = (task for task, share in enumerate(shares) for _ in share)
+        tasks_of_files = [(task, number) for number, task in enumerate(of_task)]
+        rows = self._store.spark.createDataFrame(tasks_of_files, "task int, file int")
+        numbers = repartitioned(rows, len(shares), F.col("task"))  # of files, each in the partition of its task
 
         def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from candidates(files, [file for batch in batches for file in batch["file"].to_pylist()], bounds)
+            yield from files.candidates(file for batch in batches for file in batch["file"].to_pylist())
 
         def write(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[Rewritten], list[DataFile]]]:
-            rewriter = Rewriter(files, bounds, place)
             rows = ((row["file"], row["positions"]) for batch in batches for row in batch.to_pylist())
-            positions = ((file, [each for _, each in of_file]) for file, of_file in groupby(rows, key=itemgetter(0)))
-            new = rewriter.rewrite(positions)
-            yield rewriter.rewritten, new
+            by_file = groupby(rows, key=itemgetter(0))
+            yield files.rewrite((file, b"".join(each for _, each in of_file)) for file, of_file in by_file)
 
         chosen_rows = numbers.select("file").mapInArrow(read, from_arrow_schema(CANDIDATES))
         of_partitions = repartitioned(chosen_rows, count, F.col("log_partition") % count)
-        keep = partial(kept, semantics=bounds.semantics, topic_kind=bounds.topic_kind)
+        keep = partial(kept, semantics=limits.semantics, topic_kind=limits.topic_kind)
         stay = of_partitions.mapInArrow(keep, from_arrow_schema(KEPT))
         # an empty row for each file: a file that keeps no candidate must reach the writing task, too
         stay = stay.unionByName(numbers.select("file", F.lit(b"").alias("positions")))
-        shared = repartitioned(stay.join(F.broadcast(numbers), "file"), tasks, F.col("task"))
+        shared = repartitioned(stay.join(F.broadcast(numbers), "file"), len(shares), F.col("task"))
         return task_results(shared.sortWithinPartitions("file").select("file", "positions"), write)
 
 
@@ -249,8 +242,3 @@ def _up_to(ends: Mapping[int, int], log_incarnation: int) -> LogRange:
     """The records before these ends, by log partition."""
     wanted = {partition: end for partition, end in ends.items() if end > 0}
     return LogRange(dict.fromkeys(wanted, 0), wanted, log_incarnation)
-
-
-def _in_order(file: DataFile) -> tuple[int, str]:
-    """Sort key that keeps files with neighbouring log partitions together."""
-    return file.lowest.get("log_partition", 0), file.name

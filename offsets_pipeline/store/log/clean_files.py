@@ -23,8 +23,7 @@ from offsets_pipeline.semantics.survivors import topic_survivors
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION
 from offsets_pipeline.store.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
-from offsets_pipeline.store.log.log_range import PLACE
-from offsets_pipeline.store.log.log_scan import KEY, POSITION, LogScan
+from offsets_pipeline.store.log.log_scan import KEY, PLACE, POSITION, LogScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.table_folder import TableFolder
     from offsets_pipeline.store.log.file_writer import LogFilePlace
-    from offsets_pipeline.store.log.log_range import LogRange
+    from offsets_pipeline.store.log.log_scan import LogRange
 
 #: A record that a cleaning may remove, its file and its position there.
 CANDIDATES = pa.schema(
@@ -95,14 +94,6 @@ class Rewritten:
     superseded: int
 
 
-@dataclass(frozen=True)
-class CleanedFiles:
-    """The files that a cleaning reads; their numbers are indices of ``files``."""
-
-    log: TableFolder
-    files: Sequence[DataFile]
-
-
 def heads(log: TableFolder, log_range: LogRange, files: Iterable[DataFile], young_from_us: int) -> dict[int, int]:
     """By log partition, the lowest record offset of a range with a timestamp at or after a time in microseconds."""
     found: dict[int, int] = {}
@@ -113,30 +104,6 @@ def heads(log: TableFolder, log_range: LogRange, files: Iterable[DataFile], youn
             at, offset = row["log_partition"], row["record_offset_min"]
             found[at] = min(offset, found.get(at, offset))
     return found
-
-
-def candidates(files: CleanedFiles, numbers: Iterable[int], bounds: CleaningLimits) -> Iterator[pa.RecordBatch]:
-    """Yield the CANDIDATES of these files; of a log of groups after an early compaction of offset commits."""
-    parts = (rows for number in numbers for rows in _candidates_of(files, number, bounds))
-    if not bounds.topic_kind.has_groups:  # few records: each task of `kept` can take them all
-        for rows in parts:
-            yield from rows.select(CANDIDATES.names).cast(CANDIDATES).to_batches()
-        return
-    compact = partial(compact_early, folded_to={}, semantics=bounds.semantics, keep_producers=True)
-    compacted = [compact(rows) for rows in gathered(parts, COMPACT_ROWS)]
-    if compacted:
-        yield from compact(pa.concat_tables(compacted)).select(CANDIDATES.names).to_batches()
-
-
-def _candidates_of(files: CleanedFiles, number: int, bounds: CleaningLimits) -> Iterator[pa.Table]:
-    for rows in LogScan(files.log, _READ, bounds.range).rows([files.files[number]]):
-        columns = {
-            **{name: rows[name] for name in rows.column_names},
-            "aged": pc.less(_when(rows), bounds.aged_before_us),
-            "file": pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows),
-            "records": pa.array(np.ones(rows.num_rows, dtype=np.int64)),  # `compact_early` needs this column
-        }
-        yield pa.table({name: columns[name] for name in [*CANDIDATES.names, "records"]})
 
 
 def _when(rows: pa.Table) -> pa.ChunkedArray:
@@ -167,38 +134,64 @@ def kept(
         yield pa.RecordBatch.from_arrays([pa.array(numbers, pa.int32()), pa.array(positions, pa.binary())], schema=KEPT)
 
 
-class Rewriter:
-    """Rewrites files without the records that go; skips a file that loses no record.
+@dataclass(frozen=True)
+class CleanedFiles:
+    """The files that a cleaning reads, and where it writes the new ones; picklable. Numbers are indices of ``files``.
 
     Only counts if ``place`` is None.
     """
 
-    def __init__(self, files: CleanedFiles, bounds: CleaningLimits, place: LogFilePlace | None) -> None:
-        self._files = files
-        self._bounds = bounds
-        self._place = place
-        self.rewritten: list[Rewritten] = []
+    log: TableFolder
+    files: Sequence[DataFile]
+    limits: CleaningLimits
+    place: LogFilePlace | None
 
-    def rewrite(self, positions: Iterable[tuple[int, Iterable[bytes]]]) -> list[DataFile]:
-        """Rewrite files; returns the new ones. ``positions`` are those of the candidates that stay, by file."""
-        tables = (rows for file, stay in positions for rows in self._remaining(file, stay))
-        if self._place is not None:
-            return LogFileWriter(self._place).write_all(tables)
+    def candidates(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the CANDIDATES of these files; of a log of groups after an early compaction of offset commits."""
+        parts = (rows for number in numbers for rows in self._candidates_of(number))
+        if not self.limits.topic_kind.has_groups:  # few records: each task of `kept` can take them all
+            for rows in parts:
+                yield from rows.select(CANDIDATES.names).cast(CANDIDATES).to_batches()
+            return
+        compact = partial(compact_early, folded_to={}, semantics=self.limits.semantics, keep_producers=True)
+        compacted = [compact(rows) for rows in gathered(parts, COMPACT_ROWS)]
+        if compacted:
+            yield from compact(pa.concat_tables(compacted)).select(CANDIDATES.names).to_batches()
+
+    def _candidates_of(self, number: int) -> Iterator[pa.Table]:
+        for rows in LogScan(self.log, _READ, self.limits.range).rows([self.files[number]]):
+            columns = {
+                **{name: rows[name] for name in rows.column_names},
+                "aged": pc.less(_when(rows), self.limits.aged_before_us),
+                "file": pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows),
+                "records": pa.array(np.ones(rows.num_rows, dtype=np.int64)),  # `compact_early` needs this column
+            }
+            yield pa.table({name: columns[name] for name in [*CANDIDATES.names, "records"]})
+
+    def rewrite(self, positions: Iterable[tuple[int, bytes]]) -> tuple[list[Rewritten], list[DataFile]]:
+        """Rewrite files without the records that go, but no file that loses none; returns the new files, too.
+
+        ``positions`` are those of the candidates that stay, by file, as in KEPT.
+        """
+        rewritten: list[Rewritten] = []
+        tables = (rows for file, stay in positions for rows in self._remaining(file, stay, rewritten))
+        if self.place is not None:
+            return rewritten, LogFileWriter(self.place).write_all(tables)
         deque(tables, maxlen=0)  # only counts
-        return []
+        return rewritten, []
 
-    def _remaining(self, number: int, positions: Iterable[bytes]) -> Iterator[pa.Table]:
-        """Yield the rows that stay of a file that loses some; none if nothing is to be written."""
-        log, file = self._files.log, self._files.files[number]
-        may_have_superseded = self._bounds.may_have_superseded(file)
+    def _remaining(self, number: int, positions: bytes, rewritten: list[Rewritten]) -> Iterator[pa.Table]:
+        """Yield the rows that stay of a file that loses some; none if nothing is to be written. Notes the numbers."""
+        file = self.files[number]
+        may_have_superseded = self.limits.may_have_superseded(file)
         schema = _PLACE_AND_TIME if may_have_superseded else _PLACE
-        place = pa.concat_tables([schema.empty_table(), *LogScan(log, schema).rows([file])])
-        keep = ~self._bounds.range.mask(place)
-        keep[np.frombuffer(b"".join(positions), dtype="<i4")] = True
+        place = pa.concat_tables([schema.empty_table(), *LogScan(self.log, schema).rows([file])])
+        keep = ~self.limits.range.mask(place)
+        keep[np.frombuffer(positions, dtype="<i4")] = True
         partitions, counts = np.unique(place["log_partition"].to_numpy()[~keep], return_counts=True)
         dropped = dict(zip(partitions.tolist(), counts.tolist(), strict=True))
-        superseded = self._bounds.superseded(place) if may_have_superseded else np.zeros(len(keep), dtype=np.bool_)
-        self.rewritten.append(Rewritten(number, len(keep), dropped, int(superseded.sum())))
+        superseded = self.limits.superseded(place) if may_have_superseded else np.zeros(len(keep), dtype=np.bool_)
+        rewritten.append(Rewritten(number, len(keep), dropped, int(superseded.sum())))
         keep &= ~superseded
-        if self._place is not None and not keep.all():
-            yield from LogScan(log, SCHEMA).rows_at(file, keep)
+        if self.place is not None and not keep.all():
+            yield from LogScan(self.log, SCHEMA).rows_at(file, keep)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from offsets_pipeline.common.arrow_values import conformed
 from offsets_pipeline.semantics.compaction import gathered
 from offsets_pipeline.semantics.log_row import in_log_order
 from offsets_pipeline.store.delta.data_file import COMPRESSION, DataFile, in_statistics, new_file_name
@@ -117,7 +118,12 @@ class LogFileWriter:
             self._file = _OpenFile(self._system, self._folder, self._place.compression)
         rows = pa.Table.from_batches(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
-        if self._file.write(_with_constants(rows, self._place)) > _FILE_BYTES:
+        constants = {
+            "appended_at": self._place.appended_at_ms * 1000,
+            "log_incarnation": self._place.log_incarnation,
+            "backfill": False,
+        }
+        if self._file.write(conformed(rows, SCHEMA, constants)) > _FILE_BYTES:
             self._end_file()
 
     def _end_file(self) -> None:
@@ -198,19 +204,3 @@ def log_partitions_of(
     for start, end in pairwise(bounds):
         part = rows.slice(start, end - start)
         yield from part.to_batches() if isinstance(part, pa.Table) else [part]
-
-
-def _with_constants(rows: pa.Table, place: LogFilePlace) -> pa.Table:
-    """The rows with all columns of the table; a column that the source lacks gets the same value in every row."""
-    constants = {
-        "appended_at": place.appended_at_ms * 1000,
-        "log_incarnation": place.log_incarnation,
-        "backfill": False,
-    }
-    columns = [
-        rows[field.name].cast(field.type)
-        if field.name in rows.column_names
-        else pa.repeat(pa.scalar(constants[field.name]).cast(field.type), rows.num_rows)
-        for field in SCHEMA
-    ]
-    return pa.Table.from_arrays(columns, schema=SCHEMA)

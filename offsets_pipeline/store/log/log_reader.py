@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
+from offsets_pipeline.common.arrow_values import conformed
 from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, gathered
@@ -20,11 +20,11 @@ from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.store.log.log_scan import KEY, LogScan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.table_folder import TableFolder
-    from offsets_pipeline.store.log.log_range import LogRange
+    from offsets_pipeline.store.log.log_scan import LogRange
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,7 @@ def compacted_input(
 
 def as_input(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Records in columns of the log as rows of a replay's ``schema``."""
-    columns = [
-        pa.array(np.ones(rows.num_rows, dtype=np.int64)) if each.name == "records" else rows[each.name].cast(each.type)
-        for each in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    return conformed(rows, schema, {"records": 1})
 
 
 def compacted(compact: Callable[[pa.Table], pa.Table], table: pa.Table) -> pa.Table:
@@ -75,11 +71,11 @@ def compacted(compact: Callable[[pa.Table], pa.Table], table: pa.Table) -> pa.Ta
         return compact(table)
 
 
-def shared_out(files: Sequence[DataFile], tasks: int) -> list[list[DataFile]]:
-    """Divide the files into lists of nearly equal size, about one for each task; neighbours stay together."""
-    sizes = [file.size for file in files]
-    share = max(1, sum(sizes) / tasks)
+def shared_out(files: Iterable[DataFile], tasks: int) -> list[list[DataFile]]:
+    """Divide files into lists of nearly equal size, about one for each task, by log partition."""
+    in_order = sorted(files, key=lambda file: (file.lowest.get("log_partition", 0), file.name))
+    share = max(1, sum(file.size for file in in_order) / tasks)
     lists: dict[int, list[DataFile]] = {}
-    for file, size, end in zip(files, sizes, accumulate(sizes), strict=True):
-        lists.setdefault(int((end - size / 2) / share), []).append(file)
+    for file, end in zip(in_order, accumulate(file.size for file in in_order), strict=True):
+        lists.setdefault(int((end - file.size / 2) / share), []).append(file)
     return list(lists.values())

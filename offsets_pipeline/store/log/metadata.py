@@ -157,7 +157,7 @@ class LogMetadata:
                 }
                 for at, each in reads.items()
             },
-            {**dict.fromkeys(columns, _newer), "end_offset": max},
+            {**dict.fromkeys(columns, lambda _, noted: noted), "end_offset": max},
         )
 
     def _note(
@@ -227,7 +227,3 @@ def _append(quarantine: TableFolder, rows: list[dict[str, Any]], seen: Snapshot)
 
 def _timestamp(ms: int | None) -> datetime | None:
     return None if ms is None else EPOCH + timedelta(milliseconds=ms)
-
-
-def _newer(_: object, noted: object) -> object:
-    return noted

@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.store.delta.schemas import LOG, RECORD_COLUMNS
 from offsets_pipeline.store.delta.table_folder import TableFolder
-from offsets_pipeline.store.log.log_range import LogRange
-from offsets_pipeline.store.log.log_scan import LogScan
+from offsets_pipeline.store.log.log_scan import LogRange, LogScan
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -92,8 +91,10 @@ class OrderedLog:
         held: dict[int, list[pa.Table]] = defaultdict(list)
         blocks = [self._blocks(file, self._columns) for file in self._files]
         while (file := waiting.next_file()) is not None:
-            for partition, rows in _by_partition(next(blocks[file])):
-                held[partition].append(rows)
+            block = next(blocks[file])
+            for partition, rows in _by_partition(block["log_partition"].to_numpy()):
+                # copy the rows: a waiting slice would keep the whole block in memory
+                held[partition].append(block if len(rows) == block.num_rows else block.take(pa.array(rows)))
             for partition in waiting.take(file):
                 end = min(waiting.goes_on_at(partition), self.ends.get(partition, _NEVER))
                 ripe, rest = _split(held.pop(partition), end)
@@ -186,28 +187,15 @@ class _Waiting:
 
 
 def _lowest(partition: npt.NDArray[np.int32], offset: Int64s) -> _Lowest:
-    if not len(partition):
-        return {}
-    if (partition == partition[0]).all():
-        return {int(partition[0]): int(offset.min())}
-    order = np.argsort(partition, kind="stable")
-    first = np.flatnonzero(np.diff(partition[order], prepend=-1))
-    lowest = np.minimum.reduceat(offset[order], first)
-    return dict(zip(partition[order][first].tolist(), lowest.tolist(), strict=True))
+    return {at: int(offset[rows].min()) for at, rows in _by_partition(partition)}
 
 
-def _by_partition(block: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    partition = block["log_partition"].to_numpy()
-    if not len(partition):
-        return
-    if (partition == partition[0]).all():
-        yield int(partition[0]), block
-        return
-    order = np.argsort(partition, kind="stable")
-    first = np.flatnonzero(np.diff(partition[order], prepend=-1))
-    for rows in np.split(order, first[1:]):
-        # copy the rows: a waiting slice would keep the whole block in memory
-        yield int(partition[rows[0]]), block.take(pa.array(rows))
+def _by_partition(partition: npt.NDArray[np.int32]) -> Iterator[tuple[int, Int64s]]:
+    """Yield each log partition, in order, and the positions of its rows."""
+    if len(partition):
+        order = np.argsort(partition, kind="stable")
+        first = np.flatnonzero(np.diff(partition[order], prepend=-1))
+        yield from zip(partition[order][first].tolist(), np.split(order, first[1:]), strict=True)
 
 
 def _split(parts: list[pa.Table], end: int) -> tuple[pa.Table, pa.Table]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.errors import NoSuchTable, StoreMismatch, WriteConflict
+from offsets_pipeline.common.arrow_values import conformed
+from offsets_pipeline.errors import StoreMismatch, WriteConflict
 from offsets_pipeline.store.delta.data_file import APPLICATION
 from offsets_pipeline.store.delta.properties import (
     FORMAT_VERSION,
@@ -17,12 +18,10 @@ from offsets_pipeline.store.delta.properties import (
     too_old,
 )
 from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS, QUARANTINE, TOPIC_OFFSETS, TOPICS
-from offsets_pipeline.store.delta.snapshot import conformed
 from offsets_pipeline.store.delta.store_folder import create_tables, log_of
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
-    from offsets_pipeline.store.delta.schemas import Table
     from offsets_pipeline.store.delta.snapshot import Snapshot
 
 
@@ -39,20 +38,7 @@ def upgrade(folder: str, new_folder: str) -> int:
         DamagedTable, StorageFailed, UnsafeStorage: as `TableFolder.snapshot` and `create_tables`.
     """
     log = log_of(folder)
-    _require_upgradable(folder, format_of(log.properties, folder))
-    create_tables(new_folder, StoreProperties.of_log(log.properties, folder))
-    new_log = TableFolder(f"{new_folder}/{LOG.name}", LOG)
-    copied = new_log.snapshot()
-    if copied.transaction(_copy_of(log)) == log.version:  # the process of this copy ended before it said so
-        return sum(file.rows for file in log.files())
-    if copied.files():
-        raise StoreMismatch(f"cannot copy {folder} to {new_folder}: it holds a log already; name a new folder")
-    for table in (LOG_PARTITIONS, TOPICS, QUARANTINE, TOPIC_OFFSETS):
-        _copy_table(table, folder, new_folder)
-    return _copy(log, new_log)  # last: with its records the store is complete
-
-
-def _require_upgradable(folder: str, version: int) -> None:
+    version = format_of(log.properties, folder)
     if version < UPGRADABLE_FORMAT:
         raise StoreMismatch(f"cannot copy {folder}: {too_old(version)}")
     if version == FORMAT_VERSION:
@@ -61,17 +47,21 @@ def _require_upgradable(folder: str, version: int) -> None:
         raise StoreMismatch(
             f"{folder} has format {version}, this program writes {FORMAT_VERSION}; use a newer version of the program"
         )
-
-
-def _copy_table(table: Table, folder: str, new_folder: str) -> None:
-    try:
-        old = TableFolder(f"{folder}/{table.name}", table).snapshot()
-    except NoSuchTable:
-        return  # a table that a store gets when it is first written
-    new = TableFolder(f"{new_folder}/{table.name}", table)
-    if table is TOPIC_OFFSETS:
-        new.create()
-    _copy(old, new)
+    create_tables(new_folder, StoreProperties.of_log(log.properties, folder))
+    new_log = TableFolder(f"{new_folder}/{LOG.name}", LOG)
+    copied = new_log.snapshot()
+    if copied.transaction(_copy_of(log)) == log.version:  # the process of this copy ended before it said so
+        return sum(file.rows for file in log.files())
+    if copied.files():
+        raise StoreMismatch(f"cannot copy {folder} to {new_folder}: it holds a log already; name a new folder")
+    for table in (LOG_PARTITIONS, TOPICS, QUARANTINE, TOPIC_OFFSETS):
+        old, new = (TableFolder(f"{place}/{table.name}", table) for place in (folder, new_folder))
+        if not old.exists():
+            continue  # a table that a store gets when it is first written
+        if table is TOPIC_OFFSETS:
+            new.create()
+        _copy(old.snapshot(), new)
+    return _copy(log, new_log)  # last: with its records the store is complete
 
 
 def _copy(old: Snapshot, new: TableFolder) -> int:
@@ -80,7 +70,7 @@ def _copy(old: Snapshot, new: TableFolder) -> int:
     written = []
     try:
         for file in old.files():
-            rows = conformed(source_table.read_file(file), new.table)
+            rows = conformed(source_table.read_file(file), new.table.arrow_schema())
             if rows.num_rows:
                 written.append(new.write_file(rows))
         _require_unchanged(old, source_table)

@@ -26,7 +26,7 @@ from offsets_pipeline.errors import (
     TaskFenced,
     UnsupportedTable,
 )
-from offsets_pipeline.store.delta import put_if_absent
+from offsets_pipeline.store.delta import retry
 from offsets_pipeline.store.delta.storage import NoAnswer, Storage, storage_of
 from tests.places import copied, remove_place
 from tests.waiting import wait_until
@@ -519,7 +519,7 @@ def test_after_a_commit_without_an_answer_the_task_has_to_start_again(
             raise OSError("away")
 
         away.setattr(kind, "create", answerless)
-        away.setattr(put_if_absent, "_RETRY_SECONDS", 0.0)
+        away.setattr(retry, "_RETRY_SECONDS", 0.0)
         with pytest.raises(CommitUnknown):
             written(task, 1, "one")
     with pytest.raises(InvalidRequest, match="start the task again"):

@@ -87,7 +87,7 @@ def test_only_streams_of_owned_groups_expire_offsets(
 ) -> None:  # R4
     store = Store(cast("SparkSession", None), str(tmp_path), StoreProperties(kind, 1, topic_kind=topic_kind))
     settings = Settings(fold=FoldSettings(expire_in_stream=is_on))
-    expiry = folding._expiry(store, settings, clock, None)
+    expiry = folding.Folding(store, settings, clock)._expiry
     assert (expiry is not None) == expires
 
 

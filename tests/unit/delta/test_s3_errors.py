@@ -12,7 +12,7 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.errors import NoSuchCheckpoint, StorageFailed
 from offsets_pipeline.ingest.segments.segment_files import find_log
-from offsets_pipeline.spark_query.query_checkpoint import read_checkpoint
+from offsets_pipeline.spark_query.checkpoint_import import read_checkpoint
 from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
 from offsets_pipeline.store.delta.storage import storage_of
 from offsets_pipeline.store.delta.table_folder import TableFolder

@@ -29,7 +29,7 @@ from offsets_pipeline.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from offsets_pipeline.store.delta import put_if_absent, table_folder
+from offsets_pipeline.store.delta import retry, table_folder
 from offsets_pipeline.store.delta import snapshot as snapshot_module
 from offsets_pipeline.store.delta.damage import damage_of
 from offsets_pipeline.store.delta.filesystems import children
@@ -489,7 +489,7 @@ def test_a_file_that_a_task_wrote_to_another_machines_disk_is_not_committed(fold
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a commit without an answer again only once."""
-    monkeypatch.setattr(put_if_absent, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "_RETRY_SECONDS", 0.0)
 
 
 def answers(
@@ -550,9 +550,9 @@ def test_a_request_without_an_answer_is_sent_for_a_minute_with_growing_waits(mon
         requests.append(sum(waits))
         raise LOST
 
-    monkeypatch.setattr(put_if_absent, "time", SimpleNamespace(monotonic=lambda: sum(waits), sleep=waits.append))
+    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: sum(waits), sleep=waits.append))
     with pytest.raises(NoAnswer):
-        put_if_absent.answered(request)
+        retry.answered(request)
     assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5] * 10]
     assert requests[:3] == [0, 0, 0.05]
 
@@ -818,7 +818,7 @@ def test_vacuum_removes_what_the_retention_allows(tmp_path: Path) -> None:
     compact(folder)
     long_ago = time.time() - 25 * 3600
     os.utime(orphan, (long_ago, long_ago))
-    assert vacuum(folder).removed == 1
+    assert vacuum(folder)[0] == 1
     assert not orphan.exists()
     assert young.exists()
     assert len(data_files(folder)) == 4  # the compacted one, and those that a query may still read

@@ -37,9 +37,9 @@ from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.query.as_of import offsets_as_of
 from offsets_pipeline.semantics.group_description import describe_group
 from offsets_pipeline.semantics.retention import Retention
-from offsets_pipeline.store.delta.properties import SNAPSHOT, StoreProperties
+from offsets_pipeline.store.delta.properties import MIRRORED, SNAPSHOT, StoreProperties
 from offsets_pipeline.store.delta.store_folder import properties_of
-from offsets_pipeline.store.store import MIRRORED, Store
+from offsets_pipeline.store.store import Store
 from tests.unit.coordinator.stores import NOW_MS, log_of, references_of
 
 if TYPE_CHECKING:

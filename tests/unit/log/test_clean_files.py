@@ -13,9 +13,9 @@ from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.delta.store_folder import create_tables
 from offsets_pipeline.store.delta.table_folder import TableFolder
-from offsets_pipeline.store.log.clean_files import CleanedFiles, CleaningLimits, Rewriter, Rewritten, heads
+from offsets_pipeline.store.log.clean_files import CleanedFiles, CleaningLimits, Rewritten, heads
 from offsets_pipeline.store.log.file_writer import LogFilePlace
-from offsets_pipeline.store.log.log_range import LogRange
+from offsets_pipeline.store.log.log_scan import LogRange
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,11 +40,11 @@ def cleaned(log: TableFolder, *files: list[tuple[int, int, int, int]]) -> Cleane
         pa.Table.from_pylist([dict(zip(names, row, strict=True)) | others for row in rows], LOG.arrow_schema())
         for rows in files
     )
-    return CleanedFiles(log, [log.write_file(rows) for rows in tables])
+    return CleanedFiles(log, [log.write_file(rows) for rows in tables], LIMITS, None)
 
 
-def positions(*numbers: int) -> list[bytes]:
-    return [number.to_bytes(4, "little") for number in numbers]
+def positions(*numbers: int) -> bytes:
+    return b"".join(number.to_bytes(4, "little") for number in numbers)
 
 
 @pytest.mark.parametrize("only_counts", [False, True])
@@ -53,12 +53,10 @@ def test_candidates_go_unless_they_stay_and_all_other_records_stay(
 ) -> None:
     whole = [(2, 0, 2, 0), (2, 0, 3, 0), (2, 0, 4, 0), (2, 1, 0, 0)]
     older = [(1, 0, 0, 999), (1, 0, 1, 1_000), (2, 0, 0, 0), (2, 0, 1, 0)]
-    files = cleaned(log, whole, older)
-    place = None if only_counts else LogFilePlace(log.folder, 0)
-    rewriter = Rewriter(files, LIMITS, place)
+    files = replace(cleaned(log, whole, older), place=None if only_counts else LogFilePlace(log.folder, 0))
     before = set(tmp_path.rglob("*.parquet"))
-    written = rewriter.rewrite([(0, positions(0, 1)), (1, positions(3))])
-    assert rewriter.rewritten == [Rewritten(0, 4, {}, 0), Rewritten(1, 4, {0: 1}, 1)]
+    rewritten, written = files.rewrite([(0, positions(0, 1)), (1, positions(3))])
+    assert rewritten == [Rewritten(0, 4, {}, 0), Rewritten(1, 4, {0: 1}, 1)]
     if only_counts:
         assert (written, set(tmp_path.rglob("*.parquet"))) == ([], before)
         return

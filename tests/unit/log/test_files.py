@@ -13,8 +13,8 @@ from offsets_pipeline.semantics.compaction import compact_early
 from offsets_pipeline.store.delta.data_file import DataFile
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.delta.table_folder import TableFolder
-from offsets_pipeline.store.log.log_range import LogRange
 from offsets_pipeline.store.log.log_reader import LogReader, shared_out
+from offsets_pipeline.store.log.log_scan import LogRange
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,8 +19,7 @@ from offsets_pipeline.store.delta.store_folder import create_tables
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.log.file_writer import SCHEMA as WHOLE
 from offsets_pipeline.store.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
-from offsets_pipeline.store.log.log_range import PLACE, LogRange
-from offsets_pipeline.store.log.log_scan import POSITION, LogScan, ends_by_incarnation
+from offsets_pipeline.store.log.log_scan import PLACE, POSITION, LogRange, LogScan, ends_by_incarnation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

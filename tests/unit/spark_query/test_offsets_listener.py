@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.coordinator.requests import OffsetAndMetadata
-    from offsets_pipeline.spark_query.commit_targets import StoreTarget
+    from offsets_pipeline.spark_query.newest_commits import StoreTarget
 
 FIRST_ID, SECOND_ID = (str(uuid.UUID(int=number)) for number in (1, 2))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.fold.state.changes import StateFolders, write_changes
+from offsets_pipeline.fold.state.changes import StateWriter
 from offsets_pipeline.fold.state.fold_progress import PartitionProgress, progressed
-from offsets_pipeline.fold.state.known_groups import KnownGroups
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
 from offsets_pipeline.fold.state.published_rows import rows_by_sql
-from offsets_pipeline.fold.state.replay_start import ReplayStart, continued
+from offsets_pipeline.fold.state.replay_start import ReplayStart
+from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.store.delta.schemas import TABLE_BY_NAME
 from offsets_pipeline.store.delta.table_folder import TableFolder
@@ -63,10 +63,9 @@ class StoredState:
         """Fold a batch; without ``swap`` the fold dies before its last step."""
         incarnations = dict.fromkeys(self.progress, _INCARNATION)
         known = known_groups(self.tables, incarnations, self.semantics)
-        start = continued(ReplayStart(len(self.progress), self.semantics), self.progress)
+        start = ReplayStart(len(self.progress), self.semantics).continued(self.progress)
         table = start.compact(input_table(rows))
-        folders = StateFolders(self.tables, len(self.progress), self.semantics, incarnations, known)
-        changes = write_changes(start.replay([table]), folders)
+        changes = StateWriter(start, self.tables, incarnations, known).changes([table])
         append(self.tables, changes)
         if swap:
             self.progress = progressed(self.progress, changes.partitions, 0)

@@ -9,8 +9,14 @@ import pytest
 from deltalake import DeltaTable
 
 from offsets_pipeline.errors import DamagedTable
-from offsets_pipeline.fold.state.belonging import INCARNATION, REMOVED_BY, belonging, with_older_noted
-from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionProgress
+from offsets_pipeline.fold.state.fold_progress import (
+    INCARNATION,
+    REMOVED_BY,
+    FoldProgress,
+    PartitionProgress,
+    belonging,
+    with_older_noted,
+)
 from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, FOLD_PROGRESS, OFFSET_FACTS
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.delta.upkeep import compact

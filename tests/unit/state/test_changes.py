@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from offsets_pipeline.fold.state import published_rows
-from offsets_pipeline.fold.state.changes import Changes, StateFolders, write_changes
+from offsets_pipeline.fold.state.changes import Changes, StateWriter
 from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
@@ -19,7 +19,7 @@ from tests.unit.state.state_files import put
 from tests.unit.state.tables import append, known_groups
 
 if TYPE_CHECKING:
-    from offsets_pipeline.fold.state.known_groups import KnownGroups
+    from offsets_pipeline.fold.state.stored_rows import KnownGroups
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.table_folder import TableFolder
 
@@ -32,8 +32,8 @@ def replayed(
     """The changes of replaying these log partitions into incarnation 1."""
     rows = [row._asdict() | {"backfill": False, "records": 1} for log in logs for row in log.rows]
     start = ReplayStart(PARTITIONS, MODERN, dict.fromkeys(range(PARTITIONS), folded_to))
-    folders = StateFolders(tables, PARTITIONS, MODERN, dict.fromkeys(range(PARTITIONS), 1), known)
-    return write_changes(start.replay([pa.Table.from_pylist(rows, schema=INPUT_SCHEMA)]), folders)
+    writer = StateWriter(start, tables, dict.fromkeys(range(PARTITIONS), 1), known)
+    return writer.changes([pa.Table.from_pylist(rows, schema=INPUT_SCHEMA)])
 
 
 def rows_in(folder: TableFolder, file: DataFile) -> list[dict[str, Any]]:
@@ -187,10 +187,8 @@ def test_group_is_described_from_its_new_records_and_those_that_are_known(tables
 def test_each_incarnation_gets_the_rows_of_its_log_partitions(tables: dict[str, TableFolder]) -> None:
     first, second = two_log_partitions()
     rows = [row._asdict() | {"backfill": False, "records": 1} for log in (first, second) for row in log.rows]
-    folders = StateFolders(tables, PARTITIONS, MODERN, {0: 4, 1: 5})
-    changes = write_changes(
-        ReplayStart(PARTITIONS, MODERN).replay([pa.Table.from_pylist(rows, schema=INPUT_SCHEMA)]), folders
-    )
+    writer = StateWriter(ReplayStart(PARTITIONS, MODERN), tables, {0: 4, 1: 5})
+    changes = writer.changes([pa.Table.from_pylist(rows, schema=INPUT_SCHEMA)])
     for name in ("offset_facts", "group_facts", "group_records"):
         found = {
             (file.partition["incarnation"], row["log_partition"])

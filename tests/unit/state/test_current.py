@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.fold.state.belonging import belonging
 from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.fold.state.fold_progress import belonging
 from offsets_pipeline.fold.state.merge_on_read import STATE_TABLES
 from offsets_pipeline.fold.state.publishing import compact_facts, publish
 from offsets_pipeline.questions.query import state_reader
@@ -63,8 +63,7 @@ def assert_current_at_random_cuts(folder: Path, settings: Settings, semantics: C
     if chance.random() < 0.3:
         assert publish(store, CLOCK)
     if chance.random() < 0.3:
-        for table in STATE_TABLES:
-            compact_facts(store, table, progress_of(store))
+        compact_facts(store, progress_of(store))
     appended(store.location, behind)
     assert_answers_as_reference(store.location, rows)
     reader = StateReader(store.location)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.fold.state.digest import digests
+from offsets_pipeline.fold.state.verify import digests
 
 SCHEMA = pa.schema(
     [

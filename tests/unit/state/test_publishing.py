@@ -372,9 +372,9 @@ def test_facts_that_are_never_published_are_compacted_if_their_files_are_many(bu
 
     before = rows_of(busy.location, RECORDS.name)
     assert files() > 3
-    compact_facts(busy, RECORDS, progress_of(busy), most_files=files())
+    compact_facts(busy, progress_of(busy), most_files=files())
     assert files() > 3
-    compact_facts(busy, RECORDS, progress_of(busy), most_files=3)
+    compact_facts(busy, progress_of(busy), most_files=3)
     assert files() == 1
     assert [each["dataChange"] for each in actions_of(busy, RECORDS.name)].count(True) == 0
     assert len(rows_in(busy, RECORDS.name)) == len(before)

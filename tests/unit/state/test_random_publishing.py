@@ -13,7 +13,6 @@ import pytest
 
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
-from offsets_pipeline.fold.state.merge_on_read import state_tables_of
 from offsets_pipeline.fold.state.publishing import compact_facts, drop_replaced, publish
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.store.delta.table_folder import TableFolder
@@ -70,9 +69,7 @@ def restarted(folder: Path, act: Callable[[Store], object], chance: random.Rando
 
 def keep_small(store: Store) -> None:
     progress = progress_of(store)
-    for table in state_tables_of(store.properties.topic_kind):
-        if table.published is None:
-            compact_facts(store, table, progress)
+    compact_facts(store, progress)
     drop_replaced(store, progress)
 
 

@@ -15,7 +15,7 @@ import pytest
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
-from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS
 from offsets_pipeline.fold.state.publishing import compact_facts, drop_replaced, publish
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
@@ -101,7 +101,7 @@ class Run:
     def keep_small(self) -> None:
         store = opened(place_of(self.location))
         progress = progress_of(store)
-        compact_facts(store, RECORDS, progress)
+        compact_facts(store, progress)
         drop_replaced(store, progress)
 
     def read_states(self) -> None:

@@ -16,11 +16,11 @@ from offsets_pipeline.fold import maintenance
 from offsets_pipeline.fold.maintenance import Upkeep, maintain_store
 from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.fold.state.merge_on_read import RECORDS
-from offsets_pipeline.fold.stream import stream_upkeep
-from offsets_pipeline.fold.stream.stream_upkeep import StreamUpkeep
+from offsets_pipeline.fold.stream import folding
+from offsets_pipeline.fold.stream.folding import StreamUpkeep
 from offsets_pipeline.store.delta.schemas import LOG, TABLES
 from offsets_pipeline.store.delta.table_folder import TableFolder
-from offsets_pipeline.store.delta.upkeep import Vacuumed, compact, live, never, vacuum
+from offsets_pipeline.store.delta.upkeep import compact, live, never, vacuum
 from offsets_pipeline.store.log.clean import Cleaned
 from tests.logs import LogPartition
 from tests.places import place_of
@@ -160,7 +160,7 @@ def test_failure_is_reported_once_and_the_next_run_tries_again(store: Store, mon
             raise failures.pop(0)
         return maintain_store(*arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stream_upkeep, "maintain_store", maintain)
+    monkeypatch.setattr(folding, "maintain_store", maintain)
     running = Running(store, 4)
     failed = f"upkeep of {store.location} failed:"
     assert running.warnings == [
@@ -197,11 +197,11 @@ def test_stop_ends_a_run_before_its_next_table_or_file(store: Store, monkeypatch
     append_batches(keeps_nothing(store), 3)
     clock = SystemClock()
     assert maintain_store(store, clock, Settings(), publishes=False, is_stopping=lambda: True) == []
-    monkeypatch.setattr("offsets_pipeline.fold.maintenance.vacuum", lambda *_: Vacuumed(0, 0))
+    monkeypatch.setattr("offsets_pipeline.fold.maintenance.vacuum", lambda *_: (0, 0))
     maintain_store(store, clock, Settings(), publishes=False)
     assert stored_files(store) == 4
     asked = iter([False, True])
-    assert vacuum(store.table(LOG.name), lambda: next(asked)).removed == 1
+    assert vacuum(store.table(LOG.name), lambda: next(asked))[0] == 1
     assert stored_files(store) == 3
 
 
@@ -233,10 +233,10 @@ def test_files_that_a_table_dropped_go_ten_minutes_after_a_run_found_them(store:
     uncommitted = folder.write_file(folder.snapshot().rows().slice(0, 1))
     assert vacuum(folder, never, since_ms, 0) == (0, stored_files(store) + len(commits_of(folder)))
     compact(folder)
-    assert vacuum(folder, never, since_ms, 1_000).removed == 0
-    assert vacuum(folder, never, since_ms, 600_999).removed == 0
-    assert vacuum(folder, never, since_ms, 601_000).removed == 3
-    assert vacuum(folder, never, since_ms, 9_000_000).removed == 0
+    assert vacuum(folder, never, since_ms, 1_000)[0] == 0
+    assert vacuum(folder, never, since_ms, 600_999)[0] == 0
+    assert vacuum(folder, never, since_ms, 601_000)[0] == 3
+    assert vacuum(folder, never, since_ms, 9_000_000)[0] == 0
     assert since_ms == {}  # those that are gone, too
     assert stored_files(store) == 2
     assert place_of(folder.folder, uncommitted.name).exists()  # a task wrote it for a commit to come
@@ -253,9 +253,9 @@ def test_commits_before_the_last_checkpoint_go_ten_minutes_after_a_run_found_it(
     held = rows_by_deltalake(folder)
     if not is_whole:  # a writer that was killed has not named it yet
         (commits / "_last_checkpoint").unlink()
-    assert vacuum(folder, never, since_ms, 0).removed == 0
-    assert vacuum(folder, never, since_ms, 599_999).removed == 0
-    assert vacuum(folder, never, since_ms, 600_000).removed == (before - 1 if is_whole else 0)
+    assert vacuum(folder, never, since_ms, 0)[0] == 0
+    assert vacuum(folder, never, since_ms, 599_999)[0] == 0
+    assert vacuum(folder, never, since_ms, 600_000)[0] == (before - 1 if is_whole else 0)
     first = version if is_whole else 0
     assert sorted(int(each.stem) for each in commits.glob("*.json")) == list(range(first, version + 3))
     assert rows_by_deltalake(folder) == held
