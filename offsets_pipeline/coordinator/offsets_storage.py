@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from offsets_pipeline.coordinator import commits, groups
 from offsets_pipeline.coordinator.requests import NO_MEMBER, Outcome
@@ -51,26 +51,7 @@ class LogOffsets:
         def change(state: PartitionState, now_ms: int) -> Outcome[None]:
             return commits.commit_offsets(state, commit, now_ms, self._core.settings)
 
-        return self._submit(commit, change, acks, timeout_ms)
-
-    def _submit(
-        self,
-        commit: OffsetCommit,
-        change: Callable[[PartitionState, int], Outcome[Any]],
-        acks: int | None,
-        timeout_ms: int | None,
-        *,
-        exclusive: bool = False,
-    ) -> Request:
-        """Submit the records of a commit, which ``change`` returns. Others of its group wait if it is ``exclusive``."""
-        log_partition = self._core.store.partition_for(commit.group_id)
-        return self._core.submit(
-            f"commit of group {commit.group_id!r}",
-            lambda now_ms: change(self._core.partitions.state(log_partition), now_ms),
-            lambda: self._core.commit_claims(commit.group_id, exclusive=exclusive),
-            timeout_ms,
-            acks,
-        )
+        return self._core.submit_change("commit of group", commit.group_id, change, timeout_ms, acks, shared=True)
 
     def commit_if(self, commit: OffsetCommit, is_wanted: IsWanted, timeout_ms: int | None) -> Request:
         """Submit a commit of those offsets for which ``is_wanted`` holds right before the append."""
@@ -81,7 +62,7 @@ class LogOffsets:
             outcome = commits.commit_offsets(state, replace(commit, offsets=wanted), now_ms, self._core.settings)
             return Outcome(outcome.records, set(wanted), outcome.error)
 
-        return self._submit(commit, change, None, timeout_ms, exclusive=True)
+        return self._core.submit_change("commit of group", commit.group_id, change, timeout_ms)
 
     def fetch(
         self,

@@ -91,7 +91,7 @@ class ZooKeeperOffsets(LogOffsets):
             lowered = replace(commit, offsets=commits.lowered_offsets(state, commit.group_id, accepted))
             return replace(outcome, records=commits.commit_offsets(state, lowered, now_ms, settings).records)
 
-        request = self._submit(commit, change, acks, timeout_ms)
+        request = self._core.submit_change("commit of group", commit.group_id, change, timeout_ms, acks, shared=True)
 
         def write() -> None:
             if not request.seconds_left():
