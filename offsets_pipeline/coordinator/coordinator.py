@@ -33,6 +33,7 @@ from offsets_pipeline.coordinator.requests import (
 from offsets_pipeline.coordinator.transaction_coordinator import TransactionCoordinator
 from offsets_pipeline.coordinator.zookeeper_offsets import ZooKeeperOffsets
 from offsets_pipeline.errors import NoSuchGroup, OffsetsError
+from offsets_pipeline.semantics.retention import forecast, holdings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -480,11 +481,18 @@ class Coordinator(Closing):
 
     def forecast(self, group_id: str, retention_ms: int | None = None) -> list[Expiry]:
         """Return when each offset of a group expires if no record follows, and by which rule (R18-R20)."""
-        return self._expiration.forecast(group_id, retention_ms)
+        with self._core.answering():
+            held = holdings_of(self._core.state_for(validated_group_id(group_id)), group_id)
+            return [] if held is None else forecast(held, self._core.retention_ms(retention_ms)).expiries
 
     def forecast_partition(self, log_partition: int, retention_ms: int | None = None) -> list[GroupForecast]:
         """Return the forecasts for the groups of a log partition and their offsets, if no record follows (R18-R21)."""
-        return self._expiration.forecast_partition(log_partition, retention_ms)
+        with self._core.answering():
+            self._core.refuse_if_closed()
+            self._core.catch_up()
+            state = self._core.partitions.state(log_partition)
+            holdings = (holdings_of(state, group_id) for group_id in state.groups)
+            return [forecast(each, self._core.retention_ms(retention_ms)) for each in holdings if each]
 
     def expire(
         self, log_partition: int, now_ms: int | None = None, *, timeout_ms: int | None = None

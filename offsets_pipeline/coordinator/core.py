@@ -24,6 +24,7 @@ from offsets_pipeline.errors import (
     NotCoordinator,
     UndecodableRecord,
 )
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 from offsets_pipeline.store.delta.data_file import FAST
 
 if TYPE_CHECKING:
@@ -97,6 +98,10 @@ class CoordinatorCore:
         if acks not in {None, ACKS_NONE, ACKS_LEADER, ACKS_ALL}:
             raise InvalidRequiredAcks(f"acks={acks} is not allowed: it takes 0, 1, or -1 for all")
         return self.settings.offsets_commit_required_acks if acks is None else acks
+
+    def retention_ms(self, retention_ms: int | None) -> int:
+        """Return the retention time of a request; None: that of the settings."""
+        return self.settings.offsets_retention_minutes * MS_PER_MINUTE if retention_ms is None else retention_ms
 
     def submit(
         self,
