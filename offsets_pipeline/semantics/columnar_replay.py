@@ -128,9 +128,9 @@ class Replay:
             decoded = decode_known_key(key, self._semantics)
             fields = None if value is None else decode_value(decoded.record_type, value).fields
         except UnknownRecordType:
-            self._progress.note_unknown(log_partition, record_offset)  # R6
+            self._progress.note_unread(log_partition, record_offset, key, value)  # R6
         except CorruptRecord as corrupt:
-            self._progress.note_corrupt(log_partition, record_offset, key, value, str(corrupt))
+            self._progress.note_unread(log_partition, record_offset, key, value, str(corrupt))
         else:
             self._groups.add(log_partition, record_offset, decoded, value, fields)
 

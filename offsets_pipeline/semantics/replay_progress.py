@@ -40,22 +40,15 @@ class ReplayProgress:
             self.records[log_partition] = self.records.get(log_partition, 0) + int(records[here].sum())
         return table.filter(pa.array(~behind)) if behind.any() else table
 
-    def note_unknown(self, log_partition: int, record_offset: int) -> None:
-        """Count a record of an unknown type."""
-        self._unknown.add((log_partition, record_offset))
-
-    def note_corrupt(
-        self, log_partition: int, record_offset: int, key: bytes | None, value: bytes | None, reason: str
+    def note_unread(
+        self, log_partition: int, record_offset: int, key: bytes | None, value: bytes | None, reason: str | None = None
     ) -> None:
-        """Put a record into quarantine."""
-        row = {
-            "log_partition": log_partition,
-            "record_offset": record_offset,
-            "reason": reason,
-            "key": key,
-            "value": value,
-        }
-        self._quarantine[log_partition, record_offset] = row
+        """Put a record into quarantine. One without a reason has an unknown type, and is only counted (R6)."""
+        if reason is None:
+            self._unknown.add((log_partition, record_offset))
+        else:
+            place = {"log_partition": log_partition, "record_offset": record_offset}
+            self._quarantine[log_partition, record_offset] = {**place, "reason": reason, "key": key, "value": value}
 
     def place(self) -> str:
         """The log partitions and record offsets so far, for an error message."""

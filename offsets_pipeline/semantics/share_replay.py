@@ -46,11 +46,10 @@ def replay_shares(tables: Iterable[pa.Table], folded_to: Mapping[int, int]) -> E
                 carried.discard(place)
             else:
                 carried.add(place)
-        elif isinstance(read, UnknownRecordType):
-            progress.note_unknown(log_partition, table["record_offset"][at].as_py())
         elif read is not None:
             offset, key, value = (table[name][at].as_py() for name in ("record_offset", "key", "value"))
-            progress.note_corrupt(log_partition, offset, key, value, str(read))
+            reason = str(read) if isinstance(read, CorruptRecord) else None
+            progress.note_unread(log_partition, offset, key, value, reason)
     alive = {place: state for place, state in states.items() if state is not None}
     changed = {place: state for place, state in states.items() if place not in carried}
     return Effects(
