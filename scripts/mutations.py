@@ -414,8 +414,10 @@ MUTATIONS = [
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_what_hides(keep)\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_proofs(keep)\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "known & ~self._open & ~self._aborted", "known", CONNECT_TESTS),
-    Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_markers(keep)\n", "", CONNECT_TESTS),
-    Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_producers(keep)\n", "", CLEANING),
+    Mutation(
+        "R23", BOTH, "semantics/survivors.py", "        keep[last[~self._aged[last]]] = True", "        pass", CLEANING
+    ),
+    Mutation("R23", BOTH, "semantics/survivors.py", "        keep[self._marker[ended]] = True\n", "", CONNECT_TESTS),
     Mutation("R23", BOTH, "semantics/survivors.py", "        keep[self._marker[ended]] = True\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "live += [newest for", "live += [] and [newest for", CLEANING),
     Mutation(

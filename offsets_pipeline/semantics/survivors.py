@@ -119,17 +119,10 @@ class _Cleaning:
         return last[np.isin(last, unread) & ~(self._tombstone & self._aged)[last]]
 
     def _keep_transactions(self, keep: Bools) -> None:
-        self._keep_producers(keep)
-        self._keep_markers(keep)
-
-    def _keep_producers(self, keep: Bools) -> None:
-        """Keep the last record of each producer: a coordinator learns producer epochs from the log alone."""
+        """Keep the last record of each producer, and the markers of the records that are kept."""
         rows = np.flatnonzero(self._in_transaction)
         last = rows[last_of_each(codes_of(self._rows["producer_id"].take(pa.array(rows))), rows)]
-        keep[last[~self._aged[last]]] = True
-
-    def _keep_markers(self, keep: Bools) -> None:
-        """Keep the markers of the records that are kept."""
+        keep[last[~self._aged[last]]] = True  # a coordinator learns producer epochs from the log alone
         ended = np.flatnonzero(keep & (self._marker >= 0))
         keep[self._marker[ended]] = True
 
