@@ -18,7 +18,7 @@ from offsets_pipeline.coordinator.expiration import Expiration
 from offsets_pipeline.coordinator.gauges import Gauges
 from offsets_pipeline.coordinator.housekeeping import Housekeeping
 from offsets_pipeline.coordinator.loading import LoadCallbacks
-from offsets_pipeline.coordinator.offsets_storage import LogOffsets
+from offsets_pipeline.coordinator.offsets_storage import LogOffsets, ZooKeeperOffsets
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import RENEW_MS
 from offsets_pipeline.coordinator.requests import (
@@ -31,7 +31,6 @@ from offsets_pipeline.coordinator.requests import (
     validated_partition,
 )
 from offsets_pipeline.coordinator.transaction_coordinator import TransactionCoordinator
-from offsets_pipeline.coordinator.zookeeper_offsets import ZooKeeperOffsets
 from offsets_pipeline.errors import NoSuchGroup, OffsetsError
 from offsets_pipeline.semantics.retention import forecast, holdings_of
 
@@ -41,10 +40,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.coordinator.appender import Request
     from offsets_pipeline.coordinator.commits import FetchedOffset
     from offsets_pipeline.coordinator.expiration import ExpiryReport
     from offsets_pipeline.coordinator.loading import LoadStatus, OnGroupLoaded, OnPartitionLoaded
-    from offsets_pipeline.coordinator.offsets_storage import IsWanted, PendingCommit
+    from offsets_pipeline.coordinator.offsets_storage import DualCommit, IsWanted
     from offsets_pipeline.coordinator.registry import Instance
     from offsets_pipeline.coordinator.requests import OffsetsByPartition
     from offsets_pipeline.semantics.group_description import GroupDescription
@@ -329,7 +329,7 @@ class Coordinator(Closing):
         retention_time_ms: int | None,
         acks: int | None,
         timeout_ms: int | None,
-    ) -> PendingCommit:
+    ) -> Request | DualCommit:
         with self._core.refusals.counted():
             commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets), member, retention_time_ms)
             self._core.acks(acks)
