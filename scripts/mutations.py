@@ -264,7 +264,7 @@ MUTATIONS = [
         ("tests/unit/state/test_semantics.py",),
     ),
     Mutation("R13", ROWS, STATE, "offsets.pop(where, None)  # R13", "offsets.pop(where)"),
-    Mutation("R13", ROWS, "semantics/group.py", "self.records.pop(name, None)", "self.records.pop(name)"),
+    Mutation("R13", ROWS, STATE, "self.records.pop(name, None)", "self.records.pop(name)"),
     Mutation("R14", ROWS, STATE, "self.groups[group_id] = Group(CLASSIC)  # R14", "pass"),
     Mutation("R14", ROWS, STATE, "self.groups.pop(group_id, None)", "pass"),
     Mutation("R14", ROWS, STATE, " or group.group_type != group_type", ""),

@@ -15,8 +15,7 @@ from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, GROUP_META
 if TYPE_CHECKING:
     from offsets_pipeline.coordinator.requests import GroupMetadata, OffsetAndMetadata
     from offsets_pipeline.kafka.record.schema import Fields
-    from offsets_pipeline.semantics.group import Group
-    from offsets_pipeline.semantics.partition_state import TopicPartition
+    from offsets_pipeline.semantics.partition_state import Group, TopicPartition
 
 #: The only version of a commit's value with an expire timestamp (R7).
 _EXPIRING_VERSION = 1

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.semantics.group import Group
-    from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
+    from offsets_pipeline.semantics.partition_state import Group, PartitionState, TopicPartition
 
 MS_PER_MINUTE = 60_000
 _AT_ONCE = -(2**63)

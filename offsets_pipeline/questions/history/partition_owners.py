@@ -12,9 +12,8 @@ from offsets_pipeline.semantics.group_description import AssignedPartition, task
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.group_description import Member
-    from offsets_pipeline.semantics.partition_state import TopicPartition
+    from offsets_pipeline.semantics.partition_state import Group, TopicPartition
 
 #: No member, or several members, could have made the commit.
 UNKNOWN = "unknown"

@@ -15,9 +15,8 @@ from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS
 from offsets_pipeline.questions.query.describe import state_of
 from offsets_pipeline.semantics.effects import in_milliseconds
-from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
-from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.semantics.partition_state import Group, TopicPartition
 from offsets_pipeline.semantics.partitioning import is_misplaced
 from offsets_pipeline.semantics.retention import RetentionInputs, Rule
 from offsets_pipeline.semantics.retention import forecast as forecast_of
