@@ -327,7 +327,7 @@ MUTATIONS = [
     Mutation(
         "R15",
         COLUMNS,
-        "semantics/replay_progress.py",
+        "semantics/effects.py",
         "behind = (offset < of_each_row(self.folded_to, partition)) & ~carried",
         "behind = (offset < 0) & ~carried",
     ),

@@ -27,12 +27,11 @@ from offsets_pipeline.semantics.compaction import (
     paired,
 )
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.semantics.effects import OFFSET_SCHEMA, PENDING_SCHEMA, Effects, commit_columns
+from offsets_pipeline.semantics.effects import OFFSET_SCHEMA, PENDING_SCHEMA, Effects, ReplayProgress, commit_columns
 from offsets_pipeline.semantics.group_facts import GroupFacts
 from offsets_pipeline.semantics.group_types import decode_known_key
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT, as_bools, codes_of, of_each_row, of_partitions
 from offsets_pipeline.semantics.partitioning import are_misplaced
-from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.transactions import (
     COMMITTED,
     OPEN,

@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.semantics.compaction import replaced
-from offsets_pipeline.semantics.effects import Effects, within_bounds
+from offsets_pipeline.semantics.effects import Effects, ReplayProgress, within_bounds
 from offsets_pipeline.semantics.facts import SHARE_COLUMNS, schema_of
 from offsets_pipeline.semantics.log_row import in_log_order, of_each_row
-from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.share_state import DeliveryState, ShareRecord, read_record, snapshot_record
 from offsets_pipeline.semantics.topic_replay import input_rows, pending_records, unfolded_rows
 

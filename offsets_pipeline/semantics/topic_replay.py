@@ -15,10 +15,9 @@ from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import distinct, last_of_each, paired, replaced
 from offsets_pipeline.semantics.connect_keys import ConnectKey, parse_connect_key, parse_connect_value, state_value
-from offsets_pipeline.semantics.effects import Effects
+from offsets_pipeline.semantics.effects import Effects, ReplayProgress
 from offsets_pipeline.semantics.facts import CONNECT_COLUMNS, schema_of
 from offsets_pipeline.semantics.log_row import as_bools, codes_of, of_each_row, of_partitions
-from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.topic_state import ConnectRow
 from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, endings, endings_within
 
