@@ -19,8 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.common.clock import ms_of
-from offsets_pipeline.common.input_text import shown
-from offsets_pipeline.common.text_files import opened_text
+from offsets_pipeline.common.input_text import opened_text, shown
 from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes, Node
 from offsets_pipeline.errors import MalformedFile
 

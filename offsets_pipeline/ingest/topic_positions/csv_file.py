@@ -6,8 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.common.input_text import whole_number
-from offsets_pipeline.common.text_files import opened_text
+from offsets_pipeline.common.input_text import opened_text, whole_number
 from offsets_pipeline.errors import MalformedFile
 
 if TYPE_CHECKING:
