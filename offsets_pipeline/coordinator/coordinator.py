@@ -6,17 +6,18 @@ requests. `CoordinatorCore` loads the log, and passes the requests to the `Appen
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.coordinator import groups
 from offsets_pipeline.coordinator.core import ACKS_NONE, CoordinatorCore
 from offsets_pipeline.coordinator.expiration import Expiration
 from offsets_pipeline.coordinator.gauges import Gauges
-from offsets_pipeline.coordinator.housekeeping import Housekeeping
 from offsets_pipeline.coordinator.loading import LoadCallbacks
 from offsets_pipeline.coordinator.offsets_storage import LogOffsets, ZooKeeperOffsets
 from offsets_pipeline.coordinator.owned_store import OwnedStore
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.partition_state import TopicPartition
     from offsets_pipeline.semantics.retention import ExpiredGroup, Expiry, GroupForecast
     from offsets_pipeline.service.rest.server import RestServer
+
+_LOG = logging.getLogger(__name__)
+_TICK_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +99,16 @@ class Coordinator(Closing):
         self._transactions = TransactionCoordinator(core)
         self._expiration = Expiration(core)
         self._metrics_server: RestServer | None = None
-        self._housekeeping = Housekeeping(
-            store.location,
-            clock,
-            core.closed,
-            [
-                (0, lambda _: self._transactions.abort_overdue()),  # reads the clock when its request runs
-                (RENEW_MS, lambda _: core.register()),
-                (core.settings.offsets_retention_check_interval_ms, self._expiration.keep_expired),
-            ],
+        self._registered_at_ms = self._expired_at_ms = clock.now_ms()
+        self._housekeeping = Periodic(
+            self._keep_house,
+            _TICK_MS,
+            at_once=False,
+            rests=True,
+            warn=_LOG.warning,
+            describe=lambda error: f"housekeeping of {store.location} failed: {error}; trying again",
+            stopped=core.closed,
+            name="offsets-housekeeping",
         )
 
     @classmethod
@@ -154,6 +159,17 @@ class Coordinator(Closing):
         self._housekeeping.close()
         self._core.registry.remove()
         self._stop_metrics()
+
+    def _keep_house(self) -> None:
+        """Abort overdue transactions; at their intervals, register this coordinator and expire offsets."""
+        now_ms = self._core.clock.now_ms()
+        self._transactions.abort_overdue()
+        if now_ms - self._registered_at_ms >= RENEW_MS:
+            self._registered_at_ms = now_ms
+            self._core.register()
+        if now_ms - self._expired_at_ms >= self._core.settings.offsets_retention_check_interval_ms:
+            self._expired_at_ms = now_ms
+            self._expiration.keep_expired(now_ms)
 
     def _stop_metrics(self) -> None:
         server, self._metrics_server = self._metrics_server, None
