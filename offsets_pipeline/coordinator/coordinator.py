@@ -1,7 +1,7 @@
 """The coordinator of an owned log, with calls named as in Kafka (R24-R28).
 
-`Coordinator` has the calls, and its parts do the work. `LogOffsets`, `TransactionCoordinator` and `Expiration` make
-requests. `CoordinatorCore` loads the log, and passes the requests to the `Appender`.
+`Coordinator` has the calls, and its parts do the work. `LogOffsets`, `TransactionCoordinator` and `expire_partition`
+make requests. `CoordinatorCore` loads the log, and passes the requests to the `Appender`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.coordinator import groups
 from offsets_pipeline.coordinator.core import ACKS_NONE, CoordinatorCore
-from offsets_pipeline.coordinator.expiration import Expiration
+from offsets_pipeline.coordinator.expiration import expire_partition
 from offsets_pipeline.coordinator.gauges import Gauges
 from offsets_pipeline.coordinator.loading import LoadCallbacks
 from offsets_pipeline.coordinator.offsets_storage import LogOffsets, ZooKeeperOffsets
@@ -97,7 +97,6 @@ class Coordinator(Closing):
         self._core = core = CoordinatorCore(store, settings, clock)
         self._offsets = ZooKeeperOffsets(core, settings.zookeeper) if core.settings.uses_zookeeper else LogOffsets(core)
         self._transactions = TransactionCoordinator(core)
-        self._expiration = Expiration(core)
         self._metrics_server: RestServer | None = None
         self._registered_at_ms = self._expired_at_ms = clock.now_ms()
         self._housekeeping = Periodic(
@@ -169,7 +168,15 @@ class Coordinator(Closing):
             self._core.register()
         if now_ms - self._expired_at_ms >= self._core.settings.offsets_retention_check_interval_ms:
             self._expired_at_ms = now_ms
-            self._expiration.keep_expired(now_ms)
+            self._keep_expired(now_ms)
+
+    def _keep_expired(self, now_ms: int) -> None:
+        """Run `expire_loaded`, and log the errors; after `close` the next coordinator expires the rest."""
+        for report in self.expire_loaded(now_ms):
+            if (
+                report.error is not None and not self._core.closed.is_set()
+            ):  # then the next coordinator expires the rest
+                _LOG.warning("cannot expire all offsets of log partition %s: %s", report.log_partition, report.error)
 
     def _stop_metrics(self) -> None:
         server, self._metrics_server = self._metrics_server, None
@@ -518,15 +525,17 @@ class Coordinator(Closing):
         The tombstones of one group are in one append, those of many groups in several. ``timeout_ms`` applies to each
         append.
         """
-        report = self._expiration.expire(log_partition, now_ms, timeout_ms)
+        report = expire_partition(self._core, log_partition, now_ms, timeout_ms)
         if report.error is not None:
             raise report.error
         return report.groups
 
     def try_to_expire(self, log_partition: int, now_ms: int | None = None) -> ExpiryReport:
         """Run `expire`, but return an error in the report instead of raising it. The next run tries again (R22)."""
-        return self._expiration.expire(log_partition, now_ms)
+        return expire_partition(self._core, log_partition, now_ms)
 
     def expire_loaded(self, now_ms: int | None = None) -> list[ExpiryReport]:
         """Run `try_to_expire` for every loaded log partition. A failure of one does not stop the others (R22)."""
-        return self._expiration.expire_loaded(now_ms)
+        with self._core.lock:
+            loaded = [state.log_partition for state in self._core.partitions.loaded()]
+        return [self.try_to_expire(log_partition, now_ms) for log_partition in loaded]

@@ -1,6 +1,6 @@
 """The core of a coordinator: its log, the states of the log partitions, and the appender.
 
-The parts of a coordinator share it: `LogOffsets`, `TransactionCoordinator` and `Expiration`.
+The parts of a coordinator share it: `LogOffsets`, `TransactionCoordinator` and `expire_partition`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.owned_log import Record
     from offsets_pipeline.semantics.partition_state import PartitionState
     from offsets_pipeline.semantics.retention import ExpiredGroup
-
-_LOG = logging.getLogger(__name__)
 
 #: Offsets that one request examines before it stops. Commits wait while it runs.
 _MAX_OFFSETS = 20_000
@@ -66,48 +63,32 @@ def expire(
     return Outcome(records, (found, looked_at))
 
 
-class Expiration:
-    """The expiration of a coordinator's offsets."""
+def expire_partition(
+    core: CoordinatorCore, log_partition: int, now_ms: int | None, timeout_ms: int | None = None
+) -> ExpiryReport:
+    """See `Coordinator.try_to_expire`."""
+    report = ExpiryReport(log_partition, [])
+    group_ids: list[str] = []
+    done = 0
 
-    def __init__(self, core: CoordinatorCore) -> None:
-        self._core = core
+    def handler(now: int) -> Outcome[tuple[list[ExpiredGroup], int]]:
+        state = core.partitions.state(log_partition)
+        if not done:  # the groups as of the first append
+            group_ids[:] = state.groups
+        at_ms = now if now_ms is None else now_ms
+        return expire(state, islice(group_ids, done, None), at_ms, core.retention_ms(None))
 
-    def expire_loaded(self, now_ms: int | None = None) -> list[ExpiryReport]:
-        """See `Coordinator.expire_loaded`."""
-        with self._core.lock:
-            loaded = [state.log_partition for state in self._core.partitions.loaded()]
-        return [self.expire(log_partition, now_ms) for log_partition in loaded]
-
-    def expire(self, log_partition: int, now_ms: int | None, timeout_ms: int | None = None) -> ExpiryReport:
-        """See `Coordinator.try_to_expire`."""
-        report = ExpiryReport(log_partition, [])
-        group_ids: list[str] = []
-        done = 0
-
-        def handler(now: int) -> Outcome[tuple[list[ExpiredGroup], int]]:
-            state = self._core.partitions.state(log_partition)
-            if not done:  # the groups as of the first append
-                group_ids[:] = state.groups
-            at_ms = now if now_ms is None else now_ms
-            return expire(state, islice(group_ids, done, None), at_ms, self._core.retention_ms(None))
-
-        claims: Claims = {(PARTITION, log_partition): EXCLUSIVE}
-        try:
-            while True:
-                what = f"expire log partition {log_partition}"
-                expired, looked_at = self._core.submit(what, handler, lambda: claims, timeout_ms).result()
-                report.groups.extend(expired)
-                done += looked_at
-                with self._core.lock:
-                    self._core.counts.expired_offsets += sum(len(each.expired) for each in expired)
-                    self._core.counts.expired_groups += sum(each.is_removed for each in expired)
-                if done >= len(group_ids):
-                    return report
-        except OffsetsError as error:
-            return replace(report, error=error)
-
-    def keep_expired(self, now_ms: int) -> None:
-        """Run `expire_loaded`, and log the errors; after `close` the next coordinator expires the rest."""
-        for report in self.expire_loaded(now_ms):
-            if report.error is not None and not self._core.closed.is_set():
-                _LOG.warning("cannot expire all offsets of log partition %s: %s", report.log_partition, report.error)
+    claims: Claims = {(PARTITION, log_partition): EXCLUSIVE}
+    try:
+        while True:
+            what = f"expire log partition {log_partition}"
+            expired, looked_at = core.submit(what, handler, lambda: claims, timeout_ms).result()
+            report.groups.extend(expired)
+            done += looked_at
+            with core.lock:
+                core.counts.expired_offsets += sum(len(each.expired) for each in expired)
+                core.counts.expired_groups += sum(each.is_removed for each in expired)
+            if done >= len(group_ids):
+                return report
+    except OffsetsError as error:
+        return replace(report, error=error)
