@@ -506,7 +506,7 @@ MUTATIONS = [
     Mutation(
         "R31", COORDINATES, WRITER, "self._flushing | self._queued", "self._queued | self._flushing", CONNECT_TESTS
     ),
-    Mutation("R31", COORDINATES, WRITER, "if number != self._flush_number:", "if False:", CONNECT_TESTS),
+    Mutation("R31", COORDINATES, WRITER, "if number == self._flush_number:", "if True:", CONNECT_TESTS),
     Mutation(
         "R31",
         COORDINATES,
