@@ -197,7 +197,7 @@ MUTATIONS = [
     Mutation(
         "R10",
         COLUMNS,
-        "semantics/classic_offsets.py",
+        "semantics/transactions.py",
         "position[later] = np.maximum(position[later], last)",
         "pass",
         CLASSIC,
@@ -234,7 +234,7 @@ MUTATIONS = [
     Mutation(
         "R12",
         COLUMNS,
-        "semantics/classic_offsets.py",
+        "semantics/transactions.py",
         "counts &= ~(tombstone & in_transaction)",
         "pass",
         CLASSIC,

@@ -18,7 +18,6 @@ from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.kafka.record.commit_columns import CommitColumns, parse_commits
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_value
-from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
 from offsets_pipeline.semantics.compaction import (
     are_commits,
     highest_of_each,
@@ -35,7 +34,9 @@ from offsets_pipeline.semantics.partitioning import are_misplaced
 from offsets_pipeline.semantics.transactions import (
     COMMITTED,
     OPEN,
+    TOMBSTONE_RANK,
     Endings,
+    classic_offsets,
     endings,
     endings_within,
 )

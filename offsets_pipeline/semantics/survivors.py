@@ -27,7 +27,6 @@ import pyarrow as pa
 from offsets_pipeline.kafka.record.commit_columns import parse_commits
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_value
-from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
 from offsets_pipeline.semantics.compaction import are_commits, highest_of_each, last_of_each
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group_description import Existence, GroupRecordRow, existence, is_live
@@ -36,7 +35,7 @@ from offsets_pipeline.semantics.log_row import as_bools, codes_of
 from offsets_pipeline.semantics.share_replay import superseded_by
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_replay import ParsedRows
-from offsets_pipeline.semantics.transactions import ABORTED, NO_MARKER, OPEN, endings
+from offsets_pipeline.semantics.transactions import ABORTED, NO_MARKER, OPEN, TOMBSTONE_RANK, classic_offsets, endings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
