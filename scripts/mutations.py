@@ -197,7 +197,7 @@ MUTATIONS = [
     Mutation(
         "R10",
         COLUMNS,
-        "semantics/classic_offsets.py",
+        "semantics/transactions.py",
         "position[later] = np.maximum(position[later], last)",
         "pass",
         CLASSIC,
@@ -234,7 +234,7 @@ MUTATIONS = [
     Mutation(
         "R12",
         COLUMNS,
-        "semantics/classic_offsets.py",
+        "semantics/transactions.py",
         "counts &= ~(tombstone & in_transaction)",
         "pass",
         CLASSIC,
@@ -264,7 +264,7 @@ MUTATIONS = [
         ("tests/unit/state/test_semantics.py",),
     ),
     Mutation("R13", ROWS, STATE, "offsets.pop(where, None)  # R13", "offsets.pop(where)"),
-    Mutation("R13", ROWS, "semantics/group.py", "self.records.pop(name, None)", "self.records.pop(name)"),
+    Mutation("R13", ROWS, STATE, "self.records.pop(name, None)", "self.records.pop(name)"),
     Mutation("R14", ROWS, STATE, "self.groups[group_id] = Group(CLASSIC)  # R14", "pass"),
     Mutation("R14", ROWS, STATE, "self.groups.pop(group_id, None)", "pass"),
     Mutation("R14", ROWS, STATE, " or group.group_type != group_type", ""),
@@ -327,7 +327,7 @@ MUTATIONS = [
     Mutation(
         "R15",
         COLUMNS,
-        "semantics/replay_progress.py",
+        "semantics/effects.py",
         "behind = (offset < of_each_row(self.folded_to, partition)) & ~carried",
         "behind = (offset < 0) & ~carried",
     ),
@@ -414,8 +414,10 @@ MUTATIONS = [
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_what_hides(keep)\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_proofs(keep)\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "known & ~self._open & ~self._aborted", "known", CONNECT_TESTS),
-    Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_markers(keep)\n", "", CONNECT_TESTS),
-    Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_producers(keep)\n", "", CLEANING),
+    Mutation(
+        "R23", BOTH, "semantics/survivors.py", "        keep[last[~self._aged[last]]] = True", "        pass", CLEANING
+    ),
+    Mutation("R23", BOTH, "semantics/survivors.py", "        keep[self._marker[ended]] = True\n", "", CONNECT_TESTS),
     Mutation("R23", BOTH, "semantics/survivors.py", "        keep[self._marker[ended]] = True\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "live += [newest for", "live += [] and [newest for", CLEANING),
     Mutation(
@@ -504,7 +506,7 @@ MUTATIONS = [
     Mutation(
         "R31", COORDINATES, WRITER, "self._flushing | self._queued", "self._queued | self._flushing", CONNECT_TESTS
     ),
-    Mutation("R31", COORDINATES, WRITER, "if number != self._flush_number:", "if False:", CONNECT_TESTS),
+    Mutation("R31", COORDINATES, WRITER, "if number == self._flush_number:", "if True:", CONNECT_TESTS),
     Mutation(
         "R31",
         COORDINATES,

@@ -1,4 +1,4 @@
-"""Texts of users and clients: numbers, JSON and names of topics in them, and how they are shown.
+"""Texts of users and clients: their files, numbers, JSON and names of topics in them, and how they are shown.
 
 The texts come from options, files, requests and records. A text that is too large is refused at once.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from offsets_pipeline.errors import InvalidTopic
+from offsets_pipeline.errors import InvalidTopic, MalformedFile, NoSuchPath
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 #: Names of topics by Kafka's rule, as a regular expression. Such a name is safe as part of the name of a folder, too.
 TOPIC_NAME = r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}"
@@ -29,6 +31,23 @@ _LONG_WORD = re.compile(r"\S{301,}")
 _NUMBER = re.compile(r"-?[0-9]+")
 _TOPIC_NAME = re.compile(TOPIC_NAME)
 _NAMES = {INT64_MAX: "2^63-1", INT32_MAX: "2^31-1"}
+
+
+@contextmanager
+def opened_text(path: Path, newline: str | None = None) -> Iterator[TextIO]:
+    """Open a file for reading: UTF-8, with or without a BOM. ``newline`` as of `open`.
+
+    Raises NoSuchPath, MalformedFile, also while the block reads.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline=newline) as file:
+            yield file
+    except FileNotFoundError:
+        raise NoSuchPath(f"no such file: {path}") from None
+    except OSError as error:
+        raise MalformedFile(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise MalformedFile(f"cannot read {path}: it is not UTF-8") from None
 
 
 def is_utf8(text: str) -> bool:

@@ -201,7 +201,9 @@ class OffsetStorageWriter:
 
         def end(written: Future[None]) -> None:
             error = CancelledError() if written.cancelled() else written.exception()
-            self._end(number, failed=error is not None)
+            with self._lock:
+                if number == self._flush_number:
+                    self._end_flush(failed=error is not None)
             if error is None:
                 ended.set_result(None)
             else:
@@ -213,20 +215,10 @@ class OffsetStorageWriter:
     def cancel_flush(self) -> None:
         """Queue the offsets of the flush again, except those with newer ones. Does nothing without a flush."""
         with self._lock:
-            self._cancel()
+            self._end_flush(failed=True)
 
-    def _cancel(self) -> None:
-        if self._flushing is not None:
+    def _end_flush(self, *, failed: bool) -> None:
+        if failed and self._flushing is not None:
             self._queued = self._flushing | self._queued
-            self._flushing = None
-            self._flush_number += 1
-
-    def _end(self, number: int, *, failed: bool) -> None:
-        with self._lock:
-            if number != self._flush_number:
-                return
-            if failed:
-                self._cancel()
-            else:
-                self._flushing = None
-                self._flush_number += 1
+        self._flushing = None
+        self._flush_number += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.record_encoding import commit_record
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config.sections import CoordinatorSettings
     from offsets_pipeline.coordinator.owned_log import Record
     from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetAndMetadata, OffsetCommit
-    from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.group_description import GroupDescription
     from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 
@@ -71,7 +71,15 @@ def commit_offsets(
     OffsetOutOfRange, InvalidCommitOffsetSize.
     """
     validate_member(state, request.group_id, request.member, transactional=producer is not None)
-    expire_timestamp_ms = _expire_timestamp_ms(request.retention_time_ms, now_ms)
+    record_of = partial(
+        commit_record,
+        state.log_partition,
+        request.group_id,
+        now_ms=now_ms,
+        version=settings.offset_commit_value_version,
+        expire_timestamp_ms=_expire_timestamp_ms(request.retention_time_ms, now_ms),
+        producer=producer,
+    )
     records: list[Record] = []
     too_large: list[TopicPartition] = []
     for where, offset in request.offsets.items():
@@ -89,18 +97,7 @@ def commit_offsets(
             too_large.append(where)
             continue
         try:
-            records.append(
-                commit_record(
-                    state.log_partition,
-                    request.group_id,
-                    where,
-                    offset,
-                    now_ms,
-                    version=settings.offset_commit_value_version,
-                    expire_timestamp_ms=expire_timestamp_ms,
-                    producer=producer,
-                )
-            )
+            records.append(record_of(where, offset))
         except UnwritableRecord as error:
             raise InvalidCommitOffsetSize(f"cannot commit for {where.topic}-{where.partition}: {error}") from error
     size = sum(len(record.key) + len(record.value or b"") for record in records)
@@ -244,8 +241,9 @@ def fetch_offsets(
     names a member or an epoch that the group of KIP-848 does not have.
     """
     group = state.group_with_offsets(group_id)
-    if group is not None:
-        _validate_fetch(group_id, group, member)
+    names_itself = bool(member.member_id) or member.generation != UNKNOWN_GENERATION
+    if group is not None and group.group_type != CLASSIC and names_itself:
+        _validate_epoch(group_id, group.description, member, transactional=False)
     offsets = {} if group is None else state.offsets_of(group_id)
     answers: dict[TopicPartition, FetchedOffset] = {}
     for where in offsets if partitions is None else partitions:
@@ -260,9 +258,3 @@ def fetch_offsets(
         else:
             answers[where] = FetchedOffset(held.committed_offset, held.leader_epoch, held.metadata)
     return answers
-
-
-def _validate_fetch(group_id: str, group: Group, member: MemberOfGroup) -> None:
-    names_itself = bool(member.member_id) or member.generation != UNKNOWN_GENERATION
-    if group.group_type != CLASSIC and names_itself:
-        _validate_epoch(group_id, group.description, member, transactional=False)

@@ -1,24 +1,25 @@
 """The coordinator of an owned log, with calls named as in Kafka (R24-R28).
 
-`Coordinator` has the calls, and its parts do the work. `LogOffsets`, `TransactionCoordinator` and `Expiration` make
-requests. `CoordinatorCore` loads the log, and passes the requests to the `Appender`.
+`Coordinator` has the calls, and its parts do the work. `LogOffsets`, `TransactionCoordinator` and `expire_partition`
+make requests. `CoordinatorCore` loads the log, and passes the requests to the `Appender`.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.coordinator import groups
 from offsets_pipeline.coordinator.core import ACKS_NONE, CoordinatorCore
-from offsets_pipeline.coordinator.expiration import Expiration
+from offsets_pipeline.coordinator.expiration import expire_partition
 from offsets_pipeline.coordinator.gauges import Gauges
-from offsets_pipeline.coordinator.housekeeping import Housekeeping
 from offsets_pipeline.coordinator.loading import LoadCallbacks
-from offsets_pipeline.coordinator.offsets_storage import LogOffsets
+from offsets_pipeline.coordinator.offsets_storage import LogOffsets, ZooKeeperOffsets
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import RENEW_MS
 from offsets_pipeline.coordinator.requests import (
@@ -31,8 +32,8 @@ from offsets_pipeline.coordinator.requests import (
     validated_partition,
 )
 from offsets_pipeline.coordinator.transaction_coordinator import TransactionCoordinator
-from offsets_pipeline.coordinator.zookeeper_offsets import ZooKeeperOffsets
 from offsets_pipeline.errors import NoSuchGroup, OffsetsError
+from offsets_pipeline.semantics.retention import forecast, holdings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -40,16 +41,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.common.clock import Clock
+    from offsets_pipeline.coordinator.appender import Request
     from offsets_pipeline.coordinator.commits import FetchedOffset
     from offsets_pipeline.coordinator.expiration import ExpiryReport
     from offsets_pipeline.coordinator.loading import LoadStatus, OnGroupLoaded, OnPartitionLoaded
-    from offsets_pipeline.coordinator.offsets_storage import IsWanted, PendingCommit
+    from offsets_pipeline.coordinator.offsets_storage import DualCommit, IsWanted
     from offsets_pipeline.coordinator.registry import Instance
     from offsets_pipeline.coordinator.requests import OffsetsByPartition
     from offsets_pipeline.semantics.group_description import GroupDescription
     from offsets_pipeline.semantics.partition_state import TopicPartition
     from offsets_pipeline.semantics.retention import ExpiredGroup, Expiry, GroupForecast
     from offsets_pipeline.service.rest.server import RestServer
+
+_LOG = logging.getLogger(__name__)
+_TICK_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +97,17 @@ class Coordinator(Closing):
         self._core = core = CoordinatorCore(store, settings, clock)
         self._offsets = ZooKeeperOffsets(core, settings.zookeeper) if core.settings.uses_zookeeper else LogOffsets(core)
         self._transactions = TransactionCoordinator(core)
-        self._expiration = Expiration(core)
         self._metrics_server: RestServer | None = None
-        self._housekeeping = Housekeeping(
-            store.location,
-            clock,
-            core.closed,
-            [
-                (0, lambda _: self._transactions.abort_overdue()),  # reads the clock when its request runs
-                (RENEW_MS, lambda _: core.register()),
-                (core.settings.offsets_retention_check_interval_ms, self._expiration.keep_expired),
-            ],
+        self._registered_at_ms = self._expired_at_ms = clock.now_ms()
+        self._housekeeping = Periodic(
+            self._keep_house,
+            _TICK_MS,
+            at_once=False,
+            rests=True,
+            warn=_LOG.warning,
+            describe=lambda error: f"housekeeping of {store.location} failed: {error}; trying again",
+            stopped=core.closed,
+            name="offsets-housekeeping",
         )
 
     @classmethod
@@ -153,6 +158,25 @@ class Coordinator(Closing):
         self._housekeeping.close()
         self._core.registry.remove()
         self._stop_metrics()
+
+    def _keep_house(self) -> None:
+        """Abort overdue transactions; at their intervals, register this coordinator and expire offsets."""
+        now_ms = self._core.clock.now_ms()
+        self._transactions.abort_overdue()
+        if now_ms - self._registered_at_ms >= RENEW_MS:
+            self._registered_at_ms = now_ms
+            self._core.register()
+        if now_ms - self._expired_at_ms >= self._core.settings.offsets_retention_check_interval_ms:
+            self._expired_at_ms = now_ms
+            self._keep_expired(now_ms)
+
+    def _keep_expired(self, now_ms: int) -> None:
+        """Run `expire_loaded`, and log the errors; after `close` the next coordinator expires the rest."""
+        for report in self.expire_loaded(now_ms):
+            if (
+                report.error is not None and not self._core.closed.is_set()
+            ):  # then the next coordinator expires the rest
+                _LOG.warning("cannot expire all offsets of log partition %s: %s", report.log_partition, report.error)
 
     def _stop_metrics(self) -> None:
         server, self._metrics_server = self._metrics_server, None
@@ -328,7 +352,7 @@ class Coordinator(Closing):
         retention_time_ms: int | None,
         acks: int | None,
         timeout_ms: int | None,
-    ) -> PendingCommit:
+    ) -> Request | DualCommit:
         with self._core.refusals.counted():
             commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets), member, retention_time_ms)
             self._core.acks(acks)
@@ -480,11 +504,18 @@ class Coordinator(Closing):
 
     def forecast(self, group_id: str, retention_ms: int | None = None) -> list[Expiry]:
         """Return when each offset of a group expires if no record follows, and by which rule (R18-R20)."""
-        return self._expiration.forecast(group_id, retention_ms)
+        with self._core.answering():
+            held = holdings_of(self._core.state_for(validated_group_id(group_id)), group_id)
+            return [] if held is None else forecast(held, self._core.retention_ms(retention_ms)).expiries
 
     def forecast_partition(self, log_partition: int, retention_ms: int | None = None) -> list[GroupForecast]:
         """Return the forecasts for the groups of a log partition and their offsets, if no record follows (R18-R21)."""
-        return self._expiration.forecast_partition(log_partition, retention_ms)
+        with self._core.answering():
+            self._core.refuse_if_closed()
+            self._core.catch_up()
+            state = self._core.partitions.state(log_partition)
+            holdings = (holdings_of(state, group_id) for group_id in state.groups)
+            return [forecast(each, self._core.retention_ms(retention_ms)) for each in holdings if each]
 
     def expire(
         self, log_partition: int, now_ms: int | None = None, *, timeout_ms: int | None = None
@@ -494,15 +525,17 @@ class Coordinator(Closing):
         The tombstones of one group are in one append, those of many groups in several. ``timeout_ms`` applies to each
         append.
         """
-        report = self._expiration.expire(log_partition, now_ms, timeout_ms)
+        report = expire_partition(self._core, log_partition, now_ms, timeout_ms)
         if report.error is not None:
             raise report.error
         return report.groups
 
     def try_to_expire(self, log_partition: int, now_ms: int | None = None) -> ExpiryReport:
         """Run `expire`, but return an error in the report instead of raising it. The next run tries again (R22)."""
-        return self._expiration.expire(log_partition, now_ms)
+        return expire_partition(self._core, log_partition, now_ms)
 
     def expire_loaded(self, now_ms: int | None = None) -> list[ExpiryReport]:
         """Run `try_to_expire` for every loaded log partition. A failure of one does not stop the others (R22)."""
-        return self._expiration.expire_loaded(now_ms)
+        with self._core.lock:
+            loaded = [state.log_partition for state in self._core.partitions.loaded()]
+        return [self.try_to_expire(log_partition, now_ms) for log_partition in loaded]

@@ -1,6 +1,6 @@
 """The core of a coordinator: its log, the states of the log partitions, and the appender.
 
-The parts of a coordinator share it: `LogOffsets`, `TransactionCoordinator` and `Expiration`.
+The parts of a coordinator share it: `LogOffsets`, `TransactionCoordinator` and `expire_partition`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.coordinator.appender import EXCLUSIVE, GROUP, PARTITION, SHARED, Appender, Request
+from offsets_pipeline.coordinator.appender import GROUP, PARTITION, SHARED, Appender, Request
 from offsets_pipeline.coordinator.gauges import Counts, Refusals
 from offsets_pipeline.coordinator.loading import Partitions
 from offsets_pipeline.coordinator.owned_log import OwnedLog
@@ -24,6 +24,7 @@ from offsets_pipeline.errors import (
     NotCoordinator,
     UndecodableRecord,
 )
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 from offsets_pipeline.store.delta.data_file import FAST
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ class CoordinatorCore:
             raise InvalidRequiredAcks(f"acks={acks} is not allowed: it takes 0, 1, or -1 for all")
         return self.settings.offsets_commit_required_acks if acks is None else acks
 
+    def retention_ms(self, retention_ms: int | None) -> int:
+        """Return the retention time of a request; None: that of the settings."""
+        return self.settings.offsets_retention_minutes * MS_PER_MINUTE if retention_ms is None else retention_ms
+
     def submit(
         self,
         what: str,
@@ -117,27 +122,32 @@ class CoordinatorCore:
         return request
 
     def submit_change(
-        self, what: str, group_id: str, change: Callable[[PartitionState, int], Outcome[Any]], timeout_ms: int | None
+        self,
+        what: str,
+        group_id: str,
+        change: Callable[[PartitionState, int], Outcome[Any]],
+        timeout_ms: int | None,
+        acks: int | None = None,
+        *,
+        shared: bool = False,
+        also: Claims | None = None,
     ) -> Request:
-        """Queue a request that is the only one about its group in an append. Raises InvalidGroupId."""
+        """Queue a request about a group, for an append without other requests about it. Raises InvalidGroupId.
+
+        A ``shared`` one may join others of an existing group, but the first commit creates the group (R14). ``also``
+        are claims on other resources.
+        """
         with self.refusals.counted():
             log_partition = self.store.partition_for(validated_group_id(group_id))
-        claims: Claims = {(PARTITION, log_partition): SHARED, (GROUP, group_id): EXCLUSIVE}
-        return self.submit(
-            f"{what} {group_id!r}",
-            lambda now_ms: change(self.partitions.state(log_partition), now_ms),
-            lambda: claims,
-            timeout_ms,
-        )
 
-    def commit_claims(self, group_id: str, *, exclusive: bool = False) -> Claims:
-        """Return the claims of a commit.
+        def handler(now_ms: int) -> Outcome[Any]:
+            return change(self.partitions.state(log_partition), now_ms)
 
-        It shares an existing group unless it is ``exclusive``, but the first commit creates the group (R14).
-        """
-        log_partition = self.store.partition_for(group_id)
-        exclusive = exclusive or self.partitions.state(log_partition).group(group_id) is None
-        return {(PARTITION, log_partition): SHARED, (GROUP, group_id): exclusive}
+        def claims() -> Claims:
+            exclusive = not shared or self.partitions.state(log_partition).group(group_id) is None
+            return {(PARTITION, log_partition): SHARED, (GROUP, group_id): exclusive, **(also or {})}
+
+        return self.submit(f"{what} {group_id!r}", handler, claims, timeout_ms, acks)
 
     def count_commit(self, done: Future[Any], offsets: int, acks: int | None) -> None:
         """Count a commit when it is done. Logs a failed one with acks=0, whose caller gets no error (R27)."""

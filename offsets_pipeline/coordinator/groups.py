@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from offsets_pipeline.coordinator.owned_log import Record
-    from offsets_pipeline.semantics.group import Group
-    from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
+    from offsets_pipeline.semantics.partition_state import Group, PartitionState, TopicPartition
 
 
 def store_group(state: PartitionState, group: GroupMetadata, now_ms: int) -> Outcome[None]:

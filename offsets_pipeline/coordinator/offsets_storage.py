@@ -1,36 +1,51 @@
-"""Commits, fetches and deletions of offsets in the log (R17, R24-R27)."""
+"""A coordinator's offsets: in the log, or in the log and in ZooKeeper (R17, R24-R27).
+
+Old consumers have the settings `offsets_storage` and `dual_commit_enabled`. A commit is written to ZooKeeper after the
+log has accepted it. While commits go to ZooKeeper, a fetch answers the higher of the two offsets, as old consumers do
+during a migration (docs/adr/0023).
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator import commits, groups
+from offsets_pipeline.coordinator.commits import FetchedOffset
 from offsets_pipeline.coordinator.requests import NO_MEMBER, Outcome
+from offsets_pipeline.coordinator.zookeeper import consumer_nodes
+from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes, offset_path
+from offsets_pipeline.errors import (
+    GroupSubscribedToTopic,
+    InvalidRequest,
+    NonEmptyGroup,
+    NoSuchGroup,
+    OffsetMetadataTooLarge,
+    OffsetsError,
+    RequestTimedOut,
+    ZooKeeperFailed,
+)
+from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from concurrent.futures import Future
+    from collections.abc import Callable, Collection, Mapping
 
+    from offsets_pipeline.common.config.sections import ZooKeeperSettings
     from offsets_pipeline.coordinator.appender import Request
-    from offsets_pipeline.coordinator.commits import FetchedOffset
     from offsets_pipeline.coordinator.core import CoordinatorCore
-    from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetCommit
-    from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
+    from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetAndMetadata, OffsetCommit
+    from offsets_pipeline.coordinator.zookeeper.client import ZooKeeperClient
+    from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState
 
     #: Asks whether to commit a partition, given its committed offset in the log or None.
     IsWanted = Callable[[TopicPartition, CommittedOffset | None], bool]
 
-
-class PendingCommit(Protocol):
-    """A commit that was submitted."""
-
-    @property
-    def done(self) -> Future[None]:
-        """The future of the commit."""
-
-    def result(self) -> None:
-        """Wait for the commit. Raises its error, or RequestTimedOut at its deadline."""
+_LOG = logging.getLogger(__name__)
 
 
 class LogOffsets:
@@ -45,32 +60,13 @@ class LogOffsets:
     def refuse_transactions(self) -> None:
         """Raise InvalidRequest if the offsets are kept where there are no transactions."""
 
-    def commit(self, commit: OffsetCommit, acks: int | None, timeout_ms: int | None) -> PendingCommit:
+    def commit(self, commit: OffsetCommit, acks: int | None, timeout_ms: int | None) -> Request | DualCommit:
         """Submit a commit."""
 
         def change(state: PartitionState, now_ms: int) -> Outcome[None]:
             return commits.commit_offsets(state, commit, now_ms, self._core.settings)
 
-        return self._submit(commit, change, acks, timeout_ms)
-
-    def _submit(
-        self,
-        commit: OffsetCommit,
-        change: Callable[[PartitionState, int], Outcome[Any]],
-        acks: int | None,
-        timeout_ms: int | None,
-        *,
-        exclusive: bool = False,
-    ) -> Request:
-        """Submit the records of a commit, which ``change`` returns. Others of its group wait if it is ``exclusive``."""
-        log_partition = self._core.store.partition_for(commit.group_id)
-        return self._core.submit(
-            f"commit of group {commit.group_id!r}",
-            lambda now_ms: change(self._core.partitions.state(log_partition), now_ms),
-            lambda: self._core.commit_claims(commit.group_id, exclusive=exclusive),
-            timeout_ms,
-            acks,
-        )
+        return self._core.submit_change("commit of group", commit.group_id, change, timeout_ms, acks, shared=True)
 
     def commit_if(self, commit: OffsetCommit, is_wanted: IsWanted, timeout_ms: int | None) -> Request:
         """Submit a commit of those offsets for which ``is_wanted`` holds right before the append."""
@@ -81,7 +77,7 @@ class LogOffsets:
             outcome = commits.commit_offsets(state, replace(commit, offsets=wanted), now_ms, self._core.settings)
             return Outcome(outcome.records, set(wanted), outcome.error)
 
-        return self._submit(commit, change, None, timeout_ms, exclusive=True)
+        return self._core.submit_change("commit of group", commit.group_id, change, timeout_ms)
 
     def fetch(
         self,
@@ -122,3 +118,222 @@ class LogOffsets:
         return self._core.submit_change(
             "delete group", group_id, lambda state, _: groups.delete_group(state, group_id), timeout_ms
         ).result
+
+
+class ZooKeeperOffsets(LogOffsets):
+    """Offsets in the log and in one ZooKeeper. It connects with the first request.
+
+    Each request may raise ZooKeeperFailed or ConfigError.
+    """
+
+    def __init__(self, core: CoordinatorCore, settings: ZooKeeperSettings) -> None:
+        super().__init__(core)
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._connected: ZooKeeperClient | None = None
+        # one thread writes, so that later commits of this process are written later
+        self._writer = ThreadPoolExecutor(1, "offsets-zookeeper")
+
+    def close(self) -> None:
+        """Write the waiting commits, then end the session."""
+        self._writer.shutdown()
+        with self._lock:
+            if self._connected is not None:
+                self._connected.close()
+
+    def refuse_transactions(self) -> None:
+        """Raise InvalidRequest."""
+        raise InvalidRequest(
+            "cannot commit offsets in a transaction to ZooKeeper; set offsets_storage to kafka and "
+            "dual_commit_enabled to false"
+        )
+
+    def commit(self, commit: OffsetCommit, acks: int | None, timeout_ms: int | None) -> DualCommit:
+        """Submit a commit to the log; ZooKeeper follows with the offsets that the log has accepted.
+
+        Raises InvalidGroupId or UnknownTopicOrPartition if no node of ZooKeeper can have the name.
+        """
+        paths = {where: offset_path(commit.group_id, where) for where in commit.offsets}
+        accepted: dict[TopicPartition, OffsetAndMetadata] = {}
+        settings = self._core.settings
+
+        def change(state: PartitionState, now_ms: int) -> Outcome[None]:
+            accepted.clear()  # of an earlier attempt to append
+            outcome = commits.commit_offsets(state, commit, now_ms, settings)
+            accepted.update(commits.accepted_offsets(commit, settings))
+            if settings.commits_to_log:
+                return outcome
+            # a fetch answers the higher offset: one below that of the log has to be in the log, too
+            lowered = replace(commit, offsets=commits.lowered_offsets(state, commit.group_id, accepted))
+            return replace(outcome, records=commits.commit_offsets(state, lowered, now_ms, settings).records)
+
+        request = self._core.submit_change("commit of group", commit.group_id, change, timeout_ms, acks, shared=True)
+
+        def write() -> None:
+            if not request.seconds_left():
+                raise ZooKeeperFailed("ZooKeeper did not take earlier commits in time")
+            if accepted:
+                self._client().write({paths[where]: b"%d" % each.offset for where, each in accepted.items()})
+
+        return DualCommit(request, write, self._writer)
+
+    def fetch(
+        self,
+        group_id: str,
+        partitions: Collection[TopicPartition] | None,
+        member: MemberOfGroup,
+        *,
+        require_stable: bool,
+    ) -> dict[TopicPartition, FetchedOffset]:
+        """Return the higher offset of the log and of ZooKeeper.
+
+        ZooKeeper holds no metadata and no leader epoch. A node without a valid offset makes its partition's answer an
+        error.
+        """
+        in_log = super().fetch(group_id, partitions, member, require_stable=require_stable)
+        return self._higher_of(group_id, partitions, in_log)
+
+    def fetch_all(self, *, require_stable: bool) -> dict[str, dict[TopicPartition, FetchedOffset]]:
+        """Return the higher offsets of each group in the loaded log partitions."""
+        found = super().fetch_all(require_stable=require_stable)
+        with self._core.answering():
+            loaded = {state.log_partition for state in self._core.loaded_states()}
+        for group_id in consumer_nodes.group_ids(self._client()):
+            if self._core.store.partition_for(group_id) in loaded:
+                found[group_id] = self._higher_of(group_id, None, found.get(group_id, {}))
+        return {group_id: offsets for group_id, offsets in found.items() if offsets}
+
+    def delete(self, group_id: str, partitions: Collection[TopicPartition], timeout_ms: int | None) -> int:
+        """Delete offsets of a group; returns their number in the log or in ZooKeeper, the larger one."""
+        subscribed: set[str] = set()
+
+        def change(state: PartitionState, _now_ms: int) -> Outcome[int]:
+            group = state.group(group_id)
+            if group is not None:
+                subscribed.update(where.topic for where in partitions if group.is_subscribed_to(where.topic))
+            return groups.delete_offsets(state, group_id, partitions)
+
+        request = self._core.submit_change("delete offsets", group_id, change, timeout_ms)
+        try:
+            in_log = self._deleted(group_id, request.result)
+        except GroupSubscribedToTopic:
+            self._delete(group_id, [where for where in partitions if where.topic not in subscribed])
+            raise
+        return max(in_log, self._delete(group_id, partitions))
+
+    def remove_group(self, group_id: str, timeout_ms: int | None) -> Callable[[], int]:
+        """Submit the deletion of a group; its nodes in ZooKeeper follow.
+
+        Raises NonEmptyGroup also if consumers of the group are registered in ZooKeeper.
+        """
+        named = [group_id] if consumer_nodes.is_node_name(group_id) else []
+        group = next(consumer_nodes.read_groups(self._client(), named), GroupNodes(group_id))
+        if group.consumer_ids:
+            raise NonEmptyGroup(
+                f"group {group_id!r} has {len(group.consumer_ids)} consumers in ZooKeeper; stop them first"
+            )
+        removed = super().remove_group(group_id, timeout_ms)
+        return lambda: max(self._deleted(group_id, removed), consumer_nodes.delete_group(self._client(), group_id))
+
+    def _deleted(self, group_id: str, wait: Callable[[], int]) -> int:
+        """Return the number of offsets deleted from the log; 0 for a group that only ZooKeeper has."""
+        try:
+            return wait()
+        except NoSuchGroup:
+            nodes = self._nodes(group_id, None)
+            if nodes.offsets or nodes.skipped:
+                return 0
+            raise
+
+    def _delete(self, group_id: str, partitions: Collection[TopicPartition]) -> int:
+        return self._client().delete(consumer_nodes.offset_paths(group_id, partitions))
+
+    def _higher_of(
+        self,
+        group_id: str,
+        partitions: Collection[TopicPartition] | None,
+        in_log: Mapping[TopicPartition, FetchedOffset],
+    ) -> dict[TopicPartition, FetchedOffset]:
+        nodes = self._nodes(group_id, partitions)
+        answers = dict(in_log)
+        for where, node in nodes.offsets.items():
+            held = answers.get(where, FetchedOffset(None))
+            if held.error is None and (held.offset is None or node.offset > held.offset):
+                answers[where] = FetchedOffset(node.offset)
+        for path, reason in nodes.skipped:
+            topic, _, partition = path.removeprefix(f"{consumer_nodes.offsets_path(group_id)}/").partition("/")
+            failed = ZooKeeperFailed(f"cannot read the offset in node {path} of ZooKeeper: {reason}")
+            try:
+                where = TopicPartition(topic, consumer_nodes.partition_of(partition))
+            except ValueError:
+                _LOG.warning("%s", failed)  # no partition has this name
+            else:
+                answers[where] = FetchedOffset(None, error=failed)
+        return answers
+
+    def _nodes(self, group_id: str, partitions: Collection[TopicPartition] | None) -> GroupNodes:
+        return consumer_nodes.read_offsets(self._client(), group_id, partitions)
+
+    def _client(self) -> ZooKeeperClient:
+        from offsets_pipeline.coordinator.zookeeper.client import ZooKeeperClient  # noqa: PLC0415 - most coordinators need none
+
+        with self._lock:
+            if self._connected is None:
+                self._connected = ZooKeeperClient(self._settings)
+            return self._connected
+
+
+class DualCommit:
+    """A commit to the log, and then to ZooKeeper. ``done`` is the future of both.
+
+    If the log refused the commit, it has the log's error, and ZooKeeper gets no offset.
+    """
+
+    def __init__(self, logged: Request, write: Callable[[], None], writer: ThreadPoolExecutor) -> None:
+        self._logged = logged
+        self._write = write
+        self._writer = writer
+        self.done: Future[None] = Future()
+        self.done.set_running_or_notify_cancel()
+        logged.done.add_done_callback(self._after_log)
+
+    def _after_log(self, logged: Future[None]) -> None:
+        if logged.cancelled():
+            self.done.set_exception(RequestTimedOut(f"{self._logged.what}: timed out; it was not written"))
+        elif isinstance(logged.exception(), OffsetMetadataTooLarge | None):  # the other offsets were accepted
+            self._writer.submit(self._to_zookeeper)
+        else:
+            self._answer_as_log()
+
+    def _to_zookeeper(self) -> None:
+        try:
+            self._write()
+        except OffsetsError as error:
+            failed = ZooKeeperFailed(f"{self._logged.what}: not all of it is in ZooKeeper: {error}; commit again")
+            failed.__cause__ = error
+            self.done.set_exception(failed)
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            self.done.set_exception(error)
+        else:
+            self._answer_as_log()
+
+    def _answer_as_log(self) -> None:
+        """Answer as the log does: it may have refused a part of the request."""
+        error = self._logged.done.exception()
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+
+    def result(self) -> None:
+        """Wait for both. Raises the error, RequestTimedOut, or ZooKeeperFailed at the deadline."""
+        with suppress(OffsetMetadataTooLarge):  # raised after ZooKeeper has the other offsets
+            self._logged.result()
+        try:
+            self.done.result(self._logged.seconds_left())
+        except FutureTimeoutError:
+            if not self.done.done():
+                raise ZooKeeperFailed(
+                    f"{self._logged.what}: ZooKeeper has not answered in time; commit again"
+                ) from None
+            self.done.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.owned_log import Record
@@ -14,8 +15,7 @@ from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, GROUP_META
 if TYPE_CHECKING:
     from offsets_pipeline.coordinator.requests import GroupMetadata, OffsetAndMetadata
     from offsets_pipeline.kafka.record.schema import Fields
-    from offsets_pipeline.semantics.group import Group
-    from offsets_pipeline.semantics.partition_state import TopicPartition
+    from offsets_pipeline.semantics.partition_state import Group, TopicPartition
 
 #: The only version of a commit's value with an expire timestamp (R7).
 _EXPIRING_VERSION = 1
@@ -65,27 +65,11 @@ def offset_tombstone(log_partition: int, group_id: str, where: TopicPartition, r
 
 def group_record(log_partition: int, group: GroupMetadata, now_ms: int) -> Record:
     """Return the record with the metadata of a classic group. Raises UnwritableRecord."""
-    members: list[Fields] = [
-        {
-            "member_id": each.member_id,
-            "group_instance_id": each.group_instance_id,
-            "client_id": each.client_id,
-            "client_host": each.client_host,
-            "rebalance_timeout": each.rebalance_timeout_ms,
-            "session_timeout": each.session_timeout_ms,
-            "subscription": each.subscription,
-            "assignment": each.assignment,
-        }
-        for each in group.members
+    fields: Fields = {**asdict(group), "current_state_timestamp": now_ms}
+    # `GroupMetadata` has the names of the record, but the record names its timeouts without their unit
+    fields["members"] = [
+        {name.removesuffix("_ms"): value for name, value in member.items()} for member in fields["members"]
     ]
-    fields: Fields = {
-        "protocol_type": group.protocol_type,
-        "generation": group.generation,
-        "protocol": group.protocol,
-        "leader": group.leader,
-        "current_state_timestamp": now_ms,
-        "members": members,
-    }
     value = encode_value(GROUP_METADATA, DecodedValue(_GROUP_METADATA_VERSION, fields))
     return Record(log_partition, group_key(GROUP_METADATA, group.group_id, ""), value)
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.core import CoordinatorCore
     from offsets_pipeline.coordinator.owned_log import Record
     from offsets_pipeline.coordinator.requests import OffsetCommit
+    from offsets_pipeline.semantics.partition_state import PartitionState
 
 _LOG = logging.getLogger(__name__)
 
@@ -87,20 +88,16 @@ class TransactionCoordinator:
         self, producer_id: int, producer_epoch: int, commit: OffsetCommit, timeout_ms: int | None
     ) -> None:
         """See `Coordinator.txn_commit_offsets`."""
-        log_partition = self._core.store.partition_for(commit.group_id)
         self._refuse_while_ending(producer_id)
 
-        def handler(now_ms: int) -> Outcome[None]:
-            state = self._core.partitions.state(log_partition)
+        def change(state: PartitionState, now_ms: int) -> Outcome[None]:
             self._validate(producer_id, producer_epoch)
             producer = (producer_id, producer_epoch)
             return commits.commit_offsets(state, commit, now_ms, self._core.settings, producer)
 
-        def claims() -> Claims:
-            return {**self._core.commit_claims(commit.group_id), ("producer", producer_id): SHARED}
-
-        what = f"commit of producer {producer_id} for group {commit.group_id!r}"
-        request = self._core.submit(what, handler, claims, timeout_ms)
+        what = f"commit of producer {producer_id} for group"
+        also: Claims = {("producer", producer_id): SHARED}
+        request = self._core.submit_change(what, commit.group_id, change, timeout_ms, shared=True, also=also)
         self._core.count_commit(request.done, len(commit.offsets), acks=None)
         request.result()
 

@@ -18,7 +18,6 @@ from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_value
-from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
 from offsets_pipeline.semantics.compaction import (
     are_commits,
     highest_of_each,
@@ -27,16 +26,17 @@ from offsets_pipeline.semantics.compaction import (
     paired,
 )
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.semantics.effects import OFFSET_SCHEMA, PENDING_SCHEMA, Effects, commit_columns
+from offsets_pipeline.semantics.effects import OFFSET_SCHEMA, PENDING_SCHEMA, Effects, ReplayProgress, commit_columns
 from offsets_pipeline.semantics.group_facts import GroupFacts
 from offsets_pipeline.semantics.group_types import decode_known_key
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT, as_bools, codes_of, of_each_row, of_partitions
 from offsets_pipeline.semantics.partitioning import are_misplaced
-from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.transactions import (
     COMMITTED,
     OPEN,
+    TOMBSTONE_RANK,
     Endings,
+    classic_offsets,
     endings,
     endings_within,
 )
@@ -128,9 +128,9 @@ class Replay:
             decoded = decode_known_key(key, self._semantics)
             fields = None if value is None else decode_value(decoded.record_type, value).fields
         except UnknownRecordType:
-            self._progress.note_unknown(log_partition, record_offset)  # R6
+            self._progress.note_unread(log_partition, record_offset, key, value)  # R6
         except CorruptRecord as corrupt:
-            self._progress.note_corrupt(log_partition, record_offset, key, value, str(corrupt))
+            self._progress.note_unread(log_partition, record_offset, key, value, str(corrupt))
         else:
             self._groups.add(log_partition, record_offset, decoded, value, fields)
 

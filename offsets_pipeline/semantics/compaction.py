@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.kafka.record.commit_columns import CommitColumns, decodable_keys, decodable_values
-from offsets_pipeline.semantics.classic_offsets import classic_offsets
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.log_row import as_bools, codes_of
-from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, endings_within
+from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, classic_offsets, endings_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

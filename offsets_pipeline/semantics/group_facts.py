@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.semantics.answering import DEAD
+from offsets_pipeline.semantics.compaction import replaced
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE, RECORD_SCHEMA, within_bounds
 from offsets_pipeline.semantics.facts import GROUP_COLUMNS, schema_of
 from offsets_pipeline.semantics.group_description import GroupDescription, GroupRecordRow, describe_group, live_records
 from offsets_pipeline.semantics.group_types import CLASSIC, GROUP_TYPE_OF_RECORD_TYPE, named_topics, record_key_of
 from offsets_pipeline.semantics.log_row import codes_of
-from offsets_pipeline.semantics.partitioning import are_misplaced, is_misplaced
+from offsets_pipeline.semantics.partitioning import are_misplaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -147,49 +148,39 @@ def described(records: pa.Table, offsets_partitions: int, semantics: Coordinator
     starts[1:-1] = np.diff(codes_of(records["group_id"])) | np.diff(records["log_partition"].to_numpy())
     is_commit = pc.and_(pc.equal(records["record_type"], COMMIT_RECORD_TYPE), records["tombstone_offset"].is_null())
     is_simple = starts[:-1] & starts[1:] & is_commit.to_numpy().astype(np.bool_)
-    simple = _simple_groups(records.filter(pa.array(is_simple)), offsets_partitions, semantics)
     others = records.filter(pa.array(~is_simple))
-    rows = pa.concat_tables([simple, *_described_groups(others, offsets_partitions, semantics)])
+    rows = pa.concat_tables([_simple_groups(records.filter(pa.array(is_simple))), *_described_groups(others)])
     in_order = np.concatenate([np.flatnonzero(is_simple), np.flatnonzero(starts[:-1] & ~is_simple)])
-    return rows.take(pa.array(np.argsort(in_order)))
+    rows = rows.take(pa.array(np.argsort(in_order)))
+    group_ids = rows["group_id"].combine_chunks()
+    return replaced(rows, "misplaced", are_misplaced(group_ids, rows["log_partition"], offsets_partitions, semantics))
 
 
-def _simple_groups(commits: pa.Table, offsets_partitions: int, semantics: CoordinatorSemantics) -> pa.Table:
+def _simple_groups(commits: pa.Table) -> pa.Table:
     """Groups with nothing but commits (R14): usually most groups, and all described alike."""
     alike = described_columns(describe_group(CLASSIC, {}))
     first = pa.array(np.zeros(commits.num_rows, dtype=np.int64))
     columns = {each.name: pa.array([alike.get(each.name)], each.type).take(first) for each in GROUP_SCHEMA}
-    columns |= {"log_partition": commits["log_partition"], "group_id": commits["group_id"].combine_chunks()}
+    columns |= {name: commits[name] for name in ("log_partition", "group_id")}
     columns["record_offset"] = commits["value_offset"]
-    columns["misplaced"] = are_misplaced(columns["group_id"], columns["log_partition"], offsets_partitions, semantics)
     return pa.table(columns, schema=GROUP_SCHEMA)
 
 
-def _described_groups(
-    records: pa.Table, offsets_partitions: int, semantics: CoordinatorSemantics
-) -> Iterator[pa.Table]:
+def _described_groups(records: pa.Table) -> Iterator[pa.Table]:
     done: list[dict[str, object]] = []
     rows = (row for batch in records.to_batches(_BATCH_ROWS) for row in batch.to_pylist())
-    for group, of_group in groupby(rows, itemgetter("log_partition", "group_id")):
+    for (log_partition, group_id), of_group in groupby(rows, itemgetter("log_partition", "group_id")):
         of_records = [GroupRecordRow._make(row[name] for name in GroupRecordRow._fields) for row in of_group]
-        done.append(_described(group, of_records, offsets_partitions, semantics))
+        done.append(_described(log_partition, group_id, of_records))
         if len(done) >= _BATCH_ROWS:
             yield pa.Table.from_pylist(done, schema=GROUP_SCHEMA)
             done = []
     yield pa.Table.from_pylist(done, schema=GROUP_SCHEMA)
 
 
-def _described(
-    group: tuple[int, str], records: list[GroupRecordRow], offsets_partitions: int, semantics: CoordinatorSemantics
-) -> dict[str, object]:
-    log_partition, group_id = group
+def _described(log_partition: int, group_id: str, records: list[GroupRecordRow]) -> dict[str, object]:
     newest = max(offset for row in records for offset in (row.value_offset, row.tombstone_offset) if offset is not None)
-    common = {
-        "log_partition": log_partition,
-        "group_id": group_id,
-        "record_offset": newest,
-        "misplaced": is_misplaced(group_id, log_partition, offsets_partitions, semantics),
-    }
+    common = {"log_partition": log_partition, "group_id": group_id, "record_offset": newest}
     with working_on(lambda: f"group {group_id!r} of log partition {log_partition}, up to record offset {newest}"):
         live = live_records(records)
         description = None if live is None else describe_group(*live)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.kafka.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.semantics.group import Group
-    from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
+    from offsets_pipeline.semantics.partition_state import CommittedOffset, Group, PartitionState, TopicPartition
 
 MS_PER_MINUTE = 60_000
 _AT_ONCE = -(2**63)
@@ -88,16 +87,11 @@ class Expiry(NamedTuple):
         return self.at_ms is not None and now_ms >= self.at_ms  # R19
 
 
-class Committed(Protocol):
-    """The times of a committed offset that decide when it expires, in milliseconds (R19)."""
+class Times(NamedTuple):
+    """The fields of a `CommittedOffset` that decide when it expires (R19), in milliseconds."""
 
-    @property
-    def commit_timestamp_ms(self) -> int:
-        """Time of the commit."""
-
-    @property
-    def expire_timestamp_ms(self) -> int | None:
-        """Time at which the offset expires, if its commit names it."""
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +103,7 @@ class RetentionInputs:
 
     group_id: str
     group: Group
-    offsets: Mapping[TopicPartition, Committed]
+    offsets: Mapping[TopicPartition, CommittedOffset | Times]
     pending: Collection[tuple[str, int]]
 
 
@@ -208,7 +202,7 @@ def holdings_of(state: PartitionState, group_id: str) -> RetentionInputs | None:
     )
 
 
-def _expiry(held: RetentionInputs, where: TopicPartition, offset: Committed, retention_ms: int) -> Expiry:
+def _expiry(held: RetentionInputs, where: TopicPartition, offset: CommittedOffset | Times, retention_ms: int) -> Expiry:
     rule = rule_of(held.group, where.topic)
     if not rule.lets_expire:
         return Expiry(held.group_id, where, None, rule, None)

@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.semantics.compaction import replaced
-from offsets_pipeline.semantics.effects import Effects, within_bounds
+from offsets_pipeline.semantics.effects import Effects, ReplayProgress, within_bounds
 from offsets_pipeline.semantics.facts import SHARE_COLUMNS, schema_of
 from offsets_pipeline.semantics.log_row import in_log_order, of_each_row
-from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.share_state import DeliveryState, ShareRecord, read_record, snapshot_record
 from offsets_pipeline.semantics.topic_replay import input_rows, pending_records, unfolded_rows
 
@@ -46,11 +45,10 @@ def replay_shares(tables: Iterable[pa.Table], folded_to: Mapping[int, int]) -> E
                 carried.discard(place)
             else:
                 carried.add(place)
-        elif isinstance(read, UnknownRecordType):
-            progress.note_unknown(log_partition, table["record_offset"][at].as_py())
         elif read is not None:
             offset, key, value = (table[name][at].as_py() for name in ("record_offset", "key", "value"))
-            progress.note_corrupt(log_partition, offset, key, value, str(read))
+            reason = str(read) if isinstance(read, CorruptRecord) else None
+            progress.note_unread(log_partition, offset, key, value, reason)
     alive = {place: state for place, state in states.items() if state is not None}
     changed = {place: state for place, state in states.items() if place not in carried}
     return Effects(

@@ -27,7 +27,6 @@ import pyarrow as pa
 from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_value
-from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
 from offsets_pipeline.semantics.compaction import are_commits, highest_of_each, last_of_each
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group_description import Existence, GroupRecordRow, existence, is_live
@@ -36,7 +35,7 @@ from offsets_pipeline.semantics.log_row import as_bools, codes_of
 from offsets_pipeline.semantics.share_replay import superseded_by
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_replay import ParsedRows
-from offsets_pipeline.semantics.transactions import ABORTED, NO_MARKER, OPEN, endings
+from offsets_pipeline.semantics.transactions import ABORTED, NO_MARKER, OPEN, TOMBSTONE_RANK, classic_offsets, endings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -119,17 +118,10 @@ class _Cleaning:
         return last[np.isin(last, unread) & ~(self._tombstone & self._aged)[last]]
 
     def _keep_transactions(self, keep: Bools) -> None:
-        self._keep_producers(keep)
-        self._keep_markers(keep)
-
-    def _keep_producers(self, keep: Bools) -> None:
-        """Keep the last record of each producer: a coordinator learns producer epochs from the log alone."""
+        """Keep the last record of each producer, and the markers of the records that are kept."""
         rows = np.flatnonzero(self._in_transaction)
         last = rows[last_of_each(codes_of(self._rows["producer_id"].take(pa.array(rows))), rows)]
-        keep[last[~self._aged[last]]] = True
-
-    def _keep_markers(self, keep: Bools) -> None:
-        """Keep the markers of the records that are kept."""
+        keep[last[~self._aged[last]]] = True  # a coordinator learns producer epochs from the log alone
         ended = np.flatnonzero(keep & (self._marker >= 0))
         keep[self._marker[ended]] = True
 

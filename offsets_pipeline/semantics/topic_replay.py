@@ -15,10 +15,9 @@ from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import distinct, last_of_each, paired, replaced
 from offsets_pipeline.semantics.connect_keys import ConnectKey, parse_connect_key, parse_connect_value, state_value
-from offsets_pipeline.semantics.effects import Effects
+from offsets_pipeline.semantics.effects import Effects, ReplayProgress
 from offsets_pipeline.semantics.facts import CONNECT_COLUMNS, schema_of
 from offsets_pipeline.semantics.log_row import as_bools, codes_of, of_each_row, of_partitions
-from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.topic_state import ConnectRow
 from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, endings, endings_within
 
@@ -33,6 +32,7 @@ Parsed = TypeVar("Parsed")
 #: INPUT_SCHEMA with the record's timestamp, by which a view chooses among raw keys of one identity.
 CONNECT_INPUT_SCHEMA = INPUT_SCHEMA.append(pa.field("record_timestamp", pa.timestamp("us", tz="UTC")))
 CONNECT_SCHEMA = schema_of(CONNECT_COLUMNS)
+_UNREAD = ["log_partition", "record_offset", "key", "value"]
 
 
 def replay_topic(tables: Iterable[pa.Table], kind: TopicKind, folded_to: Mapping[int, int]) -> Effects:
@@ -43,7 +43,9 @@ def replay_topic(tables: Iterable[pa.Table], kind: TopicKind, folded_to: Mapping
     data = as_bools(table["control_type"].is_null())
     table, outcome = table.filter(pa.array(data)), outcome[data]
     parsed = ParsedRows(table, kind)
-    _note_unread(progress, table, parsed)
+    unread = np.flatnonzero(~parsed.known)
+    for row, at in zip(table.select(_UNREAD).take(pa.array(unread)).to_pylist(), unread.tolist(), strict=True):
+        progress.note_unread(**row, reason=parsed.reason(at))
     plain = as_bools(table["producer_id"].is_null())
     offset = table["record_offset"].to_numpy()
     key = paired(parsed.key_code, table["log_partition"].to_numpy())
@@ -142,18 +144,6 @@ def _parsed_or_corrupt(parse: Callable[[bytes | None], Parsed], raw: bytes | Non
         return parse(raw)
     except CorruptRecord as corrupt:
         return corrupt
-
-
-def _note_unread(progress: ReplayProgress, table: pa.Table, parsed: ParsedRows) -> None:
-    """Count records of unknown types, and put those that do not decode into quarantine (R6)."""
-    unread = np.flatnonzero(~parsed.known)
-    rows = table.select(["log_partition", "record_offset", "key", "value"]).take(pa.array(unread)).to_pylist()
-    for row, at in zip(rows, unread.tolist(), strict=True):
-        reason = parsed.reason(at)
-        if reason is None:
-            progress.note_unknown(row["log_partition"], row["record_offset"])
-        else:
-            progress.note_corrupt(row["log_partition"], row["record_offset"], row["key"], row["value"], reason)
 
 
 def _records(rows: pa.Table, parsed: list[tuple[ConnectKey, str | None]]) -> pa.Table:

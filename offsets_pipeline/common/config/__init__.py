@@ -75,25 +75,17 @@ def load_settings(path: Path | None = None) -> Settings:
     if chosen is None:
         return Settings()
     try:
-        document = tomllib.loads(chosen.read_text(encoding="utf-8"))
+        return _from_document(tomllib.loads(chosen.read_text(encoding="utf-8")))
+    except ConfigError as error:
+        raise ConfigError(f"{chosen}: {error}") from error
     except OSError as error:
         raise ConfigError(f"cannot read the settings file {chosen}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the settings file {chosen}: it is not TOML: {error}") from error
     except ValueError:  # of Python's own limit
         raise ConfigError(f"cannot read the settings file {chosen}: a number has thousands of digits") from None
-    except RecursionError:
-        raise _nested_too_deeply(chosen) from None
-    try:
-        return _from_document(document)
-    except ConfigError as error:
-        raise ConfigError(f"{chosen}: {error}") from error
-    except RecursionError:  # a name of thousands of parts: the parser takes it
-        raise _nested_too_deeply(chosen) from None
-
-
-def _nested_too_deeply(chosen: Path) -> ConfigError:
-    return ConfigError(f"cannot read the settings file {chosen}: it is nested too deeply")
+    except RecursionError:  # also of a name of thousands of parts, which the parser takes
+        raise ConfigError(f"cannot read the settings file {chosen}: it is nested too deeply") from None
 
 
 def _chosen_file(path: Path | None) -> Path | None:

@@ -73,8 +73,12 @@ class GroupNodes:
     consumer_ids: list[str] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
 
-    def add_offset(self, topic: str, partition: str, node: Node | Missing) -> None:
-        """Add the node of a partition, or the reason why it holds no offset."""
+    def add(self, kind: str, topic: str, partition: str, node: Node | Missing) -> None:
+        """Add the node of a partition below `owners`, or below `offsets`, or the reason why it holds no offset."""
+        if kind == "owners":
+            if isinstance(node, Node):
+                self.owners[f"{topic}-{partition}"] = node.data.decode("utf-8", "replace")
+            return
         path = f"{ROOT}/{self.group_id}/offsets/{topic}/{partition}"
         if node is Missing.ABSENT:
             return  # a consumer deleted it a moment ago
@@ -154,10 +158,10 @@ def read_groups(client: ZooKeeperClient, chosen: Iterable[str]) -> Iterator[Grou
     waiting = iter(chosen)
     while ids := list(islice(waiting, _GROUPS_AT_ONCE)):
         groups = {group_id: GroupNodes(group_id) for group_id in ids}
-        _add_offsets(client, groups)
+        _add_below(client, "offsets", groups)
         for path, names in client.children(f"{ROOT}/{group_id}/ids" for group_id in ids):
             groups[path.split("/")[2]].consumer_ids += names if isinstance(names, list) else []
-        _add_owners(client, groups)
+        _add_below(client, "owners", groups)
         yield from groups.values()
 
 
@@ -169,7 +173,7 @@ def read_offsets(
     if not is_node_name(group_id):
         return group
     if partitions is None:
-        _add_offsets(client, {group_id: group})
+        _add_below(client, "offsets", {group_id: group})
     else:
         _add_nodes(client, offset_paths(group_id, partitions), {group_id: group})
     return group
@@ -188,15 +192,15 @@ def delete_group(client: ZooKeeperClient, group_id: str) -> int:
     return offsets
 
 
-def _add_offsets(client: ZooKeeperClient, groups: Mapping[str, GroupNodes]) -> None:
-    topics = _below(client, (f"{ROOT}/{group_id}/offsets" for group_id in groups), groups)
+def _add_below(client: ZooKeeperClient, kind: str, groups: Mapping[str, GroupNodes]) -> None:
+    topics = _below(client, (f"{ROOT}/{group_id}/{kind}" for group_id in groups), groups)
     _add_nodes(client, _below(client, topics, groups), groups)
 
 
 def _add_nodes(client: ZooKeeperClient, paths: Iterable[str], groups: Mapping[str, GroupNodes]) -> None:
     for path, node in client.read(paths):
-        _, _, group_id, _, topic, partition = path.split("/")
-        groups[group_id].add_offset(topic, partition, node)
+        _, _, group_id, kind, topic, partition = path.split("/")
+        groups[group_id].add(kind, topic, partition, node)
 
 
 def _below(client: ZooKeeperClient, paths: Iterable[str], groups: Mapping[str, GroupNodes]) -> list[str]:
@@ -208,11 +212,3 @@ def _below(client: ZooKeeperClient, paths: Iterable[str], groups: Mapping[str, G
         elif names is Missing.FORBIDDEN:
             groups[path.split("/")[2]].skipped.append(SkippedNode(path, names.value))
     return found
-
-
-def _add_owners(client: ZooKeeperClient, groups: Mapping[str, GroupNodes]) -> None:
-    topics = _below(client, (f"{ROOT}/{group_id}/owners" for group_id in groups), groups)
-    for path, node in client.read(_below(client, topics, groups)):
-        _, _, group_id, _, topic, partition = path.split("/")
-        if isinstance(node, Node):
-            groups[group_id].owners[f"{topic}-{partition}"] = node.data.decode("utf-8", "replace")

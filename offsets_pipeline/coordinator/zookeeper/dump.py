@@ -19,8 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.common.clock import ms_of
-from offsets_pipeline.common.input_text import shown
-from offsets_pipeline.common.text_files import opened_text
+from offsets_pipeline.common.input_text import opened_text, shown
 from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes, Node
 from offsets_pipeline.errors import MalformedFile
 
@@ -58,12 +57,8 @@ def read_dump(path: Path) -> list[GroupNodes]:
         parts = entry.found.groupdict()
         if "id" in parts:
             group.consumer_ids.append(parts["id"])
-            continue
-        node = _content(path, entry)
-        if parts["kind"] == "owners":
-            group.owners[f"{parts['topic']}-{parts['partition']}"] = node.data.decode("utf-8", "replace")
         else:
-            group.add_offset(parts["topic"], parts["partition"], node)
+            group.add(parts["kind"], parts["topic"], parts["partition"], _content(path, entry))
     if not groups:
         raise MalformedFile(f"{path} has no node below /consumers: write a line PATH VALUE for each node")
     return list(groups.values())

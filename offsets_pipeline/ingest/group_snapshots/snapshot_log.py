@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.appender import Claims, Request
     from offsets_pipeline.ingest.group_snapshots.group_snapshot import GroupSnapshot, GroupValues
-    from offsets_pipeline.semantics.group import Group
+    from offsets_pipeline.semantics.partition_state import Group
 
 _COMMIT_VERSION = 3
 _TIMEOUT_MS = 300_000

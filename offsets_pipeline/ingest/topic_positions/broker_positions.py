@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.common.input_text import shown
-from offsets_pipeline.common.text_files import opened_text
+from offsets_pipeline.common.input_text import opened_text, shown
 from offsets_pipeline.errors import MalformedFile
 from offsets_pipeline.ingest.topic_positions.positions import Position, Positions, TimedOffset
 from offsets_pipeline.kafka.broker.cluster import Cluster, answered

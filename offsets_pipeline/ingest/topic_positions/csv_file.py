@@ -7,8 +7,7 @@ import io
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.common.input_text import whole_number
-from offsets_pipeline.common.text_files import opened_text
+from offsets_pipeline.common.input_text import opened_text, whole_number
 from offsets_pipeline.errors import InvalidGroupId, InvalidTime, MalformedFile, UnknownTopicOrPartition
 
 if TYPE_CHECKING:

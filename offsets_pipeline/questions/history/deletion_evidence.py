@@ -25,8 +25,7 @@ from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from offsets_pipeline.semantics.group import Group
-    from offsets_pipeline.semantics.partition_state import CommittedOffset, TopicPartition
+    from offsets_pipeline.semantics.partition_state import CommittedOffset, Group, TopicPartition
 
 #: A coordinator deletes the offsets of a deleted topic group by group, within this time.
 WITHIN_MS = 10_000

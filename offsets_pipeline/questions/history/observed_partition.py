@@ -19,12 +19,11 @@ from offsets_pipeline.questions.history.deletion_evidence import (
 )
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
-from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_description import AssignedPartition, task_partitions
 from offsets_pipeline.semantics.group_facts import state_columns
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.semantics.log_row import ABORT
-from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
+from offsets_pipeline.semantics.partition_state import CommittedOffset, Group, PartitionState, TopicPartition
 from offsets_pipeline.semantics.table_replay import replay_table
 
 if TYPE_CHECKING:

@@ -15,11 +15,10 @@ from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS
 from offsets_pipeline.questions.query.describe import state_of
 from offsets_pipeline.semantics.effects import in_milliseconds
-from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
-from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.semantics.partition_state import Group, TopicPartition
 from offsets_pipeline.semantics.partitioning import is_misplaced
-from offsets_pipeline.semantics.retention import RetentionInputs, Rule
+from offsets_pipeline.semantics.retention import RetentionInputs, Rule, Times
 from offsets_pipeline.semantics.retention import forecast as forecast_of
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
@@ -92,13 +91,6 @@ def _sort_key(row: ForecastRow, at_ms: int | None) -> tuple[object, ...]:
     """A group comes after its offsets."""
     at_ms = at_ms if row.when == LATER else None
     return _RANKS[row.when], at_ms or 0, row.group, row.topic is None, row.topic or "", row.partition or 0
-
-
-class Times(NamedTuple):
-    """The times of a committed offset that decide when it expires (R19), in milliseconds."""
-
-    commit_timestamp_ms: int
-    expire_timestamp_ms: int | None
 
 
 def next_expiries(reader: StateReader, retention_ms: int) -> dict[str, Expiry]:

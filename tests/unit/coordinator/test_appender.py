@@ -393,11 +393,10 @@ def test_close_appends_waiting_requests_and_refuses_new_ones(
 def test_housekeeping_expires_and_aborts_by_itself(store: Path) -> None:
     from offsets_pipeline.common.config import Settings  # noqa: PLC0415
     from offsets_pipeline.common.config.sections import CoordinatorSettings  # noqa: PLC0415
-    from offsets_pipeline.coordinator import housekeeping  # noqa: PLC0415
     from offsets_pipeline.coordinator.coordinator import Coordinator  # noqa: PLC0415
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(housekeeping, "_TICK_MS", 10)
+        patch.setattr("offsets_pipeline.coordinator.coordinator._TICK_MS", 10)
         settings = Settings(coordinator=CoordinatorSettings(offsets_retention_check_interval_ms=1))
         with Coordinator.open(store, settings) as coordinator:
             coordinator.commit_offsets("g", {("t", 0): 1}, retention_time_ms=1)

@@ -93,12 +93,12 @@ def test_housekeeping_warns_of_a_failed_expiry_until_the_coordinator_closes(
     with opened(store, offsets_retention_minutes=1) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
         monkeypatch.setattr(coordinator._core.log, "write", failing_write)
-        coordinator._expiration.keep_expired(NOW_MS + 60_000)
+        coordinator._keep_expired(NOW_MS + 60_000)
         (warning,) = caplog.messages
         assert "cannot expire all offsets of log partition" in warning
         assert "disk full" in warning
     caplog.clear()
-    coordinator._expiration.keep_expired(NOW_MS + 60_000)
+    coordinator._keep_expired(NOW_MS + 60_000)
     assert caplog.messages == []
 
 

@@ -11,9 +11,8 @@ from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.questions.history.deletion_causes import Cause, Causes
 from offsets_pipeline.questions.history.deletion_evidence import GroupDeletion, LostTombstone
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
-from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_types import CLASSIC, SHARE
-from offsets_pipeline.semantics.partition_state import CommittedOffset, TopicPartition
+from offsets_pipeline.semantics.partition_state import CommittedOffset, Group, TopicPartition
 from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, SNAPSHOT
 from tests.logs import group_value

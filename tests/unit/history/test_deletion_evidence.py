@@ -7,9 +7,8 @@ import pytest
 
 from offsets_pipeline.questions.history.deletion_evidence import GroupDeletion, GroupWrites, LostCommits, TopicHolders
 from offsets_pipeline.questions.history.log_history import Completeness
-from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_types import CLASSIC
-from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.semantics.partition_state import Group, TopicPartition
 from tests.logs import LogPartition
 from tests.unit.history.history_stores import table_of
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from offsets_pipeline.questions.history.observed_partition import UNKNOWN, PartitionOwners
-from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_types import CONSUMER, STREAMS
-from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.semantics.partition_state import Group, TopicPartition
 from tests.logs import group_value
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
-    from offsets_pipeline.semantics.group import Group as FirstGroup
     from offsets_pipeline.semantics.log_row import LogRow
+    from offsets_pipeline.semantics.partition_state import Group as FirstGroup
     from offsets_pipeline.semantics.partition_state import PartitionState
     from tests.second_specification import Group
 
