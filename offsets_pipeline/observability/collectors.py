@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.questions.query.relations import Relations
     from offsets_pipeline.questions.query.state_reader import StateReader
-    from offsets_pipeline.service.metrics.metric_families import Values
+    from offsets_pipeline.service.metrics.exposition import Values
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.snapshot import Snapshot
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from offsets_pipeline.service.metrics.metric_families import Values
+    from offsets_pipeline.service.metrics.exposition import Values
 
 #: The first half of a request's headers.
 HALF = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
