@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from offsets_pipeline.service.rest.guard import send_response
-from offsets_pipeline.service.rest.limits import Limits
-from offsets_pipeline.service.rest.server import Access, RestServer
+from offsets_pipeline.service.rest.server import Access, Limits, RestServer
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
