@@ -84,19 +84,14 @@ def semantics_option(help_: str) -> Any:  # noqa: ANN401 - a CoordinatorSemantic
 def partitions_option(help_: str) -> Any:  # noqa: ANN401 - an int or None
     """The option `--offsets-partitions`, which has Kafka's name `--offsets.topic.num.partitions`, too."""
     names = ("--offsets-partitions", "--offsets-topic-num-partitions", "--offsets.topic.num.partitions")
-    return option(*names, type=click.IntRange(1, INT32_MAX), metavar="N", help=help_)
+    return option(*names, type=click.IntRange(1, INT32_MAX), help=help_)
 
 
 def retention_option(
     help_: str = "The broker's offsets.retention.minutes (default: as `follow` read it, else settings).",
 ) -> Any:  # noqa: ANN401 - an int or None
     """The option `--retention-minutes`."""
-    return option("--retention-minutes", type=click.IntRange(1, INT32_MAX), metavar="N", help=help_)
-
-
-def servers_option(help_: str, name: str = "--bootstrap-server", *, required: bool = False) -> Any:  # noqa: ANN401 - a str
-    """An option that names brokers."""
-    return option(name, type=SERVERS, required=required, help=help_)
+    return option("--retention-minutes", type=click.IntRange(1, INT32_MAX), help=help_)
 
 
 def group_option(help_: str = "The group.") -> Any:  # noqa: ANN401 - a str
@@ -135,7 +130,9 @@ class LiveBrokers(Options):
 
     needs = (("--command-config", "--bootstrap-server"),)
 
-    bootstrap_server: str | None = servers_option("Live brokers with the topics, separated by commas.")
+    bootstrap_server: str | None = option(
+        "--bootstrap-server", type=SERVERS, help="Live brokers with the topics, separated by commas."
+    )
     client_options: tuple[str, ...] = several(
         "--option",
         type=OPTION,
@@ -160,7 +157,9 @@ class RequestedDeletion(Options):
 class Brokers(LiveBrokers):
     """The brokers of a command that cannot do without them."""
 
-    bootstrap_server: str = servers_option("Brokers, separated by commas.", required=True)
+    bootstrap_server: str = option(
+        "--bootstrap-server", type=SERVERS, required=True, help="Brokers, separated by commas."
+    )
 
 
 class PositionsFrom(LiveBrokers):
@@ -206,13 +205,7 @@ class ReportCoverage(Options):
 
     groups: tuple[str, ...] = groups_option("Show this group, or a pattern with * and ?, before the others.")
     positions_from: PositionsFrom = grouped(PositionsFrom)
-    rows: int = option(
-        "--rows",
-        type=click.IntRange(1),
-        default=50,
-        metavar="N",
-        help="Rows of each table, and groups with a part.",
-    )
+    rows: int = option("--rows", type=click.IntRange(1), default=50, help="Rows of each table, and groups with a part.")
     hours: int = option("--hours", type=HOURS, default=24, help="Longest span of the charts.")
     stale_hours: int = option(
         "--stale-hours",

@@ -312,11 +312,7 @@ class Serve(OneStore):
     )
     access: ServiceAccess = grouped(ServiceAccess)
     max_request_bytes: int = option(
-        "--max-request-bytes",
-        type=click.IntRange(1),
-        default=1_048_576,
-        metavar="N",
-        help="Limit of a request's body.",
+        "--max-request-bytes", type=click.IntRange(1), default=1_048_576, help="Limit of a request's body."
     )
 
     def run(self, settings: Settings) -> None:

@@ -133,11 +133,9 @@ class Top(ListedGroups):
     """
 
     limit: int | None = option(
-        "--limit", type=click.IntRange(1), metavar="N", help="Largest number of groups (default: fill the screen)."
+        "--limit", type=click.IntRange(1), help="Largest number of groups (default: fill the screen)."
     )
-    rounds: int | None = option(
-        "--rounds", type=click.IntRange(1), metavar="N", help="End after this number of refreshes."
-    )
+    rounds: int | None = option("--rounds", type=click.IntRange(1), help="End after this number of refreshes.")
     every_ms: int = option(
         "--every", type=INTERVAL, default="5", help="Seconds between refreshes, or a duration: PT1M."
     )

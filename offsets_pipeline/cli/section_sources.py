@@ -142,8 +142,7 @@ class Follow(OfTopic):
 
     sample: int | None = option(
         "--sample",
-        type=click.IntRange(min=1),
-        metavar="N",
+        type=click.IntRange(1),
         help="Compare N groups with the brokers every sample_interval_ms of the settings, in turn; see the metrics "
         "offsets_mirror_*.",
     )
