@@ -27,7 +27,10 @@ from offsets_pipeline.cli.options import (
     retention_option,
     time_option,
 )
+from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.values import FILE, HOURS, INTERVAL, PARTITION, PATH, POSITIONS, RESET, SCHEMA
+from offsets_pipeline.common.clock import SystemClock, shown_time
+from offsets_pipeline.errors import TargetNotWritable
 
 if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
@@ -308,7 +311,6 @@ class Sql(SeveralStores):
         """Show the result of the query, or the views and tables. Raises QueryFailed."""
         from offsets_pipeline.cli.answer_times import answer_time_of
         from offsets_pipeline.cli.opened import open_beside, open_readers
-        from offsets_pipeline.cli.output import write_rows
 
         if (self.query is None) is not self.tables:
             raise click.UsageError("give either a QUERY or --tables")
@@ -331,7 +333,6 @@ class Sql(SeveralStores):
     def _run_in_spark(self, settings: Settings, query: str) -> None:
         from offsets_pipeline.cli.answer_times import answer_time_of
         from offsets_pipeline.cli.opened import open_reader, spark_when_needed
-        from offsets_pipeline.cli.output import write_rows
         from offsets_pipeline.questions.query.views import run_query
         from offsets_pipeline.store.delta.reader import UNREADABLE
 
@@ -387,8 +388,6 @@ class ExportSegments(OneStore):
         """Write the segment files. Raises as `export_segments`."""
         from offsets_pipeline.cli.opened import open_reader
         from offsets_pipeline.cli.progress_bar import Progress, progress_bar
-        from offsets_pipeline.common.clock import shown_time
-        from offsets_pipeline.errors import TargetNotWritable
         from offsets_pipeline.kafka.record.compression import Codec
         from offsets_pipeline.repair.export.segment_export import export_segments
 
@@ -432,7 +431,6 @@ class Dump(NoStore):
 
     def run(self, settings: Settings) -> None:
         """Show the records. Raises NoSuchPath, StorageFailed, NotASegment."""
-        from offsets_pipeline.cli.output import write_rows
         from offsets_pipeline.questions.history.segment_dump import DUMP_COLUMNS, SHORT_COLUMNS, dump_files
 
         del settings
@@ -520,7 +518,6 @@ class WriteReport(OneStore):
     def run(self, settings: Settings) -> None:
         """Write the page. Raises TargetNotWritable, and as `collect_report`."""
         from offsets_pipeline.cli.report_command import collected, write_page
-        from offsets_pipeline.common.clock import SystemClock
         from offsets_pipeline.questions.report.page import page
 
         write_page(self.html, page(collected(self.store, settings, SystemClock().now_ms(), self.coverage, self.at_ms)))
@@ -556,7 +553,6 @@ class ServeReport(OneStore):
         """
         from offsets_pipeline.cli.report_command import collected
         from offsets_pipeline.cli.stopping import serve_until_stopped
-        from offsets_pipeline.common.clock import SystemClock
         from offsets_pipeline.questions.report.live_report import LiveReport
 
         clock = SystemClock()
