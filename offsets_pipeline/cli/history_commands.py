@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.answer_times import log_answer_time_of, time_fields
-from offsets_pipeline.cli.describe_command import StoreAnswer, show_groups
+from offsets_pipeline.cli.group_commands import StoreAnswer, show_groups
 from offsets_pipeline.cli.opened import open_logs, retention_of
 from offsets_pipeline.cli.output import with_cluster, write_documents, write_rows
 from offsets_pipeline.common.clock import shown_time

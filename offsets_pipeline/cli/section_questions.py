@@ -83,7 +83,7 @@ class Describe(SeveralStores):
     verbose: bool = flag("--verbose", help="Show more columns.")
     live: LiveBrokers = grouped(LiveBrokers)
     format_: str = format_option()
-    work = "describe_command.describe"
+    work = "group_commands.describe"
 
 
 class ListedGroups(SeveralStores):
@@ -121,7 +121,7 @@ class ListGroups(ListedGroups):
     """
 
     format_: str = format_option()
-    work = "groups_command.groups"
+    work = "group_commands.groups"
 
 
 @questions.command(
@@ -142,7 +142,7 @@ class Top(ListedGroups):
     every_ms: int = option(
         "--every", type=INTERVAL, default="5", help="Seconds between refreshes, or a duration: PT1M."
     )
-    work = "groups_command.top"
+    work = "group_commands.top"
 
 
 @questions.command(
