@@ -161,7 +161,7 @@ class Lag(SeveralStores):
     summary: bool = flag("--summary", help="One row per group.")
     absolute: bool = ABSOLUTE
     format_: str = format_option()
-    work = "lag_command.lag"
+    work = "lag_commands.lag"
 
 
 @questions.command(
@@ -186,7 +186,7 @@ class SharePartitions(OneStore):
     )
     live: LiveBrokers = grouped(LiveBrokers)
     format_: str = format_option()
-    work = "share_command.show_share_partitions"
+    work = "lag_commands.show_share_partitions"
 
 
 class Problems(SeveralStores):
@@ -258,7 +258,7 @@ class Fetch(SeveralStores):
     )
     positions_from: PositionsFrom = grouped(PositionsFrom)
     format_: str = format_option()
-    work = "fetch_command.fetch"
+    work = "lag_commands.fetch"
 
 
 @questions.command("log-info", "offsets log-info --store store")
