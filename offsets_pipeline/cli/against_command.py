@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.mirrored_cluster import mirrored_cluster
+from offsets_pipeline.cli.live_cluster import mirrored_cluster
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.errors import StateDiffers
 from offsets_pipeline.questions.broker_comparison import compare_with_brokers

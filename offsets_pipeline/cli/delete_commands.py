@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.mirrored_cluster import mirrored_cluster, say_undo
+from offsets_pipeline.cli.live_cluster import mirrored_cluster, say_undo
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.reset_command import named_groups, raise_errors
 from offsets_pipeline.common.clock import SystemClock

@@ -6,8 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.answer_times import answer_time_of
-from offsets_pipeline.cli.live_cluster import kafka_options
-from offsets_pipeline.cli.mirrored_cluster import mirrored_cluster, say_undo
+from offsets_pipeline.cli.live_cluster import kafka_options, mirrored_cluster, say_undo
 from offsets_pipeline.cli.opened import open_coordinator, open_folder
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.common.clock import SystemClock, time_before_ms

@@ -7,8 +7,7 @@ from collections import defaultdict
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.live_cluster import kafka_options
-from offsets_pipeline.cli.mirrored_cluster import require_same_cluster
+from offsets_pipeline.cli.live_cluster import kafka_options, require_same_cluster
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.options import LiveBrokers
 from offsets_pipeline.cli.output import write_rows

@@ -201,7 +201,7 @@ class _ChangesOffsets(OfConnector):
 
     def change(self, settings: Settings, request: Callable[[OffsetManagement | SinkOffsets], str]) -> None:
         """Print the answer to a request. Raises as `ConnectLog.open`, `stopped_sink_group` and `mirrored_cluster`."""
-        from offsets_pipeline.cli.mirrored_cluster import mirrored_cluster, say_undo
+        from offsets_pipeline.cli.live_cluster import mirrored_cluster, say_undo
         from offsets_pipeline.cli.opened import open_coordinator, open_folder, open_reader
         from offsets_pipeline.common.clock import SystemClock
         from offsets_pipeline.connect.connect_log import ConnectLog
