@@ -11,7 +11,7 @@ from offsets_pipeline.cli.live_cluster import kafka_options, require_same_cluste
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.options import LiveBrokers
 from offsets_pipeline.cli.output import write_rows
-from offsets_pipeline.cli.reset_command import raise_errors
+from offsets_pipeline.cli.repair_commands import raise_errors
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import NoSuchGroup

@@ -193,7 +193,7 @@ class ResetOffsets(OneStore):
     dry_run: bool = flag("--dry-run", help="Only show the plan (default).")
     format_: str = format_option("Format of the plan; csv is the format of --export.")
     export: bool = flag("--export", help="CSV without a header, for Kafka's --from-file.")
-    work = "reset_command.reset_offsets"
+    work = "repair_commands.reset_offsets"
 
 
 @coordinator.command(
@@ -263,7 +263,7 @@ class DeleteOffsets(OneStore):
     def run(self, settings: Settings) -> None:
         """Delete the offsets. As with Kafka's tool, a partition without an offset is no error."""
         if self.deletion.live.bootstrap_server is not None:
-            from offsets_pipeline.cli.delete_commands import delete_in_cluster
+            from offsets_pipeline.cli.repair_commands import delete_in_cluster
 
             delete_in_cluster(self.store, self.deletion, settings, [self.group], self.chosen)
             return
@@ -288,7 +288,7 @@ class DeleteGroup(OneStore):
     def run(self, settings: Settings) -> None:
         """Delete the groups. Raises the error of the first that cannot be deleted, after the others are deleted."""
         if self.deletion.live.bootstrap_server is not None:
-            from offsets_pipeline.cli.delete_commands import delete_in_cluster
+            from offsets_pipeline.cli.repair_commands import delete_in_cluster
 
             delete_in_cluster(self.store, self.deletion, settings, self.groups)
             return
