@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.ingest.topic_positions.positions import Positions
     from offsets_pipeline.repair.offset_reset.plan import GroupOffsets, PlannedOffset, ResetPlan
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
@@ -116,41 +115,32 @@ def _scenario(options: ResetOffsets, group_ids: Sequence[str], clock: Clock) -> 
         return ToOffset(options.to_offset)
     if options.shift_by is not None:
         return ShiftBy(options.shift_by)
-    if options.to_datetime_ms is not None:
-        return _to_time(options.to_datetime_ms)
-    if options.by_duration is not None:
-        return _to_time(time_before_ms(clock.now_ms(), options.by_duration))
+    before = options.by_duration
+    time_ms = options.to_datetime_ms if before is None else time_before_ms(clock.now_ms(), before)
+    if time_ms is not None:
+        return ToTime(min(max(0, time_ms), MAX_OFFSET))  # a broker gives times before 1970 other meanings
     if options.from_file is not None:
         return FromFile(read_plan(options.from_file, group_ids))
     raise AssertionError("one scenario is required")
 
 
-def _to_time(time_ms: int) -> ToTime:
-    """A time from 1970 on: a broker gives earlier times other meanings."""
-    return ToTime(min(max(0, time_ms), MAX_OFFSET))
-
-
 def _plan(
     options: ResetOffsets, settings: Settings, scenario: Scenario, standings: Mapping[str, GroupOffsets]
 ) -> ResetPlan:
-    return plan_reset(standings, scenario, options.topics or None, _positions(options, settings, scenario, standings))
-
-
-def _positions(
-    options: ResetOffsets, settings: Settings, scenario: Scenario, standings: Mapping[str, GroupOffsets]
-) -> Positions | None:
+    """Plan with the positions of topics that a file or the brokers have, if the command line names one of them."""
+    positions = None
     if options.positions is not None:
-        return read_positions(options.positions)
-    if options.live.bootstrap_server is None:
-        return None
-    if isinstance(scenario, FromFile):
-        topics = {where.topic for offsets in scenario.offsets.values() for where in offsets}
-    elif options.topics:
-        topics = {topic for topic, _ in options.topics}
-    else:
-        topics = {where.topic for standing in standings.values() for where in standing.offsets}
-    time_ms = scenario.time_ms if isinstance(scenario, ToTime) else None
-    return ask_broker(kafka_options(options.live, settings), topics, time_ms)
+        positions = read_positions(options.positions)
+    elif options.live.bootstrap_server is not None:
+        if isinstance(scenario, FromFile):
+            topics = {where.topic for offsets in scenario.offsets.values() for where in offsets}
+        elif options.topics:
+            topics = {topic for topic, _ in options.topics}
+        else:
+            topics = {where.topic for standing in standings.values() for where in standing.offsets}
+        time_ms = scenario.time_ms if isinstance(scenario, ToTime) else None
+        positions = ask_broker(kafka_options(options.live, settings), topics, time_ms)
+    return plan_reset(standings, scenario, options.topics or None, positions)
 
 
 def _commit(coordinator: Coordinator, planned: Sequence[PlannedOffset]) -> dict[str, OffsetsError]:
