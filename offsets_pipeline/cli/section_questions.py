@@ -28,6 +28,7 @@ from offsets_pipeline.cli.options import (
     time_option,
 )
 from offsets_pipeline.cli.output import write_rows
+from offsets_pipeline.cli.progress_bar import progress_bar
 from offsets_pipeline.cli.values import FILE, HOURS, INTERVAL, PARTITION, PATH, POSITIONS, RESET, SCHEMA
 from offsets_pipeline.common.clock import SystemClock, shown_time
 from offsets_pipeline.errors import TargetNotWritable
@@ -387,7 +388,6 @@ class ExportSegments(OneStore):
     def run(self, settings: Settings) -> None:
         """Write the segment files. Raises as `export_segments`."""
         from offsets_pipeline.cli.opened import open_reader
-        from offsets_pipeline.cli.progress_bar import Progress, progress_bar
         from offsets_pipeline.kafka.record.compression import Codec
         from offsets_pipeline.repair.export.segment_export import export_segments
 
@@ -395,16 +395,13 @@ class ExportSegments(OneStore):
             raise TargetNotWritable(f"cannot export to {self.to}: it is not a local folder; name a new or empty one")
         reader = open_reader(self.store, settings)
         codec = Codec[(self.codec or settings.log.codec("none")).upper()]
-        read = 0
+        read, log = 0, reader.table("log")
 
         def on_read(records: int) -> None:
             nonlocal read
             read += records
 
-        def progress() -> Progress:
-            return Progress(read, sum(file.rows for file in reader.table("log").files()), "records")
-
-        with progress_bar("exporting", progress):
+        with progress_bar("exporting", lambda: (read, sum(file.rows for file in log.files()), "records")):
             exported = export_segments(reader, Path(self.to), as_of_ms=self.as_of_ms, codec=codec, on_read=on_read)
         written = exported.log_partitions
         sys.stdout.write(
