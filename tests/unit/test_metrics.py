@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import ServiceUnavailable, TargetNotWritable
-from offsets_pipeline.service.metrics.exposition import FAMILIES, registry_of, write_metrics
-from offsets_pipeline.service.metrics.metrics_server import serve_metrics
+from offsets_pipeline.service.metrics.exposition import FAMILIES, registry_of, serve_metrics, write_metrics
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from prometheus_client.exposition import write_to_textfile
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest, write_to_textfile
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import CollectorRegistry
 
@@ -17,17 +17,22 @@ from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.errors import TargetNotWritable
+from offsets_pipeline.service.rest.guard import send_response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from prometheus_client.metrics_core import Metric
+    from starlette.types import Receive, Scope, Send
 
-    from offsets_pipeline.service.rest.server import RestServer
+    from offsets_pipeline.service.rest.server import Limits, RestServer
 
 _COUNT_SECONDS = 30.0  # between two counts of the state tables
 _WRITE_SECONDS = 2.0
+_TEXT = {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
+_MAX_REQUEST_BYTES = 4_096  # requests have no body
+_CONNECTIONS = 100  # fewer than of a service: the process has other work
 
 #: A value for each series of a metric, by the tuple of its label values; a single label may be a text or a number.
 #: A summary has a count and a sum. A value that is not known is None.
@@ -197,6 +202,32 @@ def write_metrics(registry: CollectorRegistry, path: Path) -> None:
         raise TargetNotWritable(f"cannot write metrics to {path}: {error.strerror}") from error
 
 
+def serve_metrics(registry: CollectorRegistry, host: str, port: int, limits: Limits | None = None) -> RestServer:
+    """Serve metrics at /metrics until `RestServer.stop`. Port 0 takes a free port. It needs the extra `serve`.
+
+    Requests need no authentication. On a loopback address their header Host must name it, as for all services.
+
+    Raises ServiceUnavailable if the address cannot be bound.
+    """
+    import asyncio  # noqa: PLC0415 - for a port alone: the HTTP server takes 7 MiB
+
+    from offsets_pipeline.service.rest.server import Access, Limits, RestServer  # noqa: PLC0415 - the same
+
+    async def answer(scope: Scope, _: Receive, send: Send) -> None:
+        if scope["path"] not in ("/", "/metrics"):
+            await send_response(send, 404, b"404: only /metrics is here\n", _TEXT)
+        elif scope["method"] not in ("GET", "HEAD"):
+            await send_response(send, 405, b"405: only GET is allowed\n", _TEXT | {"Allow": "GET, HEAD"})
+        else:
+            # in a thread: a coordinator counts under its lock
+            await send_response(send, 200, await asyncio.to_thread(generate_latest, registry), _TEXT)
+
+    limits = limits or Limits(connections=_CONNECTIONS)
+    server = RestServer(host, port, Access(is_public=True), lambda _: answer, _MAX_REQUEST_BYTES, limits)
+    server.start()
+    return server
+
+
 class Exposition(Closing):
     """Exposes metrics in a file or at a port until `close`, or the end of `with`; passes later failures to ``warn``.
 
@@ -215,8 +246,6 @@ class Exposition(Closing):
             write_metrics(self._registry, file)
         self._server: RestServer | None = None
         if address is not None:
-            from offsets_pipeline.service.metrics.metrics_server import serve_metrics  # noqa: PLC0415 - the extra `serve`
-
             self._server = serve_metrics(self._registry, *address)
 
     def start(self, *counted: ValueSource) -> None:

@@ -7,8 +7,7 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.service.metrics.exposition import registry_of
-from offsets_pipeline.service.metrics.metrics_server import serve_metrics
+from offsets_pipeline.service.metrics.exposition import registry_of, serve_metrics
 from offsets_pipeline.service.rest.server import Access, Limits, RestServer
 from tests.kafka.certificates import Authority
 from tests.rest_client import RestClient
