@@ -125,7 +125,7 @@ def serve_until_stopped(
     with RestServer(*listen, rules, app_at, max_request_bytes) as server:
         if server.is_in_clear:
             warn("the token is sent in clear text; name --tls-certificate and --tls-key")
-        Stopping(server.stop)
+        Stopping(server.close)
         sys.stdout.write(f"{what} at {server.url}\n")
         sys.stdout.flush()
         server.wait()

@@ -157,7 +157,7 @@ class Coordinator(Closing):
     def _stop_metrics(self) -> None:
         server, self._metrics_server = self._metrics_server, None
         if server is not None:
-            server.stop()
+            server.close()
 
     @property
     def metrics_port(self) -> int | None:

@@ -103,7 +103,7 @@ def test_metrics_are_served_over_http(metrics: CollectorRegistry) -> None:
                 urllib.request.urlopen(named, timeout=10)
             no.value.close()
     finally:
-        server.stop()
+        server.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port), timeout=10)
 

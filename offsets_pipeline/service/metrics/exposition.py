@@ -203,7 +203,7 @@ def write_metrics(registry: CollectorRegistry, path: Path) -> None:
 
 
 def serve_metrics(registry: CollectorRegistry, host: str, port: int, limits: Limits | None = None) -> RestServer:
-    """Serve metrics at /metrics until `RestServer.stop`. Port 0 takes a free port. It needs the extra `serve`.
+    """Serve metrics at /metrics until `RestServer.close`. Port 0 takes a free port. It needs the extra `serve`.
 
     Requests need no authentication. On a loopback address their header Host must name it, as for all services.
 
@@ -223,9 +223,7 @@ def serve_metrics(registry: CollectorRegistry, host: str, port: int, limits: Lim
             await send_response(send, 200, await asyncio.to_thread(generate_latest, registry), _TEXT)
 
     limits = limits or Limits(connections=_CONNECTIONS)
-    server = RestServer(host, port, Access(is_public=True), lambda _: answer, _MAX_REQUEST_BYTES, limits)
-    server.start()
-    return server
+    return RestServer(host, port, Access(is_public=True), lambda _: answer, _MAX_REQUEST_BYTES, limits)
 
 
 class Exposition(Closing):
@@ -286,4 +284,4 @@ class Exposition(Closing):
         for each in self._periodic:
             each.close()
         if self._server is not None:
-            self._server.stop()
+            self._server.close()

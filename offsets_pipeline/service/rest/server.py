@@ -11,11 +11,12 @@ import ssl
 import threading
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.errors import OptionNeedsAnother, ServiceUnavailable
 from offsets_pipeline.service.rest.guard import Guard
 
@@ -137,8 +138,8 @@ class LimitedConnection(H11Protocol):
             self._headers_due = None
 
 
-class RestServer:
-    """Serves an application until `stop`; use it in ``with``, or call `start`. It runs in a thread.
+class RestServer(Closing):
+    """Serves an application in a thread until `close`, or the end of `with`.
 
     ``app_at`` makes the application, given the address.
     """
@@ -188,12 +189,9 @@ class RestServer:
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="rest", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread. The address accepts connections already."""
         self._thread.start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Accept no more requests, answer those that wait, and end the thread. Idempotent."""
         self._server.should_exit = True
         self.wait()
@@ -203,13 +201,6 @@ class RestServer:
         while self._thread.is_alive():
             self._thread.join(_SIGNAL_SECONDS)
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=partial(_Loop, self._limits.header_seconds)) as runner:

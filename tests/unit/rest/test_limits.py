@@ -49,7 +49,7 @@ def metrics_served(limits: Limits) -> Iterator[RestServer]:
     try:
         yield server
     finally:
-        server.stop()
+        server.close()
 
 
 def test_more_half_sent_requests_than_connections_keep_out_no_client() -> None:
@@ -151,4 +151,4 @@ def test_a_request_that_is_answered_slowly_keeps_its_connection() -> None:
             assert asking.recv(1_000).startswith(b"HTTP/1.1 200")
     finally:
         goes_on.set()
-        server.stop()
+        server.close()
