@@ -221,7 +221,7 @@ class Status(Problems):
 
     absolute: bool = ABSOLUTE
     format_: str = format_option()
-    work = "status_command.status"
+    work = "status_commands.status"
 
 
 @questions.command(
@@ -235,7 +235,7 @@ class Check(Problems):
     It is a plugin for Nagios, and a line for cron. Starts no Spark.
     """
 
-    work = "status_command.check"
+    work = "status_commands.check"
 
 
 @questions.command(
@@ -511,14 +511,7 @@ class WriteReport(OneStore):
     html: Path = option("--html", required=True, type=FILE, help="File for the page; - is stdout.")
     at_ms: int | None = time_option("--at", "As if now were this time")
     coverage: ReportCoverage = grouped(ReportCoverage)
-
-    def run(self, settings: Settings) -> None:
-        """Write the page. Raises TargetNotWritable, and as `collect_report`."""
-        from offsets_pipeline.cli.report_command import collected, write_page
-        from offsets_pipeline.questions.report.page import page
-
-        write_page(self.html, page(collected(self.store, settings, SystemClock().now_ms(), self.coverage, self.at_ms)))
-        sys.stdout.write(f"report of {self.store} written to {self.html}\n")
+    work = "status_commands.write_report"
 
 
 @questions.command(
@@ -548,7 +541,7 @@ class ServeReport(OneStore):
 
         Raises as `collect_report` if the store cannot be read at the start, and as `RestServer`.
         """
-        from offsets_pipeline.cli.report_command import collected
+        from offsets_pipeline.cli.status_commands import collected
         from offsets_pipeline.cli.stopping import serve_until_stopped
         from offsets_pipeline.questions.report.live_report import LiveReport
 

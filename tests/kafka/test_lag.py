@@ -15,7 +15,7 @@ import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.cli.options import PositionsFrom, ReportCoverage
-from offsets_pipeline.cli.report_command import collected
+from offsets_pipeline.cli.status_commands import collected
 from offsets_pipeline.common.clock import FixedClock, SystemClock, parse_time_ms
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler
