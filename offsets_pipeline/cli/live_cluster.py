@@ -102,7 +102,7 @@ class LiveCluster(Closing):
         at_ms: int | None = None,
     ) -> list[LagRow]:
         """Return the lag of groups of a store, as `lag_of_groups` does, by `positions`."""
-        positions = self.positions(reader, groups, time, SystemClock().now_ms(), at_ms)
+        positions = self.positions(reader, groups, time, at_ms)
         return lag_of_groups(reader, groups, time, positions, window_commits, at_ms)
 
     def positions(
@@ -110,7 +110,6 @@ class LiveCluster(Closing):
         reader: StateReader,
         groups: Mapping[str, GroupAnswer],
         time: AnswerTime,
-        now_ms: int,
         at_ms: int | None = None,
         *,
         warn: Callable[[str], object] = warn,
@@ -119,7 +118,8 @@ class LiveCluster(Closing):
 
         ``time`` is the data time of the groups. ``warn`` is called if the samples of the store are old or missing.
         """
-        topics, asked_ms = topics_of(groups), now_ms if at_ms is None else at_ms
+        topics, now_ms = topics_of(groups), SystemClock().now_ms()
+        asked_ms = now_ms if at_ms is None else at_ms
         if isinstance(self._asked, PositionsFrom) and self._asked.positions is not None:
             from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
 

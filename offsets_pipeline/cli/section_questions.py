@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +31,12 @@ from offsets_pipeline.cli.options import (
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.progress_bar import progress_bar
 from offsets_pipeline.cli.values import FILE, HOURS, INTERVAL, PARTITION, PATH, POSITIONS, RESET, SCHEMA
-from offsets_pipeline.common.clock import SystemClock, shown_time
+from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.errors import TargetNotWritable
 
 if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.lag.starting_offset import ResetPolicy
-    from offsets_pipeline.questions.report.model import Report
 
 #: States and types of groups, of all that Kafka has.
 _STATES = (
@@ -545,11 +545,7 @@ class ServeReport(OneStore):
         from offsets_pipeline.cli.stopping import serve_until_stopped
         from offsets_pipeline.questions.report.live_report import LiveReport
 
-        clock = SystemClock()
-
-        def collect() -> Report:
-            return collected(self.store, settings, clock.now_ms(), self.coverage)
-
+        collect = partial(collected, self.store, settings, self.coverage)
         live = LiveReport(collect, self.every_ms)
         collect()  # a wrong store is an error now, not on the first request
         what = f"report of {self.store} is served"

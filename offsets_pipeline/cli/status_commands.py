@@ -110,13 +110,13 @@ def _of_groups(
         retention_of(reader, settings, options.retention_minutes),
         settings.lag.window_commits,
     )
-    now_ms, warnings = SystemClock().now_ms(), list[str]()
+    warnings = list[str]()
     try:
-        positions = live.positions(reader, groups, time, now_ms, warn=warnings.append)
+        positions = live.positions(reader, groups, time, warn=warnings.append)
     except BrokerUnreachable as error:
         yield Problem(GroupStatus.ERR, "broker away", detail=first_line(error))
         sampled = LiveCluster(LiveBrokers(bootstrap_server=None), settings)
-        positions = sampled.positions(reader, groups, time, now_ms, warn=warnings.append)
+        positions = sampled.positions(reader, groups, time, warn=warnings.append)
     yield from (Problem(GroupStatus.WARN, "old positions", detail=text) for text in warnings)
     yield from problems_of(reader, groups, time, positions, limits, options.groups)
 
@@ -138,9 +138,7 @@ def _of_data(time: AnswerTime, store: str, settings: Settings, of_groups: Collec
             yield Problem(status, OPEN_TRANSACTION if reason == HELD_BACK else reason, since=since, detail=text)
 
 
-def collected(
-    store: str, settings: Settings, now_ms: int, coverage: ReportCoverage, at_ms: int | None = None
-) -> Report:
+def collected(store: str, settings: Settings, coverage: ReportCoverage, at_ms: int | None = None) -> Report:
     """Return the report of a store, read anew, as of now or of a past time (``at_ms``)."""
     reader = open_reader(store, settings)
     interval_ms = mirror_interval_ms(settings)
@@ -154,7 +152,7 @@ def collected(
     )
     warnings += [f"no group {each!r} in {store}" for each in without_match(coverage.groups, state.groups)]
     with LiveCluster(coverage.positions_from, settings) as live:
-        positions = live.positions(reader, state.groups, state.time, now_ms, at_ms, warn=warnings.append)
+        positions = live.positions(reader, state.groups, state.time, at_ms, warn=warnings.append)
         return collect_report(reader, store, covered, state, positions, warnings)
 
 
@@ -162,8 +160,7 @@ def write_report(options: WriteReport, settings: Settings) -> None:
     """Replace a file with the page, atomically; - is stdout. Raises TargetNotWritable, and as `collect_report`."""
     from offsets_pipeline.questions.report.page import page
 
-    path = options.html
-    text = page(collected(options.store, settings, SystemClock().now_ms(), options.coverage, options.at_ms))
+    path, text = options.html, page(collected(options.store, settings, options.coverage, options.at_ms))
     if path == Path("-"):
         sys.stdout.write(text)
     else:
