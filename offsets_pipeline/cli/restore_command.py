@@ -122,38 +122,28 @@ def _plan(
     recreated: list[str] = []
     finder: Finder = same_offset
     is_other = of_store is not None and of_live is not None and of_store != of_live
-    if source is not None:
-        require_same_cluster(reader, source)
-        finder = _translated(reader, live, source, past, positions.by_partition)
-    elif is_other and not same_offsets:
-        warn(
-            f"{reader.location} has the offsets of cluster {of_store}, and {live.settings.at} is cluster {of_live}: "
-            "offsets are translated by the store's samples; --source-bootstrap-server translates exactly, and "
-            "--same-offsets takes them as they are"
-        )
-        finder = _translated(reader, live, None, past, positions.by_partition)
-    elif not is_other:
+    if source is None and not is_other:
         recreated = _recreated(reader, live, topics)
+    elif source is not None or not same_offsets:
+        points = {
+            ((where.topic, where.partition), each.offset)
+            for offsets in past.values()
+            for where, each in offsets.items()
+            if where in positions.by_partition
+        }
+        if source is not None:
+            require_same_cluster(reader, source)
+            moments = moments_by_records(source, points)
+        else:
+            warn(
+                f"{reader.location} has the offsets of cluster {of_store}, and {live.settings.at} is cluster {of_live}"
+                ": offsets are translated by the store's samples; --source-bootstrap-server translates exactly, and "
+                "--same-offsets takes them as they are"
+            )
+            samples = read_samples(table_of(reader.location), {topic for (topic, _), _ in points})
+            moments = moments_by_samples(samples, points)
+        finder = translated(live, moments)
     return plan_restore(past, standings, positions, finder, recreated)
-
-
-def _translated(
-    reader: StateReader,
-    live: Cluster,
-    source: Cluster | None,
-    past: Mapping[str, Mapping[TopicPartition, PastOffset]],
-    in_live: Mapping[TopicPartition, object],
-) -> Finder:
-    points = {
-        ((where.topic, where.partition), each.offset)
-        for offsets in past.values()
-        for where, each in offsets.items()
-        if where in in_live
-    }
-    if source is not None:
-        return translated(live, moments_by_records(source, points))
-    samples = read_samples(table_of(reader.location), {topic for (topic, _), _ in points})
-    return translated(live, moments_by_samples(samples, points))
 
 
 def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str]:

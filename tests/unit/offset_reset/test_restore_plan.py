@@ -141,7 +141,10 @@ def test_offsets_of_another_cluster_are_translated_with_a_warning(
         "cluster_group_offsets": {"g": GroupOffsets(None, {})},
         "positions_of": POSITIONS,
         "_recreated": [],
-        "_translated": lambda *_: FoundOffset(13, FoundBy.LOG_START, ""),
+        "table_of": None,
+        "read_samples": None,
+        "moments_by_samples": {},
+        "translated": lambda *_: FoundOffset(13, FoundBy.LOG_START, ""),
     }.items():
         monkeypatch.setattr(restore_command, name, lambda *_, result=result: result)
     plan = restore_command._plan(reader, live, None, {"g": {T0: PastOffset(15)}}, same_offsets=same_offsets)
