@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.repair.offset_reset.restore_plan import Finder, RestorePlan
 
+    Past = Mapping[str, Mapping[TopicPartition, PastOffset]]
+
 _COLUMNS = ("group", "topic", "partition", "past_offset", "new_offset", "current_offset", "method", "detail")
 
 
@@ -50,7 +52,7 @@ def restore(options: Restore, settings: Settings) -> None:
     if not past:
         warn(f"no consumer group of {reader.location} had an offset as of {shown_time(at_ms)}")
         return
-    _warn_of_gaps(reader, past, at_ms)
+    _warn_of_gaps(reader, at_ms)
     with ExitStack() as opened:
         live = opened.enter_context(Cluster(kafka_options(options.live, settings)))
         source = None
@@ -61,7 +63,7 @@ def restore(options: Restore, settings: Settings) -> None:
                 command_config=None,
             )
             source = opened.enter_context(Cluster(kafka_options(brokers, settings)))
-        plan = _plan(reader, live, source, past, same_offsets=options.same_offsets)
+        plan = _plan(options, reader, live, source, past)
         offsets = [  # metadata may describe the offset: only with the same offset they are right
             (each.group_id, each.where, each.new_offset, each.metadata if each.new_offset == each.past_offset else "")
             for each in plan.offsets
@@ -75,9 +77,7 @@ def restore(options: Restore, settings: Settings) -> None:
     raise_errors(plan.active if options.groups else {}, [*failed.values()], "restore")
 
 
-def _past_offsets(
-    reader: StateReader, group_ids: Sequence[str], at_ms: int
-) -> dict[str, dict[TopicPartition, PastOffset]]:
+def _past_offsets(reader: StateReader, group_ids: Sequence[str], at_ms: int) -> Past:
     """The committed offsets of these groups, or of all consumer groups, at a time."""
     described = offsets_as_of(reader, time_ms=at_ms, group_ids=group_ids or None).groups
     past = {
@@ -94,11 +94,11 @@ def _past_offsets(
     return past
 
 
-def _warn_of_gaps(reader: StateReader, group_ids: Mapping[str, object], at_ms: int) -> None:
+def _warn_of_gaps(reader: StateReader, at_ms: int) -> None:
     """Warn if the log may lack commits from before the time: the topic was compacted, or the log cleaned."""
     log = reader.current_log
     since_ms = max(log.complete_since_us.values(), default=0) // 1000
-    if group_ids and since_ms > at_ms:
+    if since_ms > at_ms:
         warn(
             f"the log of {reader.location} has all records since {shown_time(since_ms)}; offsets as of "
             f"{shown_time(at_ms)} may be missing or older"
@@ -107,14 +107,7 @@ def _warn_of_gaps(reader: StateReader, group_ids: Mapping[str, object], at_ms: i
         warn(f"the log of {reader.location} was cleaned; offsets as of {shown_time(at_ms)} may be missing or older")
 
 
-def _plan(
-    reader: StateReader,
-    live: Cluster,
-    source: Cluster | None,
-    past: Mapping[str, Mapping[TopicPartition, PastOffset]],
-    *,
-    same_offsets: bool,
-) -> RestorePlan:
+def _plan(options: Restore, reader: StateReader, live: Cluster, source: Cluster | None, past: Past) -> RestorePlan:
     topics = {where.topic for offsets in past.values() for where in offsets}
     standings = cluster_group_offsets(live, past)
     positions = positions_of(live, topics)
@@ -124,7 +117,7 @@ def _plan(
     is_other = of_store is not None and of_live is not None and of_store != of_live
     if source is None and not is_other:
         recreated = _recreated(reader, live, topics)
-    elif source is not None or not same_offsets:
+    elif source is not None or not options.same_offsets:
         points = {
             ((where.topic, where.partition), each.offset)
             for offsets in past.values()
