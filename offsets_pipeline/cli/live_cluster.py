@@ -92,18 +92,9 @@ class LiveCluster(Closing):
 
         return self._opened.enter_context(Cluster(kafka_options(self._asked, self._settings)))
 
-    def lag(
-        self,
-        reader: StateReader,
-        groups: Mapping[str, GroupAnswer],
-        time: AnswerTime,
-        *,
-        window_commits: int | None = None,
-        at_ms: int | None = None,
-    ) -> list[LagRow]:
-        """Return the lag of groups of a store, as `lag_of_groups` does, by `positions`."""
-        positions = self.positions(reader, groups, time, at_ms)
-        return lag_of_groups(reader, groups, time, positions, window_commits, at_ms)
+    def lag(self, reader: StateReader, groups: Mapping[str, GroupAnswer], time: AnswerTime) -> list[LagRow]:
+        """Return the present lag of groups of a store, as `lag_of_groups` does, by `positions`; without status."""
+        return lag_of_groups(reader, groups, time, self.positions(reader, groups, time))
 
     def positions(
         self,
