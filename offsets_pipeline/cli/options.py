@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _STORE = "Folder of the store, or schema:NAME."
-_CONFIG = option("--config", type=FILE, help="Settings file (default: conf/offsets.toml).")
+CONFIG = option("--config", type=FILE, help="Settings file (default: conf/offsets.toml).")
 
 
 def _one_store(ctx: click.Context, option: click.Parameter, stores: tuple[str, ...]) -> str:
@@ -32,20 +32,14 @@ class OneStore(CommandOptions):
     store: str = option(
         "--store", required=True, multiple=True, callback=_one_store, metavar="STORE", type=PATH, help=_STORE
     )
-    config: Path | None = _CONFIG
-
-
-class NoStore(CommandOptions):
-    """The options of every command that needs no store."""
-
-    config: Path | None = _CONFIG
+    config: Path | None = CONFIG
 
 
 class SeveralStores(CommandOptions):
     """The options of every command that takes several stores, which are of different clusters."""
 
     stores: tuple[str, ...] = several("--store", required=True, metavar="STORE", type=PATH, help=_STORE)
-    config: Path | None = _CONFIG
+    config: Path | None = CONFIG
 
 
 def format_option(help_: str = "Output format.") -> Any:  # noqa: ANN401 - a str

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.cli.options import RequestedDeletion
     from offsets_pipeline.cli.section_coordinator import ResetOffsets
-    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.repair.offset_reset.plan import GroupOffsets, PlannedOffset, ResetPlan
@@ -63,7 +62,7 @@ def reset_offsets(options: ResetOffsets, settings: Settings) -> None:
     that cannot be.
     """
     named = list(dict.fromkeys(options.groups))
-    scenario = _scenario(options, named, SystemClock())
+    scenario = _scenario(options, named)
     group_ids = list(scenario.offsets) if isinstance(scenario, FromFile) else named or None
     folder = open_folder(options.store, settings)
     try:
@@ -107,7 +106,7 @@ def _reset_cluster(
     raise_errors(plan.active, [*failed.values()], "reset")
 
 
-def _scenario(options: ResetOffsets, group_ids: Sequence[str], clock: Clock) -> Scenario:
+def _scenario(options: ResetOffsets, group_ids: Sequence[str]) -> Scenario:
     for plain in Plain:
         if getattr(options, plain.name.lower()):
             return plain
@@ -116,7 +115,7 @@ def _scenario(options: ResetOffsets, group_ids: Sequence[str], clock: Clock) -> 
     if options.shift_by is not None:
         return ShiftBy(options.shift_by)
     before = options.by_duration
-    time_ms = options.to_datetime_ms if before is None else time_before_ms(clock.now_ms(), before)
+    time_ms = options.to_datetime_ms if before is None else time_before_ms(SystemClock().now_ms(), before)
     if time_ms is not None:
         return ToTime(min(max(0, time_ms), MAX_OFFSET))  # a broker gives times before 1970 other meanings
     if options.from_file is not None:

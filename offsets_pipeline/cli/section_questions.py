@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from offsets_pipeline.cli.command import HelpSection, argument, flag, grouped, option, several
+from offsets_pipeline.cli.command import CommandOptions, HelpSection, argument, flag, grouped, option, several
 from offsets_pipeline.cli.options import (
     ABSOLUTE,
+    CONFIG,
     MEMBERS,
     LiveBrokers,
-    NoStore,
     OneStore,
     PositionsFrom,
     ReportCoverage,
@@ -416,13 +416,14 @@ class ExportSegments(OneStore):
     "offsets dump /var/lib/kafka/data/__consumer_offsets-7/00000000000000000000.log",
     "offsets dump segments/__consumer_offsets-7/*.log --format json",
 )
-class Dump(NoStore):
+class Dump(CommandOptions):
     """Show the records of segment files, decoded, and damaged bytes.
 
     Has what kafka-dump-log --offsets-decoder prints. With --format json or csv, rows have the header of their batch.
     Needs no store, and starts no Spark.
     """
 
+    config: Path | None = CONFIG
     paths: tuple[str, ...] = argument("FILE...", nargs=-1, required=True, type=PATH, help="Segment files.")
     format_: str = format_option()
 
