@@ -395,14 +395,9 @@ class ExportSegments(OneStore):
             raise TargetNotWritable(f"cannot export to {self.to}: it is not a local folder; name a new or empty one")
         reader = open_reader(self.store, settings)
         codec = Codec[(self.codec or settings.log.codec("none")).upper()]
-        read, log = 0, reader.table("log")
-
-        def on_read(records: int) -> None:
-            nonlocal read
-            read += records
-
-        with progress_bar("exporting", lambda: (read, sum(file.rows for file in log.files()), "records")):
-            exported = export_segments(reader, Path(self.to), as_of_ms=self.as_of_ms, codec=codec, on_read=on_read)
+        read, log, to = list[int](), reader.table("log"), Path(self.to)
+        with progress_bar("exporting", lambda: (sum(read), sum(file.rows for file in log.files()), "records")):
+            exported = export_segments(reader, to, as_of_ms=self.as_of_ms, codec=codec, on_read=read.append)
         written = exported.log_partitions
         sys.stdout.write(
             f"{sum(each.records for each in written)} records of {len(written)} log partitions written to {self.to}, "
