@@ -163,7 +163,7 @@ def signal_handlers() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _jvm_of_all_tests_heeds_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A JVM that ignores SIGTERM cannot take that back, and tests/spark/test_stopping.py needs one that does not."""
-    monkeypatch.setattr("offsets_pipeline.cli.stopping._leave_sigterm_to_python", lambda _: None)
+    monkeypatch.setattr("offsets_pipeline.cli.stopping.Stopping.spare_jvm", lambda *_: None)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from offsets_pipeline.service.metrics.exposition import registry_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsets_pipeline.service.metrics.metric_families import ValueSource
+    from offsets_pipeline.service.metrics.exposition import ValueSource
 
 Figures = dict[str, dict[str, float]]
 

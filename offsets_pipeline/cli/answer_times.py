@@ -13,7 +13,6 @@ from offsets_pipeline.questions.query.answer_time import (
     MIRROR_BEHIND,
     NOT_FOLDED,
     AnswerTime,
-    Stale,
     answer_time,
     log_answer_at,
     log_answer_time,
@@ -105,10 +104,30 @@ def mirror_interval_ms(settings: Settings) -> int:
 def warnings_of(time: AnswerTime, store: str) -> list[str]:
     """Return what the answers of a store lack, a warning for each reason."""
     found = []
-    for reason, say in ((NOT_FOLDED, _not_folded), (HELD_BACK, _held_back), (MIRROR_BEHIND, _mirror_behind)):
-        of_reason = [each for each in time.stale if each.reason == reason]
-        if of_reason:
-            found.append(say(store, of_reason))
+    for reason in (NOT_FOLDED, HELD_BACK, MIRROR_BEHIND):
+        stale = [each for each in time.stale if each.reason == reason]
+        if not stale:
+            continue
+        records = sum(each.records or 0 for each in stale)
+        numbers = first_ones([str(each.log_partition) for each in stale], _SHOWN)
+        partitions = f"log partition{'s' if len(stale) > 1 else ''} {numbers}"
+        since = min((each.since for each in stale if each.since is not None), default=None)
+        if reason == NOT_FOLDED:
+            found.append(
+                f"the answers lack {records} records of {store} that are not folded yet; "
+                f"run `offsets fold --store {shlex.quote(store)} --available-now`"
+            )
+        elif reason == HELD_BACK:
+            found.append(
+                f"the answers lack {records} records of {store} that an open transaction holds back in {partitions} "
+                f"since {since}; `offsets log-info` shows the transaction"
+            )
+        else:
+            lacking = f"lack {records} records" if records else "may lack newer records"
+            found.append(
+                f"the answers of {store} {lacking} of its topic: {partitions} are complete up to {since}; "
+                "run `offsets follow`"
+            )
     return found
 
 
@@ -118,39 +137,3 @@ def _with_warnings(found: AnswerTime, store: str) -> AnswerTime:
     for each in warnings_of(found, store):
         warn(each)
     return found
-
-
-def _not_folded(store: str, stale: Sequence[Stale]) -> str:
-    return (
-        f"the answers lack {_records(stale)} records of {store} that are not folded yet; "
-        f"run `offsets fold --store {shlex.quote(store)} --available-now`"
-    )
-
-
-def _held_back(store: str, stale: Sequence[Stale]) -> str:
-    return (
-        f"the answers lack {_records(stale)} records of {store} that an open transaction holds back in "
-        f"{_partitions(stale)} since {_first(stale)}; `offsets log-info` shows the transaction"
-    )
-
-
-def _mirror_behind(store: str, stale: Sequence[Stale]) -> str:
-    missing = _records(stale)
-    lacking = f"lack {missing} records of its topic" if missing else "may lack newer records of its topic"
-    return (
-        f"the answers of {store} {lacking}: {_partitions(stale)} are complete up to {_first(stale)}; "
-        "run `offsets follow`"
-    )
-
-
-def _records(stale: Sequence[Stale]) -> int:
-    return sum(each.records or 0 for each in stale)
-
-
-def _first(stale: Sequence[Stale]) -> str:
-    return min(each.since for each in stale if each.since is not None)
-
-
-def _partitions(stale: Sequence[Stale]) -> str:
-    numbers = [str(each.log_partition) for each in stale]
-    return f"log partition{'s' if len(stale) > 1 else ''} {first_ones(numbers, _SHOWN)}"

@@ -45,8 +45,10 @@ class _Declared:
 def option(*names: str, **attributes: Any) -> Any:  # noqa: ANN401 - the attribute has the type of the value
     """Declare an option as an attribute of a class of `Options`; the attributes are those of `click.Option`.
 
-    The help shows a default that says something.
+    The help shows a default that says something, and a number as N.
     """
+    if isinstance(attributes.get("type"), click.IntRange):
+        attributes.setdefault("metavar", "N")
     attributes.setdefault("show_default", bool(attributes.get("default")))
     return _Declared(click.Option, names, attributes)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.cli.section_sources import OfTopic
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.query.describe import GroupAnswer
-    from offsets_pipeline.service.metrics.metric_families import Values, ValueSource
+    from offsets_pipeline.service.metrics.exposition import Values, ValueSource
 
 
 def read_topic(options: OfTopic, settings: Settings) -> int:

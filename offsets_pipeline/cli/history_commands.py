@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.answer_times import log_answer_time_of, time_fields
-from offsets_pipeline.cli.describe_command import StoreAnswer, show_groups
+from offsets_pipeline.cli.group_commands import StoreAnswer, show_groups
 from offsets_pipeline.cli.opened import open_logs, retention_of
 from offsets_pipeline.cli.output import with_cluster, write_documents, write_rows
 from offsets_pipeline.common.clock import shown_time
@@ -43,10 +43,9 @@ def as_of(options: AsOf, settings: Settings) -> None:
         answer = offsets_as_of(log, time_ms=time_ms, positions=positions, group_ids=options.groups or None)
         time = log_answer_time_of(log, store, settings, time_ms, positions)
         if any(each.is_cleaned for each in answer.partitions):
-            warn(
-                f"the answers of {store} may lack offsets: older records were cleaned or compacted away; "
-                f"{_since(answer)}"
-            )
+            since = shown_time(answer.complete_since_ms)
+            complete = "no time has complete answers" if since is None else f"answers are complete since {since}"
+            warn(f"the answers of {store} may lack offsets: older records were cleaned or compacted away; {complete}")
         for each in answer.partitions:
             if each.ends_early:
                 warn(f"log partition {each.log_partition} of {store} ends at {each.end}, before position {each.asked}")
@@ -126,10 +125,9 @@ def _named(logs: Mapping[str, LogHistory]) -> str:
 
 def _replayed(answer: AsOfAnswer) -> dict[str, Any]:
     """What was replayed, and whether that is complete, for JSON."""
-    since_ms = answer.complete_since_ms
     return {
         "complete": answer.is_complete,
-        "complete_since": shown_time(since_ms),
+        "complete_since": shown_time(answer.complete_since_ms),
         "log_incarnation": answer.log_incarnation,
         "log_partitions": [
             {
@@ -141,8 +139,3 @@ def _replayed(answer: AsOfAnswer) -> dict[str, Any]:
             for each in answer.partitions
         ],
     }
-
-
-def _since(answer: AsOfAnswer) -> str:
-    since_ms = answer.complete_since_ms
-    return "no time has complete answers" if since_ms is None else f"answers are complete since {shown_time(since_ms)}"

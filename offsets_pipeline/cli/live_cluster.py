@@ -1,26 +1,35 @@
-"""What a command asks in addition to the store: a live cluster, or a file with positions of topics."""
+"""What a command asks in addition to the store: a live cluster, or a file with positions of topics.
+
+A cluster is also the target of repairs, if the store has its log: the store is what `restore` needs to undo them.
+"""
 
 from __future__ import annotations
 
 import shlex
-from contextlib import ExitStack
+import sys
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.cli.answer_times import answer_time_of
+from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.options import PositionsFrom
 from offsets_pipeline.common.clock import SystemClock, shown_time
 from offsets_pipeline.common.closing import Closing
+from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.common.warnings import warn
+from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, samples_of, table_of
-from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, parse_options
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, literal_secret, parse_options
 from offsets_pipeline.questions.lag.lag_rows import lag_of_groups, topics_of
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.group_listing import groups_with_lag
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import OWNED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from offsets_pipeline.cli.options import LiveBrokers
     from offsets_pipeline.common.config import Settings
@@ -82,25 +91,15 @@ class LiveCluster(Closing):
 
         return self._opened.enter_context(Cluster(kafka_options(self._asked, self._settings)))
 
-    def lag(
-        self,
-        reader: StateReader,
-        groups: Mapping[str, GroupAnswer],
-        time: AnswerTime,
-        *,
-        window_commits: int | None = None,
-        at_ms: int | None = None,
-    ) -> list[LagRow]:
-        """Return the lag of groups of a store, as `lag_of_groups` does, by `positions`."""
-        positions = self.positions(reader, groups, time, SystemClock().now_ms(), at_ms)
-        return lag_of_groups(reader, groups, time, positions, window_commits, at_ms)
+    def lag(self, reader: StateReader, groups: Mapping[str, GroupAnswer], time: AnswerTime) -> list[LagRow]:
+        """Return the present lag of groups of a store, as `lag_of_groups` does, by `positions`; without status."""
+        return lag_of_groups(reader, groups, time, self.positions(reader, groups, time))
 
     def positions(
         self,
         reader: StateReader,
         groups: Mapping[str, GroupAnswer],
         time: AnswerTime,
-        now_ms: int,
         at_ms: int | None = None,
         *,
         warn: Callable[[str], object] = warn,
@@ -109,7 +108,8 @@ class LiveCluster(Closing):
 
         ``time`` is the data time of the groups. ``warn`` is called if the samples of the store are old or missing.
         """
-        topics, asked_ms = topics_of(groups), now_ms if at_ms is None else at_ms
+        topics, now_ms = topics_of(groups), SystemClock().now_ms()
+        asked_ms = now_ms if at_ms is None else at_ms
         if isinstance(self._asked, PositionsFrom) and self._asked.positions is not None:
             from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
 
@@ -136,3 +136,47 @@ class LiveCluster(Closing):
     def close(self) -> None:
         """Close the connections."""
         self._opened.close()
+
+
+@contextmanager
+def mirrored_cluster(store: str, brokers: LiveBrokers, settings: Settings) -> Iterator[Cluster]:
+    """Connect to the cluster whose groups the store has; warn of records that the store lacks.
+
+    Raises StoreMismatch for a store of another topic, for an owned store and for another cluster, and the errors of
+    `Cluster` and `open_reader`.
+    """
+    reader = open_reader(store, settings)
+    reader.properties.require_topic_kind(store, TopicKind.CONSUMER_OFFSETS)  # else no `restore` undoes a change
+    if reader.properties.kind == OWNED:
+        raise StoreMismatch(f"{store} is an owned store, which has no brokers to ask")
+    answer_time_of(reader, store, settings)
+    with LiveCluster(brokers, settings) as live:
+        require_same_cluster(reader, live.cluster)
+        yield live.cluster
+
+
+def require_same_cluster(reader: StateReader, cluster: Cluster) -> None:
+    """Raise StoreMismatch if the brokers are of another cluster than the log of the store, and both are known."""
+    of_log, of_brokers = reader.properties.cluster_id, cluster.cluster_id()
+    if None not in {of_log, of_brokers} and of_log != of_brokers:
+        raise StoreMismatch(
+            f"{cluster.settings.at} is cluster {of_brokers}, but {reader.location} has the log of cluster {of_log}; "
+            "name brokers of that cluster"
+        )
+
+
+def say_undo(store: str, brokers: LiveBrokers, group_ids: Collection[str], before_ms: int) -> None:
+    """Write the `restore` that commits the offsets of these groups as of before a repair; leaves out secrets.
+
+    Writes nothing without groups, because that `restore` would take all groups.
+    """
+    if not group_ids:
+        return
+    words = ["offsets", "restore", "--store", store, "--as-of", shown_time(before_ms)]
+    words += ["--bootstrap-server", str(brokers.bootstrap_server)]
+    words += [word for each in brokers.client_options if literal_secret(each) is None for word in ("--option", each)]
+    words += [] if brokers.command_config is None else ["--command-config", str(brokers.command_config)]
+    words += [word for group_id in group_ids for word in ("--group", group_id)]
+    sys.stderr.write(
+        f"offsets: to undo this, when the store has the records up to now: {printable(shlex.join(words))}\n"
+    )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _STORE = "Folder of the store, or schema:NAME."
-_CONFIG = option("--config", type=FILE, help="Settings file (default: conf/offsets.toml).")
+CONFIG = option("--config", type=FILE, help="Settings file (default: conf/offsets.toml).")
 
 
 def _one_store(ctx: click.Context, option: click.Parameter, stores: tuple[str, ...]) -> str:
@@ -32,20 +32,14 @@ class OneStore(CommandOptions):
     store: str = option(
         "--store", required=True, multiple=True, callback=_one_store, metavar="STORE", type=PATH, help=_STORE
     )
-    config: Path | None = _CONFIG
-
-
-class NoStore(CommandOptions):
-    """The options of every command that needs no store."""
-
-    config: Path | None = _CONFIG
+    config: Path | None = CONFIG
 
 
 class SeveralStores(CommandOptions):
     """The options of every command that takes several stores, which are of different clusters."""
 
     stores: tuple[str, ...] = several("--store", required=True, metavar="STORE", type=PATH, help=_STORE)
-    config: Path | None = _CONFIG
+    config: Path | None = CONFIG
 
 
 def format_option(help_: str = "Output format.") -> Any:  # noqa: ANN401 - a str
@@ -84,19 +78,14 @@ def semantics_option(help_: str) -> Any:  # noqa: ANN401 - a CoordinatorSemantic
 def partitions_option(help_: str) -> Any:  # noqa: ANN401 - an int or None
     """The option `--offsets-partitions`, which has Kafka's name `--offsets.topic.num.partitions`, too."""
     names = ("--offsets-partitions", "--offsets-topic-num-partitions", "--offsets.topic.num.partitions")
-    return option(*names, type=click.IntRange(1, INT32_MAX), metavar="N", help=help_)
+    return option(*names, type=click.IntRange(1, INT32_MAX), help=help_)
 
 
 def retention_option(
     help_: str = "The broker's offsets.retention.minutes (default: as `follow` read it, else settings).",
 ) -> Any:  # noqa: ANN401 - an int or None
     """The option `--retention-minutes`."""
-    return option("--retention-minutes", type=click.IntRange(1, INT32_MAX), metavar="N", help=help_)
-
-
-def servers_option(help_: str, name: str = "--bootstrap-server", *, required: bool = False) -> Any:  # noqa: ANN401 - a str
-    """An option that names brokers."""
-    return option(name, type=SERVERS, required=required, help=help_)
+    return option("--retention-minutes", type=click.IntRange(1, INT32_MAX), help=help_)
 
 
 def group_option(help_: str = "The group.") -> Any:  # noqa: ANN401 - a str
@@ -135,7 +124,9 @@ class LiveBrokers(Options):
 
     needs = (("--command-config", "--bootstrap-server"),)
 
-    bootstrap_server: str | None = servers_option("Live brokers with the topics, separated by commas.")
+    bootstrap_server: str | None = option(
+        "--bootstrap-server", type=SERVERS, help="Live brokers with the topics, separated by commas."
+    )
     client_options: tuple[str, ...] = several(
         "--option",
         type=OPTION,
@@ -160,7 +151,9 @@ class RequestedDeletion(Options):
 class Brokers(LiveBrokers):
     """The brokers of a command that cannot do without them."""
 
-    bootstrap_server: str = servers_option("Brokers, separated by commas.", required=True)
+    bootstrap_server: str = option(
+        "--bootstrap-server", type=SERVERS, required=True, help="Brokers, separated by commas."
+    )
 
 
 class PositionsFrom(LiveBrokers):
@@ -206,13 +199,7 @@ class ReportCoverage(Options):
 
     groups: tuple[str, ...] = groups_option("Show this group, or a pattern with * and ?, before the others.")
     positions_from: PositionsFrom = grouped(PositionsFrom)
-    rows: int = option(
-        "--rows",
-        type=click.IntRange(1),
-        default=50,
-        metavar="N",
-        help="Rows of each table, and groups with a part.",
-    )
+    rows: int = option("--rows", type=click.IntRange(1), default=50, help="Rows of each table, and groups with a part.")
     hours: int = option("--hours", type=HOURS, default=24, help="Longest span of the charts.")
     stale_hours: int = option(
         "--stale-hours",

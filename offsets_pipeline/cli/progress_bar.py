@@ -5,21 +5,16 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    #: How much of the work is done, of how much, and the unit; the second is None while it is unknown.
+    Progress = tuple[int, int | None, str]
+
 _QUIET_SECONDS = 2.0
 _REFRESH_SECONDS = 0.25
-
-
-class Progress(NamedTuple):
-    """How much of the work is done; ``total`` is None while that is unknown."""
-
-    done: int
-    total: int | None
-    unit: str
 
 
 @contextmanager
@@ -76,4 +71,4 @@ def tasks() -> Progress:
             if stage is not None:
                 done += stage.numCompletedTasks
                 total += stage.numTasks
-    return Progress(done, total or None, "tasks")
+    return done, total or None, "tasks"

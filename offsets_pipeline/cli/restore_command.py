@@ -7,12 +7,11 @@ from collections import defaultdict
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.live_cluster import kafka_options
-from offsets_pipeline.cli.mirrored_cluster import require_same_cluster
+from offsets_pipeline.cli.live_cluster import kafka_options, require_same_cluster
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.options import LiveBrokers
 from offsets_pipeline.cli.output import write_rows
-from offsets_pipeline.cli.reset_command import raise_errors
+from offsets_pipeline.cli.repair_commands import raise_errors
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import NoSuchGroup
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.repair.offset_reset.restore_plan import Finder, RestorePlan
 
+    Past = Mapping[str, Mapping[TopicPartition, PastOffset]]
+
 _COLUMNS = ("group", "topic", "partition", "past_offset", "new_offset", "current_offset", "method", "detail")
 
 
@@ -57,7 +58,7 @@ def restore(options: Restore, settings: Settings) -> None:
     if not past:
         warn(f"no consumer group of {reader.location} had an offset as of {shown_time(at_ms)}")
         return
-    _warn_of_gaps(reader, past, at_ms)
+    _warn_of_gaps(reader, at_ms)
     with ExitStack() as opened:
         live = opened.enter_context(Cluster(kafka_options(options.live, settings)))
         source = None
@@ -68,7 +69,7 @@ def restore(options: Restore, settings: Settings) -> None:
                 command_config=None,
             )
             source = opened.enter_context(Cluster(kafka_options(brokers, settings)))
-        plan = _plan(reader, live, source, past, same_offsets=options.same_offsets)
+        plan = _plan(options, reader, live, source, past)
         offsets = [  # metadata may describe the offset: only with the same offset they are right
             (group_id, where, new.offset, then.metadata if new.offset == then.offset else "")
             for group_id, where, then, new, _ in plan.offsets
@@ -82,9 +83,7 @@ def restore(options: Restore, settings: Settings) -> None:
     raise_errors(plan.active if options.groups else {}, [*failed.values()], "restore")
 
 
-def _past_offsets(
-    reader: StateReader, group_ids: Sequence[str], at_ms: int
-) -> dict[str, dict[TopicPartition, PastOffset]]:
+def _past_offsets(reader: StateReader, group_ids: Sequence[str], at_ms: int) -> Past:
     """The committed offsets of these groups, or of all consumer groups, at a time."""
     described = offsets_as_of(reader, time_ms=at_ms, group_ids=group_ids or None).groups
     past = {
@@ -101,11 +100,11 @@ def _past_offsets(
     return past
 
 
-def _warn_of_gaps(reader: StateReader, group_ids: Mapping[str, object], at_ms: int) -> None:
+def _warn_of_gaps(reader: StateReader, at_ms: int) -> None:
     """Warn if the log may lack commits from before the time: the topic was compacted, or the log cleaned."""
     log = reader.current_log
     since_ms = max(log.complete_since_us.values(), default=0) // 1000
-    if group_ids and since_ms > at_ms:
+    if since_ms > at_ms:
         warn(
             f"the log of {reader.location} has all records since {shown_time(since_ms)}; offsets as of "
             f"{shown_time(at_ms)} may be missing or older"
@@ -114,14 +113,7 @@ def _warn_of_gaps(reader: StateReader, group_ids: Mapping[str, object], at_ms: i
         warn(f"the log of {reader.location} was cleaned; offsets as of {shown_time(at_ms)} may be missing or older")
 
 
-def _plan(
-    reader: StateReader,
-    live: Cluster,
-    source: Cluster | None,
-    past: Mapping[str, Mapping[TopicPartition, PastOffset]],
-    *,
-    same_offsets: bool,
-) -> RestorePlan:
+def _plan(options: Restore, reader: StateReader, live: Cluster, source: Cluster | None, past: Past) -> RestorePlan:
     topics = {where.topic for offsets in past.values() for where in offsets}
     standings = cluster_group_offsets(live, past)
     positions = positions_of(live, topics)
@@ -129,38 +121,28 @@ def _plan(
     recreated: list[str] = []
     finder: Finder = same_offset
     is_other = of_store is not None and of_live is not None and of_store != of_live
-    if source is not None:
-        require_same_cluster(reader, source)
-        finder = _translated(reader, live, source, past, positions.by_partition)
-    elif is_other and not same_offsets:
-        warn(
-            f"{reader.location} has the offsets of cluster {of_store}, and {live.settings.at} is cluster {of_live}: "
-            "offsets are translated by the store's samples; --source-bootstrap-server translates exactly, and "
-            "--same-offsets takes them as they are"
-        )
-        finder = _translated(reader, live, None, past, positions.by_partition)
-    elif not is_other:
+    if source is None and not is_other:
         recreated = _recreated(reader, live, topics)
+    elif source is not None or not options.same_offsets:
+        points = {
+            ((where.topic, where.partition), each.offset)
+            for offsets in past.values()
+            for where, each in offsets.items()
+            if where in positions.by_partition
+        }
+        if source is not None:
+            require_same_cluster(reader, source)
+            moments = moments_by_records(source, points)
+        else:
+            warn(
+                f"{reader.location} has the offsets of cluster {of_store}, and {live.settings.at} is cluster {of_live}"
+                ": offsets are translated by the store's samples; --source-bootstrap-server translates exactly, and "
+                "--same-offsets takes them as they are"
+            )
+            samples = read_samples(table_of(reader.location), {topic for (topic, _), _ in points})
+            moments = moments_by_samples(samples, points)
+        finder = translated(live, moments)
     return plan_restore(past, standings, positions, finder, recreated)
-
-
-def _translated(
-    reader: StateReader,
-    live: Cluster,
-    source: Cluster | None,
-    past: Mapping[str, Mapping[TopicPartition, PastOffset]],
-    in_live: Mapping[TopicPartition, object],
-) -> Finder:
-    points = {
-        ((where.topic, where.partition), each.offset)
-        for offsets in past.values()
-        for where, each in offsets.items()
-        if where in in_live
-    }
-    if source is not None:
-        return translated(live, moments_by_records(source, points))
-    samples = read_samples(table_of(reader.location), {topic for (topic, _), _ in points})
-    return translated(live, moments_by_samples(samples, points))
 
 
 def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str]:

@@ -18,8 +18,10 @@ from offsets_pipeline.cli.options import (
     format_option,
     listen_option,
 )
+from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.cli.values import FILE, PATH
 from offsets_pipeline.common.input_text import printable
+from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,7 +69,6 @@ class ListConnectors(SeveralStores):
         from offsets_pipeline.cli.answer_times import answer_time_of, write_listing
         from offsets_pipeline.cli.opened import open_beside, open_readers
         from offsets_pipeline.questions.query.connectors import ConnectorInfo, list_connectors
-        from offsets_pipeline.semantics.topic_kind import TopicKind
 
         listed: list[dict[str, Any]] = []
         times = []
@@ -103,10 +104,8 @@ class DescribeConnector(OfConnector):
         """Show the offsets. Raises NoSuchConnector, StoreMismatch."""
         from offsets_pipeline.cli.answer_times import answer_time_of
         from offsets_pipeline.cli.opened import open_beside, open_reader
-        from offsets_pipeline.cli.output import write_json, write_rows
         from offsets_pipeline.questions.query.connectors import describe_connector
         from offsets_pipeline.semantics.connect_keys import canonical_json
-        from offsets_pipeline.semantics.topic_kind import TopicKind
 
         reader = open_reader(self.store, settings)
         if self.configs is not None:
@@ -143,7 +142,6 @@ class Configure(OfConnector):
 
     def run(self, settings: Settings) -> None:
         """Configure the connector. Raises NoSuchConnector, BadConnectRequest, NoSuchPath."""
-        from offsets_pipeline.cli.output import write_json
         from offsets_pipeline.connect.request_bodies import settings_of
 
         configuration = None if self.file is None else settings_of(*_read(self.file))
@@ -203,7 +201,7 @@ class _ChangesOffsets(OfConnector):
 
     def change(self, settings: Settings, request: Callable[[OffsetManagement | SinkOffsets], str]) -> None:
         """Print the answer to a request. Raises as `ConnectLog.open`, `stopped_sink_group` and `mirrored_cluster`."""
-        from offsets_pipeline.cli.mirrored_cluster import mirrored_cluster, say_undo
+        from offsets_pipeline.cli.live_cluster import mirrored_cluster, say_undo
         from offsets_pipeline.cli.opened import open_coordinator, open_folder, open_reader
         from offsets_pipeline.common.clock import SystemClock
         from offsets_pipeline.connect.connect_log import ConnectLog
@@ -212,7 +210,6 @@ class _ChangesOffsets(OfConnector):
         from offsets_pipeline.connect.sink_offsets import LiveGroups, SinkOffsets
         from offsets_pipeline.coordinator.owned_store import OwnedStore
         from offsets_pipeline.questions.query.connectors import stopped_sink_group
-        from offsets_pipeline.semantics.topic_kind import TopicKind
 
         group_id = sink_group(self.connector, {})
         if self.configs is not None:
@@ -312,11 +309,7 @@ class Serve(OneStore):
     )
     access: ServiceAccess = grouped(ServiceAccess)
     max_request_bytes: int = option(
-        "--max-request-bytes",
-        type=click.IntRange(1),
-        default=1_048_576,
-        metavar="N",
-        help="Limit of a request's body.",
+        "--max-request-bytes", type=click.IntRange(1), default=1_048_576, help="Limit of a request's body."
     )
 
     def run(self, settings: Settings) -> None:
@@ -328,7 +321,6 @@ class Serve(OneStore):
         from offsets_pipeline.cli.stopping import serve_until_stopped
         from offsets_pipeline.connect.connect_log import PARTITIONS, ConnectLog
         from offsets_pipeline.connect.connect_service import ConnectService
-        from offsets_pipeline.semantics.topic_kind import TopicKind
 
         if self.cluster_id is not None:
             create_owned(self.store, settings, PARTITIONS, TopicKind.CONNECT, self.cluster_id)

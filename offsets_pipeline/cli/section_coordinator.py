@@ -23,10 +23,9 @@ from offsets_pipeline.cli.options import (
     groups_option,
     partitions_option,
     retention_option,
-    servers_option,
     time_option,
 )
-from offsets_pipeline.cli.values import COMMIT, DURATION, FILE, HOURS, OPTION, PLACE, TIME, TOPIC
+from offsets_pipeline.cli.values import COMMIT, DURATION, FILE, HOURS, OPTION, PLACE, SERVERS, TIME, TOPIC
 from offsets_pipeline.common.input_text import INT32_MAX, printable
 
 if TYPE_CHECKING:
@@ -93,10 +92,7 @@ class CommitOffsets(OneStore):
     group: str = GROUP_WITHOUT_MEMBERS
     metadata: str = option("--metadata", default="", metavar="TEXT", help="Metadata of each commit.")
     leader_epoch: int | None = option(
-        "--leader-epoch",
-        type=click.IntRange(0, INT32_MAX),
-        metavar="N",
-        help="Leader epoch of the last consumed record.",
+        "--leader-epoch", type=click.IntRange(0, INT32_MAX), help="Leader epoch of the last consumed record."
     )
     retention_ms: int | None = option(
         "--retention-ms",
@@ -197,7 +193,7 @@ class ResetOffsets(OneStore):
     dry_run: bool = flag("--dry-run", help="Only show the plan (default).")
     format_: str = format_option("Format of the plan; csv is the format of --export.")
     export: bool = flag("--export", help="CSV without a header, for Kafka's --from-file.")
-    work = "reset_command.reset_offsets"
+    work = "repair_commands.reset_offsets"
 
 
 @coordinator.command(
@@ -218,10 +214,11 @@ class Restore(OneStore):
     as_of_ms: int = time_option("--as-of", "Time", required=True)
     live: Brokers = grouped(Brokers)
     groups: tuple[str, ...] = groups_option("This group (default: every consumer group).")
-    source_bootstrap_server: str | None = servers_option(
-        "Brokers of the store's cluster, if the topics are mirrored to another one: offsets are translated by the "
-        "timestamps of their records.",
+    source_bootstrap_server: str | None = option(
         "--source-bootstrap-server",
+        type=SERVERS,
+        help="Brokers of the store's cluster, if the topics are mirrored to another one: offsets are translated by the "
+        "timestamps of their records.",
     )
     source_options: tuple[str, ...] = several(
         "--source-option", type=OPTION, help="The same option for the store's cluster."
@@ -266,7 +263,7 @@ class DeleteOffsets(OneStore):
     def run(self, settings: Settings) -> None:
         """Delete the offsets. As with Kafka's tool, a partition without an offset is no error."""
         if self.deletion.live.bootstrap_server is not None:
-            from offsets_pipeline.cli.delete_commands import delete_in_cluster
+            from offsets_pipeline.cli.repair_commands import delete_in_cluster
 
             delete_in_cluster(self.store, self.deletion, settings, [self.group], self.chosen)
             return
@@ -291,7 +288,7 @@ class DeleteGroup(OneStore):
     def run(self, settings: Settings) -> None:
         """Delete the groups. Raises the error of the first that cannot be deleted, after the others are deleted."""
         if self.deletion.live.bootstrap_server is not None:
-            from offsets_pipeline.cli.delete_commands import delete_in_cluster
+            from offsets_pipeline.cli.repair_commands import delete_in_cluster
 
             delete_in_cluster(self.store, self.deletion, settings, self.groups)
             return

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from offsets_pipeline.cli.command import HelpSection, argument, flag, grouped, option, several
+from offsets_pipeline.cli.command import CommandOptions, HelpSection, argument, flag, grouped, option, several
 from offsets_pipeline.cli.options import (
     ABSOLUTE,
+    CONFIG,
     MEMBERS,
     LiveBrokers,
-    NoStore,
     OneStore,
     PositionsFrom,
     ReportCoverage,
@@ -27,12 +28,15 @@ from offsets_pipeline.cli.options import (
     retention_option,
     time_option,
 )
+from offsets_pipeline.cli.output import write_rows
+from offsets_pipeline.cli.progress_bar import progress_bar
 from offsets_pipeline.cli.values import FILE, HOURS, INTERVAL, PARTITION, PATH, POSITIONS, RESET, SCHEMA
+from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.errors import TargetNotWritable
 
 if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.lag.starting_offset import ResetPolicy
-    from offsets_pipeline.questions.report.model import Report
 
 #: States and types of groups, of all that Kafka has.
 _STATES = (
@@ -80,7 +84,7 @@ class Describe(SeveralStores):
     verbose: bool = flag("--verbose", help="Show more columns.")
     live: LiveBrokers = grouped(LiveBrokers)
     format_: str = format_option()
-    work = "describe_command.describe"
+    work = "group_commands.describe"
 
 
 class ListedGroups(SeveralStores):
@@ -118,7 +122,7 @@ class ListGroups(ListedGroups):
     """
 
     format_: str = format_option()
-    work = "groups_command.groups"
+    work = "group_commands.groups"
 
 
 @questions.command(
@@ -133,15 +137,13 @@ class Top(ListedGroups):
     """
 
     limit: int | None = option(
-        "--limit", type=click.IntRange(1), metavar="N", help="Largest number of groups (default: fill the screen)."
+        "--limit", type=click.IntRange(1), help="Largest number of groups (default: fill the screen)."
     )
-    rounds: int | None = option(
-        "--rounds", type=click.IntRange(1), metavar="N", help="End after this number of refreshes."
-    )
+    rounds: int | None = option("--rounds", type=click.IntRange(1), help="End after this number of refreshes.")
     every_ms: int = option(
         "--every", type=INTERVAL, default="5", help="Seconds between refreshes, or a duration: PT1M."
     )
-    work = "groups_command.top"
+    work = "group_commands.top"
 
 
 @questions.command(
@@ -160,7 +162,7 @@ class Lag(SeveralStores):
     summary: bool = flag("--summary", help="One row per group.")
     absolute: bool = ABSOLUTE
     format_: str = format_option()
-    work = "lag_command.lag"
+    work = "lag_commands.lag"
 
 
 @questions.command(
@@ -185,7 +187,7 @@ class SharePartitions(OneStore):
     )
     live: LiveBrokers = grouped(LiveBrokers)
     format_: str = format_option()
-    work = "share_command.show_share_partitions"
+    work = "lag_commands.show_share_partitions"
 
 
 class Problems(SeveralStores):
@@ -219,7 +221,7 @@ class Status(Problems):
 
     absolute: bool = ABSOLUTE
     format_: str = format_option()
-    work = "status_command.status"
+    work = "status_commands.status"
 
 
 @questions.command(
@@ -233,7 +235,7 @@ class Check(Problems):
     It is a plugin for Nagios, and a line for cron. Starts no Spark.
     """
 
-    work = "status_command.check"
+    work = "status_commands.check"
 
 
 @questions.command(
@@ -257,7 +259,7 @@ class Fetch(SeveralStores):
     )
     positions_from: PositionsFrom = grouped(PositionsFrom)
     format_: str = format_option()
-    work = "fetch_command.fetch"
+    work = "lag_commands.fetch"
 
 
 @questions.command("log-info", "offsets log-info --store store")
@@ -310,7 +312,6 @@ class Sql(SeveralStores):
         """Show the result of the query, or the views and tables. Raises QueryFailed."""
         from offsets_pipeline.cli.answer_times import answer_time_of
         from offsets_pipeline.cli.opened import open_beside, open_readers
-        from offsets_pipeline.cli.output import write_rows
 
         if (self.query is None) is not self.tables:
             raise click.UsageError("give either a QUERY or --tables")
@@ -333,7 +334,6 @@ class Sql(SeveralStores):
     def _run_in_spark(self, settings: Settings, query: str) -> None:
         from offsets_pipeline.cli.answer_times import answer_time_of
         from offsets_pipeline.cli.opened import open_reader, spark_when_needed
-        from offsets_pipeline.cli.output import write_rows
         from offsets_pipeline.questions.query.views import run_query
         from offsets_pipeline.store.delta.reader import UNREADABLE
 
@@ -388,9 +388,6 @@ class ExportSegments(OneStore):
     def run(self, settings: Settings) -> None:
         """Write the segment files. Raises as `export_segments`."""
         from offsets_pipeline.cli.opened import open_reader
-        from offsets_pipeline.cli.progress_bar import Progress, progress_bar
-        from offsets_pipeline.common.clock import shown_time
-        from offsets_pipeline.errors import TargetNotWritable
         from offsets_pipeline.kafka.record.compression import Codec
         from offsets_pipeline.repair.export.segment_export import export_segments
 
@@ -398,17 +395,9 @@ class ExportSegments(OneStore):
             raise TargetNotWritable(f"cannot export to {self.to}: it is not a local folder; name a new or empty one")
         reader = open_reader(self.store, settings)
         codec = Codec[(self.codec or settings.log.codec("none")).upper()]
-        read = 0
-
-        def on_read(records: int) -> None:
-            nonlocal read
-            read += records
-
-        def progress() -> Progress:
-            return Progress(read, sum(file.rows for file in reader.table("log").files()), "records")
-
-        with progress_bar("exporting", progress):
-            exported = export_segments(reader, Path(self.to), as_of_ms=self.as_of_ms, codec=codec, on_read=on_read)
+        read, log, to = list[int](), reader.table("log"), Path(self.to)
+        with progress_bar("exporting", lambda: (sum(read), sum(file.rows for file in log.files()), "records")):
+            exported = export_segments(reader, to, as_of_ms=self.as_of_ms, codec=codec, on_read=read.append)
         written = exported.log_partitions
         sys.stdout.write(
             f"{sum(each.records for each in written)} records of {len(written)} log partitions written to {self.to}, "
@@ -422,19 +411,19 @@ class ExportSegments(OneStore):
     "offsets dump /var/lib/kafka/data/__consumer_offsets-7/00000000000000000000.log",
     "offsets dump segments/__consumer_offsets-7/*.log --format json",
 )
-class Dump(NoStore):
+class Dump(CommandOptions):
     """Show the records of segment files, decoded, and damaged bytes.
 
     Has what kafka-dump-log --offsets-decoder prints. With --format json or csv, rows have the header of their batch.
     Needs no store, and starts no Spark.
     """
 
+    config: Path | None = CONFIG
     paths: tuple[str, ...] = argument("FILE...", nargs=-1, required=True, type=PATH, help="Segment files.")
     format_: str = format_option()
 
     def run(self, settings: Settings) -> None:
         """Show the records. Raises NoSuchPath, StorageFailed, NotASegment."""
-        from offsets_pipeline.cli.output import write_rows
         from offsets_pipeline.questions.history.segment_dump import DUMP_COLUMNS, SHORT_COLUMNS, dump_files
 
         del settings
@@ -518,15 +507,7 @@ class WriteReport(OneStore):
     html: Path = option("--html", required=True, type=FILE, help="File for the page; - is stdout.")
     at_ms: int | None = time_option("--at", "As if now were this time")
     coverage: ReportCoverage = grouped(ReportCoverage)
-
-    def run(self, settings: Settings) -> None:
-        """Write the page. Raises TargetNotWritable, and as `collect_report`."""
-        from offsets_pipeline.cli.report_command import collected, write_page
-        from offsets_pipeline.common.clock import SystemClock
-        from offsets_pipeline.questions.report.page import page
-
-        write_page(self.html, page(collected(self.store, settings, SystemClock().now_ms(), self.coverage, self.at_ms)))
-        sys.stdout.write(f"report of {self.store} written to {self.html}\n")
+    work = "status_commands.write_report"
 
 
 @questions.command(
@@ -556,16 +537,11 @@ class ServeReport(OneStore):
 
         Raises as `collect_report` if the store cannot be read at the start, and as `RestServer`.
         """
-        from offsets_pipeline.cli.report_command import collected
+        from offsets_pipeline.cli.status_commands import collected
         from offsets_pipeline.cli.stopping import serve_until_stopped
-        from offsets_pipeline.common.clock import SystemClock
         from offsets_pipeline.questions.report.live_report import LiveReport
 
-        clock = SystemClock()
-
-        def collect() -> Report:
-            return collected(self.store, settings, clock.now_ms(), self.coverage)
-
+        collect = partial(collected, self.store, settings, self.coverage)
         live = LiveReport(collect, self.every_ms)
         collect()  # a wrong store is an error now, not on the first request
         what = f"report of {self.store} is served"

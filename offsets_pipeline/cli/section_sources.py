@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,14 +22,21 @@ from offsets_pipeline.cli.options import (
     format_option,
     partitions_option,
 )
+from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.values import ADDRESS, FILE, INTERVAL, PATH, PATTERN, TOPIC_NAME, ZOOKEEPER
 from offsets_pipeline.common.warnings import warn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes
+    from offsets_pipeline.ingest.zookeeper_import import ImportedGroup
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+
+_COUNTS = ("group", "offsets", "imported", "up_to_date", "kept", "skipped")  # of import-zookeeper
+_WARNINGS = 20
 
 sources = HelpSection("Sources")
 
@@ -142,8 +151,7 @@ class Follow(OfTopic):
 
     sample: int | None = option(
         "--sample",
-        type=click.IntRange(min=1),
-        metavar="N",
+        type=click.IntRange(1),
         help="Compare N groups with the brokers every sample_interval_ms of the settings, in turn; see the metrics "
         "offsets_mirror_*.",
     )
@@ -203,7 +211,51 @@ class ImportZookeeper(OneStore):
     )
     offsets_partitions: int | None = PARTITIONS_OF_NEW_STORE
     format_: str = format_option()
-    work = "zookeeper_command.import_zookeeper"
+
+    def run(self, settings: Settings) -> None:
+        """Import, and show the result of each group."""
+        from offsets_pipeline.cli.opened import open_to_import
+        from offsets_pipeline.coordinator.zookeeper.client import ZooKeeperClient
+        from offsets_pipeline.coordinator.zookeeper.consumer_nodes import group_ids, read_groups
+        from offsets_pipeline.coordinator.zookeeper.dump import read_dump
+        from offsets_pipeline.ingest.zookeeper_import import import_offsets
+
+        with ExitStack() as opened:
+            groups: Iterable[GroupNodes]
+            if self.dump is not None:
+                groups = read_dump(self.dump)
+            else:
+                asked = replace(settings.zookeeper, connect=str(self.zookeeper))
+                client = opened.enter_context(ZooKeeperClient(asked))
+                groups = read_groups(client, group_ids(client, must_exist=True))
+            coordinator = opened.enter_context(open_to_import(self.store, settings, self.offsets_partitions))
+            results = list(import_offsets(coordinator, groups))
+        self._show(results)
+        skipped = [node for each in results for node in each.skipped]
+        for node in skipped[:_WARNINGS]:
+            warn(f"skipped {node.path}: {node.reason}")
+        if len(skipped) > _WARNINGS:
+            warn(f"skipped {len(skipped) - _WARNINGS} more nodes; --format json names all")
+        imported, up_to_date, kept = (sum(getattr(each, name) for each in results) for name in _COUNTS[2:5])
+        sys.stderr.write(
+            f"offsets: {imported} offsets of {len(results)} groups imported into {self.store}; {up_to_date} were "
+            f"up to date, {kept} have later commits, {len(skipped)} nodes skipped\n"
+        )
+
+    def _show(self, results: Iterable[ImportedGroup]) -> None:
+        """Print the groups with their registered consumers, which the import does not store as members."""
+        rows: list[list[Any]] = []
+        for each in results:
+            counts = (len(each.nodes.offsets), each.imported, each.up_to_date, each.kept, len(each.skipped))
+            ids, owners = each.nodes.consumer_ids, each.nodes.owners
+            if self.format_ == "json":
+                nodes = [node._asdict() for node in each.skipped]
+                rows.append([each.nodes.group_id, *counts, ids, owners, nodes])
+            else:
+                owned = " ".join(f"{where}={owner}" for where, owner in owners.items())
+                rows.append([each.nodes.group_id, *counts, " ".join(ids), owned])
+        more = ("skipped_nodes",) if self.format_ == "json" else ()
+        write_rows((*_COUNTS, "consumer_ids", "owners", *more), rows, self.format_)
 
 
 @sources.command(

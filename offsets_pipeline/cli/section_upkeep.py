@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.command import HelpSection, argument, flag, option
 from offsets_pipeline.cli.options import OneStore, every_option
+from offsets_pipeline.cli.output import write_rows
+from offsets_pipeline.cli.progress_bar import progress_bar, tasks
+from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.cli.values import CLUSTER, HOURS, PATH
+from offsets_pipeline.common.clock import MS_OF_HOUR, SystemClock
 from offsets_pipeline.common.warnings import line_time
 
 if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.fold.maintenance import Upkeep
-    from offsets_pipeline.store.log.clean import Cleaned
 
 upkeep = HelpSection("Upkeep")
 
@@ -28,19 +31,12 @@ class Maintain(OneStore):
     def run(self, settings: Settings) -> None:
         """Compact and vacuum the tables, once or again and again."""
         from offsets_pipeline.cli.opened import open_store
-        from offsets_pipeline.cli.output import write_rows
-        from offsets_pipeline.cli.progress_bar import progress_bar, tasks
-        from offsets_pipeline.cli.stopping import repeated
-        from offsets_pipeline.common.clock import SystemClock
         from offsets_pipeline.fold import maintenance
 
         store, clock = open_store(self.store, settings), SystemClock()
-
-        def maintained() -> list[Upkeep]:
-            with progress_bar("compacting", tasks):
-                return maintenance.maintain_store(store, clock, settings)
-
-        for done in repeated(maintained, self.every_ms, clock, spark=lambda: store.spark):
+        maintain = partial(maintenance.maintain_store, store, clock, settings)
+        run = progress_bar("compacting", tasks)(maintain)
+        for done in repeated(run, self.every_ms, clock, spark=lambda: store.spark):
             sys.stdout.write(f"{line_time()}tables of {self.store} compacted\n" if self.every_ms else "")
             write_rows(list(maintenance.Upkeep._fields), done, "table")
 
@@ -70,20 +66,13 @@ class CleanLog(OneStore):
     def run(self, settings: Settings) -> None:
         """Clean the log, once or again and again."""
         from offsets_pipeline.cli.opened import open_store
-        from offsets_pipeline.cli.output import write_rows
-        from offsets_pipeline.cli.progress_bar import progress_bar, tasks
-        from offsets_pipeline.cli.stopping import repeated
-        from offsets_pipeline.common.clock import MS_OF_HOUR, SystemClock
         from offsets_pipeline.store.log.clean import clean_log
 
         store, clock = open_store(self.store, settings), SystemClock()
         older_than_ms = self.older_than_hours * MS_OF_HOUR
-
-        def cleaned() -> Cleaned:
-            with progress_bar("cleaning", tasks):
-                return clean_log(store, settings, clock, older_than_ms=older_than_ms, dry_run=self.dry_run)
-
-        for done in repeated(cleaned, self.every_ms, clock, spark=lambda: store.spark):
+        clean = partial(clean_log, store, settings, clock, older_than_ms=older_than_ms, dry_run=self.dry_run)
+        run = progress_bar("cleaning", tasks)(clean)
+        for done in repeated(run, self.every_ms, clock, spark=lambda: store.spark):
             sys.stdout.write(f"{line_time()}log of {self.store} cleaned\n" if self.every_ms else "")
             row = [self.store, *asdict(done).values(), done.removed]
             write_rows(["store", *asdict(done), "removed"], [row], "table")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.opened import open_store
@@ -94,9 +93,7 @@ def verify(options: Verify, settings: Settings) -> None:
         f"equal: {result.offsets} offsets and {result.groups} groups match a replay of the {result.records} folded "
         f"records of {result.log_partitions} log partitions\n"
     )
-    tables = sorted({table for _, table, _ in result.digests})
-    by_partition: dict[int, dict[str, str]] = defaultdict(dict)
-    for log_partition, table, digest in result.digests:
-        by_partition[log_partition][table] = digest
-    rows = [[at, *(of_tables.get(table) for table in tables)] for at, of_tables in sorted(by_partition.items())]
+    digests = {(at, table): digest for at, table, digest in result.digests}
+    tables = sorted({table for _, table in digests})
+    rows = [[at, *(digests.get((at, table)) for table in tables)] for at in sorted({at for at, _ in digests})]
     write_rows(["log_partition", *tables], rows, "table")

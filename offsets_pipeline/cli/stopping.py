@@ -45,12 +45,26 @@ class Stopping:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
-    def spare_jvm(self, spark: SparkSession) -> None:
-        """Let the session's JVM survive SIGTERM.
+    @staticmethod
+    def spare_jvm(spark: SparkSession) -> None:
+        """Let the session's JVM survive SIGTERM until this process ends.
 
         The JVM gets the signal too if a service manager signals all processes of a service, or a shell a process group.
+        A JVM that this process started ignores the signal. The JVM of spark-submit passes the signal on to this
+        process: it may be the only process that gets it (`kill`, or a container's first process).
         """
-        _leave_sigterm_to_python(spark)
+        from offsets_pipeline.store.session import on_connect
+
+        if on_connect(spark):
+            return
+        jvm: Any = spark._jvm
+        handler: Any = jvm.sun.misc.SignalHandler.SIG_IGN
+        if is_submitted():
+            from pyspark.java_gateway import ensure_callback_server_started
+
+            ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+            handler = _PassedOn()
+        jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal("TERM"), handler)
 
     def _on_signal(self, number: int, _: object) -> None:
         if self._number is None:
@@ -111,7 +125,7 @@ def serve_until_stopped(
     with RestServer(*listen, rules, app_at, max_request_bytes) as server:
         if server.is_in_clear:
             warn("the token is sent in clear text; name --tls-certificate and --tls-key")
-        Stopping(server.stop)
+        Stopping(server.close)
         sys.stdout.write(f"{what} at {server.url}\n")
         sys.stdout.flush()
         server.wait()
@@ -121,26 +135,6 @@ def serve_until_stopped(
 def is_submitted() -> bool:
     """Whether spark-submit started this process: its JVM runs already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
-
-
-def _leave_sigterm_to_python(spark: SparkSession) -> None:
-    """Keep the JVM alive on SIGTERM until this process ends.
-
-    A JVM that this process started ignores the signal. The JVM of spark-submit passes the signal on to this process:
-    it may be the only process that gets it (`kill`, or a container's first process).
-    """
-    from offsets_pipeline.store.session import on_connect
-
-    if on_connect(spark):
-        return
-    jvm: Any = spark._jvm
-    handler: Any = jvm.sun.misc.SignalHandler.SIG_IGN
-    if is_submitted():
-        from pyspark.java_gateway import ensure_callback_server_started
-
-        ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
-        handler = _PassedOn()
-    jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal("TERM"), handler)
 
 
 class _PassedOn:

@@ -136,8 +136,8 @@ class Coordinator(Closing):
         opened = store if isinstance(store, OwnedStore) else OwnedStore.open(store)
         coordinator = cls(opened, settings or Settings(), clock or SystemClock())
         if metrics_port is not None:
-            from offsets_pipeline.service.metrics.exposition import registry_of  # noqa: PLC0415 - for a port alone
-            from offsets_pipeline.service.metrics.metrics_server import serve_metrics  # noqa: PLC0415 - the same
+            # for a port alone
+            from offsets_pipeline.service.metrics.exposition import registry_of, serve_metrics  # noqa: PLC0415
 
             host, port = ("127.0.0.1", metrics_port) if isinstance(metrics_port, int) else metrics_port
             registry = registry_of(lambda: coordinator.gauges().values())
@@ -181,7 +181,7 @@ class Coordinator(Closing):
     def _stop_metrics(self) -> None:
         server, self._metrics_server = self._metrics_server, None
         if server is not None:
-            server.stop()
+            server.close()
 
     @property
     def metrics_port(self) -> int | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from concurrent.futures import Future
 
-    from offsets_pipeline.service.metrics.metric_families import Values
+    from offsets_pipeline.service.metrics.exposition import Values
 
 _UNKNOWN_ERROR = "UNKNOWN_SERVER_ERROR"
 

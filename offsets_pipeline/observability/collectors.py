@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.questions.query.relations import Relations
     from offsets_pipeline.questions.query.state_reader import StateReader
-    from offsets_pipeline.service.metrics.metric_families import Values
-    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.service.metrics.exposition import Values
     from offsets_pipeline.store.delta.snapshot import Snapshot
 
 _PLACE = pa.schema([LOG.arrow_schema().field(name) for name in PLACE])
@@ -58,11 +57,6 @@ class QueryMetrics(StreamingQueryListener):
             self._running.discard(str(event.runId))
             self._changed.notify_all()
 
-    def wait(self, seconds: float) -> None:
-        """Wait for the last events of all queries that started, but at most ``seconds``."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._running, seconds)
-
     @contextmanager
     def counting(self, spark: SparkSession) -> Iterator[None]:
         """Count the batches of all queries that run in the `with` block, including the last ones."""
@@ -70,7 +64,8 @@ class QueryMetrics(StreamingQueryListener):
         try:
             yield
         finally:
-            self.wait(_EVENTS_SECONDS)
+            with self._changed:
+                self._changed.wait_for(lambda: not self._running, _EVENTS_SECONDS)
             spark.streams.removeListener(self)
 
     def values(self) -> Values:
@@ -97,22 +92,17 @@ class LogExtent:
         """
         files = {file.name: file for file in log.files()}
         scan = LogScan(TableFolder(log.folder, LOG), _PLACE)
+        place, bounds = ["log_incarnation", "log_partition"], ["record_offset_min", "record_offset_max"]
         for name in files.keys() - self._read:
-            self._look_into(scan, files[name])
+            for rows in scan.rows([files[name]]):
+                of_place = rows.group_by(place, use_threads=False)
+                extents = of_place.aggregate([("record_offset", "min"), ("record_offset", "max")])
+                for of, at, first, last in zip(*(extents[each].to_pylist() for each in place + bounds), strict=True):
+                    lowest, highest = self._found.get((of, at), (first, last))
+                    self._found[of, at] = min(first, lowest), max(last, highest)
             self._read.add(name)
         self._read &= files.keys()
         return {at: extent for (of, at), extent in self._found.items() if of == log_incarnation}
-
-    def _look_into(self, scan: LogScan, file: DataFile) -> None:
-        key, offsets = ["log_incarnation", "log_partition"], ["record_offset_min", "record_offset_max"]
-        for rows in scan.rows([file]):
-            bounds = rows.group_by(key, use_threads=False).aggregate(
-                [("record_offset", "min"), ("record_offset", "max")]
-            )
-            for *place, first, last in zip(*(bounds[name].to_pylist() for name in key + offsets), strict=True):
-                log_incarnation, at = place
-                lowest, highest = self._found.get((log_incarnation, at), (first, last))
-                self._found[log_incarnation, at] = min(first, lowest), max(last, highest)
 
 
 class StateMetrics:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
-    from offsets_pipeline.service.metrics.metric_families import Values
+    from offsets_pipeline.service.metrics.exposition import Values
     from offsets_pipeline.store.delta.table_folder import TableFolder
 
     #: Committed offset by group, topic and partition; None for a partition that is assigned without a commit.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
     from offsets_pipeline.questions.broker_comparison import Facts
     from offsets_pipeline.questions.query.describe import GroupAnswer
-    from offsets_pipeline.service.metrics.metric_families import Values
+    from offsets_pipeline.service.metrics.exposition import Values
 
 
 class MirrorSample:

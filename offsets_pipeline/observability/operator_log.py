@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.fold.maintenance import Upkeep
-    from offsets_pipeline.service.metrics.metric_families import Values
+    from offsets_pipeline.service.metrics.exposition import Values
 
 _LATE_MS = 60_000  # since the log last held all records: then it has fallen behind
 

@@ -218,7 +218,7 @@ def test_unexpected_error_is_one_line(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setattr("offsets_pipeline.cli.describe_command.describe_matching", fail)
+    monkeypatch.setattr("offsets_pipeline.cli.group_commands.describe_matching", fail)
     arguments = ["describe", "--all-groups", "--store", place.names["store"]]
     assert main(arguments) == 1
     out, err = capsys.readouterr()

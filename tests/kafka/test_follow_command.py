@@ -24,7 +24,7 @@ from offsets_pipeline.common.config import Settings
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
 from offsets_pipeline.questions.query.log_info import log_info
 from offsets_pipeline.questions.query.state_reader import StateReader
-from offsets_pipeline.service.metrics.metric_families import FAMILIES
+from offsets_pipeline.service.metrics.exposition import FAMILIES
 from offsets_pipeline.store.delta.schemas import LEASES
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.lease import END, FOLD, INGEST_TOPIC, Lease

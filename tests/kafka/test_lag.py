@@ -15,7 +15,7 @@ import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.cli.options import PositionsFrom, ReportCoverage
-from offsets_pipeline.cli.report_command import collected
+from offsets_pipeline.cli.status_commands import collected
 from offsets_pipeline.common.clock import FixedClock, SystemClock, parse_time_ms
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler
@@ -304,7 +304,7 @@ def shown_by_all(
         lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
         found[f"top {name}"] = {(line[0], int(line[-2]), parse_time_ms(line[-1])) for line in lines}
         covered = coverage(broker.address if with_broker else None)
-        report = collected(str(store), settings, SystemClock().now_ms(), covered)
+        report = collected(str(store), settings, covered)
         found[f"report {name}"] = {
             (row.group, row.lag, parse_time_ms(str(row.lag_as_of)))
             for row in report.groups.rows
@@ -357,6 +357,6 @@ def test_all_commands_show_one_lag_while_a_mirror_is_behind_and_catches_up(
     }
     # while it catches up, the report is not as of now, and says so
     note_follow(current, settings, died_ms, topic_ends=dict.fromkeys(range(5), 1_000_000))
-    report = collected(str(current), settings, SystemClock().now_ms(), coverage(None))
+    report = collected(str(current), settings, coverage(None))
     assert report.until_ms < report.made_ms
     assert any("lack " in each and "records of its topic" in each for each in report.warnings)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.broker import KAFKA_JARS
-from offsets_pipeline.cli import against_command, main
+from offsets_pipeline.cli import main, section_state
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.kafka.record.encode import encode_key, encode_value
 from tests.compare import compare
@@ -184,7 +184,7 @@ def test_streams_groups_are_described_as_kafkas_tool_describes_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Members join and leave; offsets expire; one group is deleted, and one is removed with its last offset."""
-    monkeypatch.setattr(against_command, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(section_state, "_PATIENCE_SECONDS", 0.0)
     with live_broker(kafka, tmp_path / "broker", more=f"{SETTINGS}{RETENTION}") as broker:
         for topic in ("words", "late-words", "other"):
             broker.create_topic(topic, 2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.cli import against_command, main
+from offsets_pipeline.cli import main, section_state
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.observability.mirror_sample import MirrorSample
 from offsets_pipeline.questions.query.describe import describe_groups
@@ -70,7 +70,7 @@ def folded(release: str, broker: LiveBroker, tmp_path: Path, settings: Settings)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(against_command, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(section_state, "_PATIENCE_SECONDS", 0.0)
 
 
 def test_a_store_that_answers_as_its_broker_is_equal(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.cli.stopping import Stopping, _leave_sigterm_to_python
+from offsets_pipeline.cli.stopping import Stopping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+#: Before a fixture of all tests replaces it.
+SPARE_JVM = Stopping.spare_jvm
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +32,7 @@ def _handlers_are_put_back(spark: SparkSession) -> Iterator[None]:
 
 
 def test_sigterm_of_spark_submit_stops_what_python_runs(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsets_pipeline.cli.stopping._leave_sigterm_to_python", _leave_sigterm_to_python)
+    monkeypatch.setattr(Stopping, "spare_jvm", staticmethod(SPARE_JVM))
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "as under spark-submit")
     stopped = threading.Event()
     Stopping(stopped.set, spark)

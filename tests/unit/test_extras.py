@@ -53,7 +53,6 @@ def test_a_command_without_its_extra_ends_with_one_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, "kazoo.client", None)  # its import fails
     monkeypatch.delitem(sys.modules, "offsets_pipeline.coordinator.zookeeper.client", raising=False)
-    monkeypatch.delitem(sys.modules, "offsets_pipeline.cli.zookeeper_command", raising=False)
     assert main(["import-zookeeper", "--store", str(tmp_path / "store"), "--dump", str(tmp_path / "dump")]) == 1
     assert capsys.readouterr() == (
         "",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-    from offsets_pipeline.service.metrics.metric_families import Values
+    from offsets_pipeline.service.metrics.exposition import Values
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from tests.figures import Figures

@@ -14,7 +14,7 @@ from offsets_pipeline.common.config.sections import LagSettings
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
 from offsets_pipeline.observability.group_metrics import GroupMetrics
 from offsets_pipeline.questions.query.state_reader import StateReader
-from offsets_pipeline.service.metrics.metric_families import FAMILIES
+from offsets_pipeline.service.metrics.exposition import FAMILIES
 from tests.figures import exposed
 from tests.logs import LogPartition, commit_key, commit_value
 from tests.unit.lag.stores import TimedRow, folded_store

@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import ServiceUnavailable, TargetNotWritable
-from offsets_pipeline.service.metrics.exposition import registry_of, write_metrics
-from offsets_pipeline.service.metrics.metric_families import FAMILIES
-from offsets_pipeline.service.metrics.metrics_server import serve_metrics
+from offsets_pipeline.service.metrics.exposition import FAMILIES, registry_of, serve_metrics, write_metrics
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from prometheus_client.registry import CollectorRegistry
 
-    from offsets_pipeline.service.metrics.metric_families import Values
+    from offsets_pipeline.service.metrics.exposition import Values
 
 EXPECTED = """\
 # HELP offsets_records_read_total Records of the topic that were appended to the log.
@@ -105,7 +103,7 @@ def test_metrics_are_served_over_http(metrics: CollectorRegistry) -> None:
                 urllib.request.urlopen(named, timeout=10)
             no.value.close()
     finally:
-        server.stop()
+        server.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port), timeout=10)
 
@@ -115,7 +113,7 @@ def test_documentation_names_every_figure(root: Path) -> None:
     rows = [
         [cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")
     ]
-    assert rows == [[name, of.type, ", ".join(of.labels), of.help] for name, of in FAMILIES.items()]
+    assert rows == [[name, of.kind(name, of.help).type, ", ".join(of.labels), of.help] for name, of in FAMILIES.items()]
 
 
 def test_a_process_without_metrics_imports_neither_their_package_nor_the_http_server() -> None:

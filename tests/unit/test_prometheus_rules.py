@@ -17,8 +17,7 @@ from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, t
 from offsets_pipeline.observability.group_metrics import GroupMetrics
 from offsets_pipeline.observability.operator_log import FollowedTopic, OperatorLog
 from offsets_pipeline.questions.query.state_reader import StateReader
-from offsets_pipeline.service.metrics.exposition import registry_of
-from offsets_pipeline.service.metrics.metric_families import FAMILIES
+from offsets_pipeline.service.metrics.exposition import FAMILIES, registry_of
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.delta.store_folder import create_tables
 from offsets_pipeline.store.store import Store

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import SparkContext
 
-from offsets_pipeline.cli.progress_bar import Progress, progress_bar, tasks
+from offsets_pipeline.cli.progress_bar import progress_bar, tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from offsets_pipeline.cli.progress_bar import Progress
 
 
 class Terminal(io.StringIO):
@@ -35,7 +37,7 @@ def test_bar_shows_how_much_is_done_on_stderr_alone(terminal: Terminal, capsys: 
 
     def progress() -> Progress:
         looks.release()
-        return Progress(1_500, 3_000, "records")
+        return 1_500, 3_000, "records"
 
     with redirect_stderr(terminal), progress_bar("exporting", progress, after_seconds=0):
         for _ in range(3):  # what one look found is on the screen before the next but one
@@ -47,14 +49,14 @@ def test_bar_shows_how_much_is_done_on_stderr_alone(terminal: Terminal, capsys: 
 
 
 def test_short_work_shows_no_bar(terminal: Terminal) -> None:
-    with redirect_stderr(terminal), progress_bar("exporting", lambda: Progress(0, None, "records"), after_seconds=60):
+    with redirect_stderr(terminal), progress_bar("exporting", lambda: (0, None, "records"), after_seconds=60):
         pass
     assert terminal.getvalue() == ""
 
 
 def test_output_to_a_file_shows_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
     threads = threading.active_count()
-    with progress_bar("exporting", lambda: Progress(0, None, "records"), after_seconds=0):
+    with progress_bar("exporting", lambda: (0, None, "records"), after_seconds=0):
         assert threading.active_count() == threads
     assert capsys.readouterr() == ("", "")
 
@@ -85,8 +87,8 @@ def tracker(stages: dict[int, tuple[int, int]], jobs: dict[int, list[int]]) -> S
 def test_tasks_are_those_of_all_stages_of_active_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tracker({1: (3, 4), 2: (0, 5), 4: (1, 1)}, {0: [1, 2], 2: [3, 4]})  # job 1 and stage 3 have just ended
     monkeypatch.setattr(SparkContext, "_active_spark_context", SimpleNamespace(statusTracker=lambda: found))
-    assert tasks() == Progress(4, 10, "tasks")
+    assert tasks() == (4, 10, "tasks")
     monkeypatch.setattr(SparkContext, "_active_spark_context", SimpleNamespace(statusTracker=lambda: tracker({}, {})))
-    assert tasks() == Progress(0, None, "tasks")
+    assert tasks() == (0, None, "tasks")
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # nothing has needed Spark yet
-    assert tasks() == Progress(0, None, "tasks")
+    assert tasks() == (0, None, "tasks")

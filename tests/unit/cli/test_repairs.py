@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offsets_pipeline.cli.reset_command import raise_errors
+from offsets_pipeline.cli.repair_commands import raise_errors
 from offsets_pipeline.errors import NonEmptyGroup, NoSuchTopic, NotAuthorized, OffsetsError
 
 

@@ -244,7 +244,7 @@ def test_verify_compares_with_a_replay_or_with_brokers(
 ) -> None:
     compared: list[str] = []
     monkeypatch.setattr("offsets_pipeline.cli.state_commands.verify", lambda *_: compared.append("a replay"))
-    monkeypatch.setattr("offsets_pipeline.cli.against_command.verify_against", lambda *_: compared.append("brokers"))
+    monkeypatch.setattr("offsets_pipeline.cli.section_state.verify_against", lambda *_: compared.append("brokers"))
     assert main(["verify", "--store", "a-store", *more]) == 0
     assert compared == [expected]
 

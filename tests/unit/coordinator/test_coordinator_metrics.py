@@ -22,7 +22,7 @@ from offsets_pipeline.errors import (
     OffsetMetadataTooLarge,
     ServiceUnavailable,
 )
-from offsets_pipeline.service.metrics.metric_families import FAMILIES
+from offsets_pipeline.service.metrics.exposition import FAMILIES
 from tests.unit.coordinator.stores import NOW_MS
 
 if TYPE_CHECKING:

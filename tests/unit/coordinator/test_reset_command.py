@@ -120,7 +120,7 @@ def test_time_counts_back_from_now(
     store: Path, positions: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     noon_ms = 1_795_176_000_000  # 2026-11-20T12:00:00Z
-    monkeypatch.setattr("offsets_pipeline.cli.reset_command.SystemClock", lambda: FixedClock(noon_ms + 5_400_000))
+    monkeypatch.setattr("offsets_pipeline.cli.repair_commands.SystemClock", lambda: FixedClock(noon_ms + 5_400_000))
     at = [
         "reset-offsets",
         "--store",
@@ -222,16 +222,16 @@ def test_all_groups_are_the_consumer_groups(store: Path, capsys: pytest.CaptureF
 def test_a_group_that_gets_members_meanwhile_keeps_its_offsets(
     store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from offsets_pipeline.cli import reset_command  # noqa: PLC0415 - its own part is what is wrapped
+    from offsets_pipeline.cli import repair_commands  # noqa: PLC0415 - its own part is what is wrapped
 
-    commit = reset_command._commit
+    commit = repair_commands._commit
 
     def after_a_rebalance(coordinator: Coordinator, planned: list[object]) -> object:
         with opened(store) as another:
             another.store_group(stable("a"))
         return commit(coordinator, planned)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reset_command, "_commit", after_a_rebalance)
+    monkeypatch.setattr(repair_commands, "_commit", after_a_rebalance)
     at = ["reset-offsets", "--store", str(store), "--all-groups", "--all-topics", "--to-offset", "6", "--execute"]
     assert main(at) == 1
     out, err = capsys.readouterr()

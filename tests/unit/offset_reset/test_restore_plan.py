@@ -141,10 +141,14 @@ def test_offsets_of_another_cluster_are_translated_with_a_warning(
         "cluster_group_offsets": {"g": GroupOffsets(None, {})},
         "positions_of": POSITIONS,
         "_recreated": [],
-        "_translated": lambda *_: FoundOffset(13, FoundBy.LOG_START, ""),
+        "table_of": None,
+        "read_samples": None,
+        "moments_by_samples": {},
+        "translated": lambda *_: FoundOffset(13, FoundBy.LOG_START, ""),
     }.items():
         monkeypatch.setattr(restore_command, name, lambda *_, result=result: result)
-    plan = restore_command._plan(reader, live, None, {"g": {T0: PastOffset(15)}}, same_offsets=same_offsets)
+    options: Any = SimpleNamespace(same_offsets=same_offsets)
+    plan = restore_command._plan(options, reader, live, None, {"g": {T0: PastOffset(15)}})
     assert [each.new.offset for each in plan.offsets] == [13 if finder == "translated" else 15]
     warned = "offsets: warning: s has the offsets of cluster a, and a broker is cluster b: offsets are translated by "
     assert capsys.readouterr().err.startswith(warned) == (finder == "translated")

@@ -7,10 +7,8 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.service.metrics.exposition import registry_of
-from offsets_pipeline.service.metrics.metrics_server import serve_metrics
-from offsets_pipeline.service.rest.limits import Limits
-from offsets_pipeline.service.rest.server import Access, RestServer
+from offsets_pipeline.service.metrics.exposition import registry_of, serve_metrics
+from offsets_pipeline.service.rest.server import Access, Limits, RestServer
 from tests.kafka.certificates import Authority
 from tests.rest_client import RestClient
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from offsets_pipeline.service.metrics.metric_families import Values
+    from offsets_pipeline.service.metrics.exposition import Values
 
 #: The first half of a request's headers.
 HALF = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
@@ -51,7 +49,7 @@ def metrics_served(limits: Limits) -> Iterator[RestServer]:
     try:
         yield server
     finally:
-        server.stop()
+        server.close()
 
 
 def test_more_half_sent_requests_than_connections_keep_out_no_client() -> None:
@@ -153,4 +151,4 @@ def test_a_request_that_is_answered_slowly_keeps_its_connection() -> None:
             assert asking.recv(1_000).startswith(b"HTTP/1.1 200")
     finally:
         goes_on.set()
-        server.stop()
+        server.close()

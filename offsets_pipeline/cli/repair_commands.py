@@ -1,23 +1,23 @@
-"""`offsets reset-offsets`: plans a reset, shows the plan, and commits it to an owned store or a live cluster."""
+"""`offsets reset-offsets`, and `delete-group` and `delete-offsets` in a live cluster: plan, show the plan, change."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.answer_times import answer_time_of
-from offsets_pipeline.cli.live_cluster import kafka_options
-from offsets_pipeline.cli.mirrored_cluster import mirrored_cluster, say_undo
+from offsets_pipeline.cli.live_cluster import kafka_options, mirrored_cluster, say_undo
 from offsets_pipeline.cli.opened import open_coordinator, open_folder
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.common.clock import SystemClock, time_before_ms
 from offsets_pipeline.common.input_text import first_ones, printable
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.errors import NonEmptyGroup, NotCoordinator, OffsetsError
+from offsets_pipeline.errors import NonEmptyGroup, NoSuchGroup, NotCoordinator, OffsetsError
 from offsets_pipeline.ingest.topic_positions.broker_positions import ask_broker
 from offsets_pipeline.ingest.topic_positions.positions import read_positions
-from offsets_pipeline.kafka.broker.group_offsets_client import commit_offsets_of_groups
+from offsets_pipeline.kafka.broker.group_offsets_client import commit_offsets_of_groups, delete_group_offsets
+from offsets_pipeline.kafka.broker.groups_client import delete_groups
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.repair.offset_reset.group_offsets import (
     cluster_group_offsets,
@@ -35,20 +35,21 @@ from offsets_pipeline.repair.offset_reset.plan import (
     plan_reset,
 )
 from offsets_pipeline.repair.offset_reset.plan_file import plan_csv, read_plan
+from offsets_pipeline.semantics.group_description import EMPTY
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
+    from offsets_pipeline.cli.options import RequestedDeletion
     from offsets_pipeline.cli.section_coordinator import ResetOffsets
-    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.ingest.topic_positions.positions import Positions
     from offsets_pipeline.repair.offset_reset.plan import GroupOffsets, PlannedOffset, ResetPlan
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
 _COLUMNS = ("group", "topic", "partition", "new_offset", "current_offset")
+_DELETED = ("group", "topic", "partition", "committed_offset")
 #: Commits of all groups wait together, so the last of many needs long.
 _COMMIT_TIMEOUT_MS = 600_000
 _NAMED_GROUPS = 5
@@ -61,7 +62,7 @@ def reset_offsets(options: ResetOffsets, settings: Settings) -> None:
     that cannot be.
     """
     named = list(dict.fromkeys(options.groups))
-    scenario = _scenario(options, named, SystemClock())
+    scenario = _scenario(options, named)
     group_ids = list(scenario.offsets) if isinstance(scenario, FromFile) else named or None
     folder = open_folder(options.store, settings)
     try:
@@ -105,7 +106,7 @@ def _reset_cluster(
     raise_errors(plan.active, [*failed.values()], "reset")
 
 
-def _scenario(options: ResetOffsets, group_ids: Sequence[str], clock: Clock) -> Scenario:
+def _scenario(options: ResetOffsets, group_ids: Sequence[str]) -> Scenario:
     for plain in Plain:
         if getattr(options, plain.name.lower()):
             return plain
@@ -113,41 +114,32 @@ def _scenario(options: ResetOffsets, group_ids: Sequence[str], clock: Clock) -> 
         return ToOffset(options.to_offset)
     if options.shift_by is not None:
         return ShiftBy(options.shift_by)
-    if options.to_datetime_ms is not None:
-        return _to_time(options.to_datetime_ms)
-    if options.by_duration is not None:
-        return _to_time(time_before_ms(clock.now_ms(), options.by_duration))
+    before = options.by_duration
+    time_ms = options.to_datetime_ms if before is None else time_before_ms(SystemClock().now_ms(), before)
+    if time_ms is not None:
+        return ToTime(min(max(0, time_ms), MAX_OFFSET))  # a broker gives times before 1970 other meanings
     if options.from_file is not None:
         return FromFile(read_plan(options.from_file, group_ids))
     raise AssertionError("one scenario is required")
 
 
-def _to_time(time_ms: int) -> ToTime:
-    """A time from 1970 on: a broker gives earlier times other meanings."""
-    return ToTime(min(max(0, time_ms), MAX_OFFSET))
-
-
 def _plan(
     options: ResetOffsets, settings: Settings, scenario: Scenario, standings: Mapping[str, GroupOffsets]
 ) -> ResetPlan:
-    return plan_reset(standings, scenario, options.topics or None, _positions(options, settings, scenario, standings))
-
-
-def _positions(
-    options: ResetOffsets, settings: Settings, scenario: Scenario, standings: Mapping[str, GroupOffsets]
-) -> Positions | None:
+    """Plan with the positions of topics that a file or the brokers have, if the command line names one of them."""
+    positions = None
     if options.positions is not None:
-        return read_positions(options.positions)
-    if options.live.bootstrap_server is None:
-        return None
-    if isinstance(scenario, FromFile):
-        topics = {where.topic for offsets in scenario.offsets.values() for where in offsets}
-    elif options.topics:
-        topics = {topic for topic, _ in options.topics}
-    else:
-        topics = {where.topic for standing in standings.values() for where in standing.offsets}
-    time_ms = scenario.time_ms if isinstance(scenario, ToTime) else None
-    return ask_broker(kafka_options(options.live, settings), topics, time_ms)
+        positions = read_positions(options.positions)
+    elif options.live.bootstrap_server is not None:
+        if isinstance(scenario, FromFile):
+            topics = {where.topic for offsets in scenario.offsets.values() for where in offsets}
+        elif options.topics:
+            topics = {topic for topic, _ in options.topics}
+        else:
+            topics = {where.topic for standing in standings.values() for where in standing.offsets}
+        time_ms = scenario.time_ms if isinstance(scenario, ToTime) else None
+        positions = ask_broker(kafka_options(options.live, settings), topics, time_ms)
+    return plan_reset(standings, scenario, options.topics or None, positions)
 
 
 def _commit(coordinator: Coordinator, planned: Sequence[PlannedOffset]) -> dict[str, OffsetsError]:
@@ -186,7 +178,7 @@ def _show(options: ResetOffsets, plan: ResetPlan, offsets: Sequence[PlannedOffse
     if not offsets:
         return
     if options.execute:
-        of_groups = named_groups({each.group_id for each in offsets})
+        of_groups = _named_groups({each.group_id for each in offsets})
         sys.stderr.write(f"offsets: {len(offsets)} offsets of {of_groups} committed in {target}\n")
     elif not options.dry_run:
         export = "--export prints it for kafka-consumer-groups --reset-offsets --from-file"
@@ -194,7 +186,54 @@ def _show(options: ResetOffsets, plan: ResetPlan, offsets: Sequence[PlannedOffse
         sys.stderr.write(f"offsets: nothing is changed: this is the plan; {otherwise}\n")
 
 
-def named_groups(group_ids: Collection[str]) -> str:
+def delete_in_cluster(
+    store: str,
+    options: RequestedDeletion,
+    settings: Settings,
+    group_ids: Sequence[str],
+    chosen: Callable[[Iterable[TopicPartition]], Sequence[TopicPartition]] | None = None,
+) -> None:
+    """Show the offsets that would be deleted, or delete them.
+
+    Deletes the groups, or with ``chosen`` only offsets of these partitions. After the others are deleted, raises
+    NoSuchGroup, NonEmptyGroup or the broker's error.
+    """
+    with mirrored_cluster(store, options.live, settings) as cluster:
+        standings = cluster_group_offsets(cluster, group_ids)
+        planned = {
+            group_id: [*each.offsets] if chosen is None else [at for at in chosen(each.offsets) if at in each.offsets]
+            for group_id, each in standings.items()
+            if each.state == EMPTY
+        }
+        before_ms, at = SystemClock().now_ms() - 1, cluster.settings.at
+        failed: dict[Any, OffsetsError] = {}  # by group, or by partition of the one group
+        if options.execute and chosen is None:
+            failed |= delete_groups(cluster, planned)
+        elif options.execute:
+            for group_id, places in planned.items():
+                failed |= delete_group_offsets(cluster, group_id, places)
+    rows: list[tuple[object, ...]] = []
+    for group_id, places in planned.items():
+        held = [(group_id, *where, standings[group_id].offsets[where]) for where in places if where not in failed]
+        rows += [] if group_id in failed else held or [(group_id, None, None, None)] if chosen is None else held
+    if rows or options.format_ != "table":
+        write_rows(_DELETED, rows, options.format_)
+    groups = {str(row[0]) for row in rows}
+    if rows and options.execute:
+        offsets = "" if chosen is None else f"{len(rows)} offsets of "
+        sys.stderr.write(f"offsets: {offsets}{_named_groups(groups)} deleted from {at}\n")
+        say_undo(store, options.live, sorted(each for each in groups if standings[each].offsets), before_ms)
+    elif rows:
+        sys.stderr.write("offsets: nothing is changed: this is the plan; --execute deletes\n")
+    elif planned and not failed:
+        warn(f"{_named_groups(planned)} has no such offset: nothing to delete")
+    missing = [name for name, each in standings.items() if each.state is None]
+    unknown = [NoSuchGroup.of(missing, at)] if missing else []
+    active = {name: str(each.state) for name, each in standings.items() if each.state not in {None, EMPTY}}
+    raise_errors(active, [*unknown, *failed.values()], "change")
+
+
+def _named_groups(group_ids: Collection[str]) -> str:
     """One group by its id, or the number of several."""
     return f"group {printable(next(iter(group_ids)))}" if len(group_ids) == 1 else f"{len(group_ids)} groups"
 

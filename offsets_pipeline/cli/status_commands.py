@@ -1,32 +1,38 @@
-"""`offsets status` and `offsets check`: what is wrong with the groups of stores. Neither imports Spark."""
+"""`offsets status` and `check`, and the page of `report` and `serve`: what is wrong with groups. None imports Spark."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.answer_times import mirror_interval_ms, warnings_of, write_listing
 from offsets_pipeline.cli.live_cluster import LiveCluster
-from offsets_pipeline.cli.opened import open_readers, retention_of
+from offsets_pipeline.cli.opened import open_reader, open_readers, retention_of
 from offsets_pipeline.cli.options import LiveBrokers
 from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.common.clock import MS_OF_HOUR, SystemClock, shown_time
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.common.input_text import printable
-from offsets_pipeline.errors import BrokerUnreachable, NoSuchGroup, OffsetsError
+from offsets_pipeline.errors import BrokerUnreachable, NoSuchGroup, OffsetsError, TargetNotWritable
 from offsets_pipeline.questions.lag.consumer_status import GroupStatus
 from offsets_pipeline.questions.query.answer_time import HELD_BACK, MIRROR_BEHIND, NOT_FOLDED, AnswerTime, answer_time
 from offsets_pipeline.questions.query.group_listing import groups_with_lag, without_match
+from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, reported_state
 from offsets_pipeline.questions.status import OPEN_TRANSACTION, Problem, StatusLimits, problems_of, worst_first
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from offsets_pipeline.cli.section_questions import Check, Problems, Status
+    from offsets_pipeline.cli.options import ReportCoverage
+    from offsets_pipeline.cli.section_questions import Check, Problems, Status, WriteReport
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
+    from offsets_pipeline.questions.report.model import Report
 
 #: The exit status of `check`, and the word before its line.
 _EXIT_STATUSES = {GroupStatus.OK: 0, GroupStatus.WARN: 1, GroupStatus.ERR: 2}
@@ -104,13 +110,13 @@ def _of_groups(
         retention_of(reader, settings, options.retention_minutes),
         settings.lag.window_commits,
     )
-    now_ms, warnings = SystemClock().now_ms(), list[str]()
+    warnings = list[str]()
     try:
-        positions = live.positions(reader, groups, time, now_ms, warn=warnings.append)
+        positions = live.positions(reader, groups, time, warn=warnings.append)
     except BrokerUnreachable as error:
         yield Problem(GroupStatus.ERR, "broker away", detail=first_line(error))
         sampled = LiveCluster(LiveBrokers(bootstrap_server=None), settings)
-        positions = sampled.positions(reader, groups, time, now_ms, warn=warnings.append)
+        positions = sampled.positions(reader, groups, time, warn=warnings.append)
     yield from (Problem(GroupStatus.WARN, "old positions", detail=text) for text in warnings)
     yield from problems_of(reader, groups, time, positions, limits, options.groups)
 
@@ -130,3 +136,40 @@ def _of_data(time: AnswerTime, store: str, settings: Settings, of_groups: Collec
         since = min((each.since for each in stale if each.since is not None), default=None)
         for text in warnings_of(AnswerTime(time.as_of, stale), store):
             yield Problem(status, OPEN_TRANSACTION if reason == HELD_BACK else reason, since=since, detail=text)
+
+
+def collected(store: str, settings: Settings, coverage: ReportCoverage, at_ms: int | None = None) -> Report:
+    """Return the report of a store, read anew, as of now or of a past time (``at_ms``)."""
+    reader = open_reader(store, settings)
+    state = reported_state(reader, mirror_interval_ms(settings), at_ms)
+    warnings = warnings_of(state.time, store)
+    covered = ReportOptions(
+        *(coverage.rows, coverage.hours, coverage.stale_hours, coverage.within_hours),
+        retention_of(reader, settings, coverage.retention_minutes).retention_ms // MS_PER_MINUTE,
+        settings.lag.window_commits,
+        coverage.groups,
+    )
+    warnings += [f"no group {each!r} in {store}" for each in without_match(coverage.groups, state.groups)]
+    with LiveCluster(coverage.positions_from, settings) as live:
+        positions = live.positions(reader, state.groups, state.time, at_ms, warn=warnings.append)
+        return collect_report(reader, store, covered, state, positions, warnings)
+
+
+def write_report(options: WriteReport, settings: Settings) -> None:
+    """Replace a file with the page, atomically; - is stdout. Raises TargetNotWritable, and as `collect_report`."""
+    from offsets_pipeline.questions.report.page import page
+
+    path, text = options.html, page(collected(options.store, settings, options.coverage, options.at_ms))
+    if path == Path("-"):
+        sys.stdout.write(text)
+    else:
+        half = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            half.write_text(text, encoding="utf-8")
+            half.replace(path)
+        except OSError as error:
+            half.unlink(missing_ok=True)
+            raise TargetNotWritable(
+                f"cannot write the report to {path}: {error.strerror}; name another file"
+            ) from error
+    sys.stdout.write(f"report of {options.store} written to {path}\n")
