@@ -1,7 +1,7 @@
-"""SQL over stores without Spark: DuckDB reads the tables' files, and only those that a query names (docs/adr/0028).
+"""SQL over stores without Spark: DuckDB reads the tables' files, and only those that a query names (docs/adr/0038).
 
 Every relation is a view in DuckDB's memory. The table `log` of the first store is `store0_log`. The views for users are
-those of state/view_queries.py, over these, of all stores.
+those of fold/state/view_queries.py, over these, of all stores.
 
 DuckDB reads nothing but these files: it has no access to other files and no extensions, its configuration is locked,
 and a query is one SELECT.

@@ -1,6 +1,6 @@
 """SQL over stores in Spark: the views, for one session or in a catalog for every session, and queries.
 
-state/view_queries.py and connect/connector_views.py define the views, but those of history: log_records,
+fold/state/view_queries.py and connect/connector_views.py define the views, but those of history: log_records,
 offset_history, group_history and deleted_offsets. Tasks make these from whole log partitions, with the functions of
 `history`. So they are temporary views of a session: a catalog cannot keep them. Spark passes no conditions of a query
 to the tasks, so `Filters` pass them.
