@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.store.delta.snapshot import Snapshot
 
-#: Source partition as canonical JSON -> source offset as JSON text and the flush that wrote it; an offset of null
-#: deletes.
-Offsets = dict[str, tuple[str, int]]
 _STATISTICS = "delta.dataSkippingStatsColumns"
 
 
@@ -37,6 +34,8 @@ class FlushedOffsets:
     """The source offsets of a task up to a flush; flush -1: none yet."""
 
     flush: int = -1
+    #: By source partition as canonical JSON: the source offset as JSON text, and the flush that wrote it. An offset of
+    #: null deletes.
     offsets: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     def as_json(self, application: str, epoch: int) -> str:

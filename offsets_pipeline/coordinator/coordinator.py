@@ -302,9 +302,10 @@ class Coordinator(Closing):
         Calls ``is_wanted`` right before the append, so no other process commits in between. Never writes to ZooKeeper.
         Returns a future of the committed partitions; its errors are those of `commit_offsets`.
         """
-        commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets))
+        with self._core.refusals.counted():
+            commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets))
         done: Future[set[TopicPartition]] = self._offsets.commit_if(commit, is_wanted, timeout_ms).done
-        self._core.count_commit(done, len(commit.offsets), acks=None)
+        self._core.count_commit(done, None, acks=None)
         return done
 
     def fetch_offsets(

@@ -149,15 +149,18 @@ class CoordinatorCore:
 
         return self.submit(f"{what} {group_id!r}", handler, claims, timeout_ms, acks)
 
-    def count_commit(self, done: Future[Any], offsets: int, acks: int | None) -> None:
-        """Count a commit when it is done. Logs a failed one with acks=0, whose caller gets no error (R27)."""
+    def count_commit(self, done: Future[Any], offsets: int | None, acks: int | None) -> None:
+        """Count a commit when it is done. Logs a failed one with acks=0, whose caller gets no error (R27).
+
+        ``offsets``: how many it commits; None if its result is the committed partitions.
+        """
 
         def count(done: Future[Any]) -> None:
             error = None if done.cancelled() else done.exception()
             with self.lock:
                 if error is None and not done.cancelled():
                     self.counts.commits += 1
-                    self.counts.committed_offsets += offsets
+                    self.counts.committed_offsets += len(done.result()) if offsets is None else offsets
                 elif self.acks(acks) == ACKS_NONE:
                     self.counts.lost += 1
                     _LOG.warning("lost a commit with acks=0: %s", error)

@@ -23,6 +23,7 @@ from offsets_pipeline.store.delta import filesystems
 from tests.unit.coordinator.groups import stable
 from tests.unit.coordinator.states import at, refusal
 from tests.unit.coordinator.stores import log_of, opened
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,6 +91,8 @@ def test_a_condition_sees_the_commits_that_came_before(
     assert done.result(10) == {("t", 2)}
     found = coordinator.fetch_offsets("g")
     assert {partition: each.offset for (_, partition), each in found.items()} == {0: 5, 1: 7, 2: 1}
+    wait_until("four commits are counted", lambda: coordinator.gauges().commits == 4)
+    assert coordinator.gauges().committed_offsets == 4  # not the two offsets that the condition left out
 
 
 def test_nothing_shows_before_it_is_in_the_log(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
