@@ -16,7 +16,7 @@ from offsets_pipeline.cli.opened import open_reader, retention_of
 from offsets_pipeline.cli.output import write_lines, write_rows
 from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.cli.values import AS_SET
-from offsets_pipeline.common.clock import MS_OF_HOUR, SystemClock
+from offsets_pipeline.common.clock import MS_OF_HOUR, Clock, SystemClock
 from offsets_pipeline.coordinator.expiry_runs import (
     ExpiryRun,
     expire_once,
@@ -26,17 +26,15 @@ from offsets_pipeline.coordinator.expiry_runs import (
 )
 from offsets_pipeline.errors import NotCoordinator
 from offsets_pipeline.questions.query.retention_forecast import ForecastRow, forecast_rows, retention_inputs
-from offsets_pipeline.semantics.retention import RULES, forecast
+from offsets_pipeline.semantics.retention import RULES, GroupForecast, forecast
 from offsets_pipeline.store.delta.properties import OWNED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from offsets_pipeline.cli.section_coordinator import ExpireOffsets
-    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.query.state_reader import StateReader
-    from offsets_pipeline.semantics.retention import GroupForecast
 
 
 def expire_offsets(options: ExpireOffsets, settings: Settings) -> int:

@@ -19,10 +19,10 @@ from offsets_pipeline.observability.collectors import QueryMetrics, StateMetrics
 from offsets_pipeline.observability.group_metrics import GroupMetrics
 from offsets_pipeline.observability.mirror_sample import MirrorSample
 from offsets_pipeline.observability.operator_log import FollowedTopic, OperatorLog
-from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.describe import GroupAnswer, describe_groups
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.service.metrics.exposition import Exposition
+from offsets_pipeline.service.metrics.exposition import Exposition, Values, ValueSource
 from offsets_pipeline.store.delta.filesystems import arrow_folder
 from offsets_pipeline.store.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.store.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.cli.section_sources import OfTopic
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.questions.query.describe import GroupAnswer
-    from offsets_pipeline.service.metrics.exposition import Values, ValueSource
 
 
 def read_topic(options: OfTopic, settings: Settings) -> int:

@@ -20,7 +20,7 @@ from offsets_pipeline.common.clock import SystemClock, shown_time
 from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.ingest.topic_positions.sample_table import table_of
-from offsets_pipeline.questions.lag.lag_rows import group_lags
+from offsets_pipeline.questions.lag.lag_rows import LagRow, group_lags
 from offsets_pipeline.questions.query.describe import describe_groups, place_of
 from offsets_pipeline.questions.query.group_listing import GroupFigures, describe_matching, list_groups, without_match
 from offsets_pipeline.semantics.group_types import SHARE
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.cli.section_questions import Describe, ListedGroups, ListGroups, Top
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.questions.lag.lag_rows import LagRow
     from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer, StreamsMember
     from offsets_pipeline.questions.query.state_reader import StateReader

@@ -15,7 +15,7 @@ from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.questions.history.group_timeline import TimelineEvent, WhyAnswer, group_timeline
 from offsets_pipeline.questions.history.group_timeline import why as why_of
-from offsets_pipeline.questions.query.as_of import offsets_as_of
+from offsets_pipeline.questions.query.as_of import AsOfAnswer, offsets_as_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.cli.section_questions import AsOf, History, Why
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.history.log_history import LogHistory
-    from offsets_pipeline.questions.query.as_of import AsOfAnswer
 
 _LISTS = {"candidates", "deletions"}  # fields of WhyAnswer that CSV lacks
 _EVENT_COLUMNS = [name for name in TimelineEvent.__dataclass_fields__ if name != "time_ms"]

@@ -24,7 +24,7 @@ from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.lag.lag_rows import GroupLag, LagRow, group_lags, lag_of_groups
 from offsets_pipeline.questions.lag.starting_offset import StartingOffset, Strategy, starting_offset
 from offsets_pipeline.questions.query.as_of import offsets_as_of
-from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.describe import GroupAnswer, describe_groups
 from offsets_pipeline.questions.query.group_listing import is_pattern, matching, without_match
 from offsets_pipeline.questions.query.share_partitions import SharePartitionInfo, share_partitions
 from offsets_pipeline.semantics.group_types import SHARE
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.cli.section_questions import Fetch, Lag, SharePartitions
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
 
 _FIRST_COLUMNS = ("cluster", "group", "topic", "partition", "lag", "lag_seconds", "status", "reason")

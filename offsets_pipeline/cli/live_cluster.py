@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.opened import open_reader
-from offsets_pipeline.cli.options import PositionsFrom
+from offsets_pipeline.cli.options import LiveBrokers, PositionsFrom
 from offsets_pipeline.common.clock import SystemClock, shown_time
 from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.input_text import printable
@@ -22,7 +22,7 @@ from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, samples_of, table_of
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, literal_secret, parse_options
-from offsets_pipeline.questions.lag.lag_rows import lag_of_groups, topics_of
+from offsets_pipeline.questions.lag.lag_rows import LagRow, lag_of_groups, topics_of
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.group_listing import groups_with_lag
 from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -31,10 +31,8 @@ from offsets_pipeline.store.delta.properties import OWNED
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.cli.options import LiveBrokers
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.kafka.broker.cluster import Cluster
-    from offsets_pipeline.questions.lag.lag_rows import LagRow
     from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader

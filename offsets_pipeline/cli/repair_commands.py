@@ -27,7 +27,10 @@ from offsets_pipeline.repair.offset_reset.group_offsets import (
 from offsets_pipeline.repair.offset_reset.plan import (
     MAX_OFFSET,
     FromFile,
+    GroupOffsets,
     Plain,
+    PlannedOffset,
+    ResetPlan,
     Scenario,
     ShiftBy,
     ToOffset,
@@ -45,7 +48,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.cli.section_coordinator import ResetOffsets
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.repair.offset_reset.plan import GroupOffsets, PlannedOffset, ResetPlan
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
 _COLUMNS = ("group", "topic", "partition", "new_offset", "current_offset")

@@ -14,7 +14,7 @@ from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.repair_commands import raise_errors
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.common.warnings import warn
-from offsets_pipeline.errors import NoSuchGroup
+from offsets_pipeline.errors import NoSuchGroup, OffsetsError
 from offsets_pipeline.ingest.topic_positions.broker_positions import positions_of
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
 from offsets_pipeline.kafka.broker.cluster import Cluster
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.cli.section_coordinator import Restore
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.repair.offset_reset.restore_plan import Finder, RestorePlan
 

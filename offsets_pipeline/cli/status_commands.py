@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.cli.answer_times import mirror_interval_ms, warnings_of, write_listing
 from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_reader, open_readers, retention_of
-from offsets_pipeline.cli.options import LiveBrokers
+from offsets_pipeline.cli.options import LiveBrokers, ReportCoverage
 from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.common.clock import MS_OF_HOUR, SystemClock, shown_time
 from offsets_pipeline.common.foreign_errors import first_line
@@ -27,7 +27,6 @@ from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from offsets_pipeline.cli.options import ReportCoverage
     from offsets_pipeline.cli.section_questions import Check, Problems, Status, WriteReport
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.query.describe import GroupAnswer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import pyarrow as pa
 
-from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.clock import Clock, SystemClock
 from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.connect.connector_offsets import ConnectorOffset, OffsetRecord, answering_offsets
 from offsets_pipeline.coordinator.appender import Appender
@@ -24,16 +24,14 @@ from offsets_pipeline.semantics.connect_keys import ConnectRecordType
 from offsets_pipeline.semantics.log_row import in_log_order
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, connect_rows
-from offsets_pipeline.semantics.topic_state import TopicPartitionState
+from offsets_pipeline.semantics.topic_state import ConnectRecord, TopicPartitionState
 from offsets_pipeline.store.log.log_reader import as_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.coordinator.appender import Claims, Handler, Request
-    from offsets_pipeline.semantics.topic_state import ConnectRecord
 
 Answer = TypeVar("Answer")
 

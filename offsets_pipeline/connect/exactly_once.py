@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from offsets_pipeline.connect.target_states import claim_of, refuse_writes
-from offsets_pipeline.connect.target_table import FlushedOffsets
+from offsets_pipeline.connect.target_table import FlushedOffsets, TargetTable
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED
 from offsets_pipeline.coordinator.requests import Outcome
 from offsets_pipeline.errors import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from offsets_pipeline.connect.offset_backing_store import JsonObject, OffsetBackingStore
-    from offsets_pipeline.connect.target_table import TargetTable
     from offsets_pipeline.coordinator.appender import Handler
     from offsets_pipeline.coordinator.owned_log import Record
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.connect.connect_log import TIMEOUT_MS
+from offsets_pipeline.connect.connect_log import TIMEOUT_MS, Answer, ConnectLog
 from offsets_pipeline.connect.connector_config import SOURCE, config_of, config_record, validated_config
 from offsets_pipeline.connect.connector_offsets import source_answer
 from offsets_pipeline.connect.target_states import (
@@ -23,7 +23,6 @@ from offsets_pipeline.semantics.connect_keys import canonical_json, offset_key, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from offsets_pipeline.connect.connect_log import Answer, ConnectLog
     from offsets_pipeline.coordinator.owned_log import Record
 
 ALTERED = "The offsets for this connector have been altered successfully"

@@ -12,6 +12,7 @@ from offsets_pipeline.errors import (
     GroupSubscribedToTopic,
     NonEmptyGroup,
     NoSuchGroup,
+    OffsetsError,
     UnknownMemberId,
 )
 from offsets_pipeline.kafka.broker import group_offsets_client, groups_client
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.kafka.broker.cluster import Cluster
 
 

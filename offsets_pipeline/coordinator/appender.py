@@ -19,7 +19,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.coordinator.owned_log import CHECKPOINT_COMMITS
+from offsets_pipeline.coordinator.owned_log import CHECKPOINT_COMMITS, OwnedLog, PreparedAppend
 from offsets_pipeline.errors import (
     CommitUnknown,
     CoordinatorNotAvailable,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.coordinator.gauges import Counts
-    from offsets_pipeline.coordinator.owned_log import OwnedLog, PreparedAppend
     from offsets_pipeline.coordinator.requests import Outcome
     from offsets_pipeline.store.delta.snapshot import Commit
 

@@ -10,6 +10,9 @@ from offsets_pipeline.coordinator.record_encoding import commit_record
 from offsets_pipeline.coordinator.requests import (
     DEFAULT_RETENTION_TIME,
     UNKNOWN_GENERATION,
+    MemberOfGroup,
+    OffsetAndMetadata,
+    OffsetCommit,
     Outcome,
     refuse_share_group,
 )
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.config.sections import CoordinatorSettings
     from offsets_pipeline.coordinator.owned_log import Record
-    from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetAndMetadata, OffsetCommit
     from offsets_pipeline.semantics.group_description import GroupDescription
     from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 

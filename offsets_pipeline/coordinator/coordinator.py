@@ -10,18 +10,18 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
-from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.clock import Clock, SystemClock
 from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.coordinator import groups
 from offsets_pipeline.coordinator.core import ACKS_NONE, CoordinatorCore
-from offsets_pipeline.coordinator.expiration import expire_partition
+from offsets_pipeline.coordinator.expiration import ExpiryReport, expire_partition
 from offsets_pipeline.coordinator.gauges import Gauges
 from offsets_pipeline.coordinator.loading import LoadCallbacks
 from offsets_pipeline.coordinator.offsets_storage import LogOffsets, ZooKeeperOffsets
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.coordinator.registry import RENEW_MS
+from offsets_pipeline.coordinator.registry import RENEW_MS, Instance
 from offsets_pipeline.coordinator.requests import (
     NO_MEMBER,
     GroupMetadata,
@@ -33,24 +33,20 @@ from offsets_pipeline.coordinator.requests import (
 )
 from offsets_pipeline.coordinator.transaction_coordinator import TransactionCoordinator
 from offsets_pipeline.errors import NoSuchGroup, OffsetsError
-from offsets_pipeline.semantics.retention import forecast, holdings_of
+from offsets_pipeline.semantics.retention import ExpiredGroup, Expiry, GroupForecast, forecast, holdings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from concurrent.futures import Future
     from pathlib import Path
 
-    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.coordinator.appender import Request
     from offsets_pipeline.coordinator.commits import FetchedOffset
-    from offsets_pipeline.coordinator.expiration import ExpiryReport
     from offsets_pipeline.coordinator.loading import LoadStatus, OnGroupLoaded, OnPartitionLoaded
     from offsets_pipeline.coordinator.offsets_storage import DualCommit, IsWanted
-    from offsets_pipeline.coordinator.registry import Instance
     from offsets_pipeline.coordinator.requests import OffsetsByPartition
     from offsets_pipeline.semantics.group_description import GroupDescription
     from offsets_pipeline.semantics.partition_state import TopicPartition
-    from offsets_pipeline.semantics.retention import ExpiredGroup, Expiry, GroupForecast
     from offsets_pipeline.service.rest.server import RestServer
 
 _LOG = logging.getLogger(__name__)

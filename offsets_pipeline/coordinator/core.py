@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.coordinator.appender import GROUP, PARTITION, SHARED, Appender, Request
 from offsets_pipeline.coordinator.gauges import Counts, Refusals
-from offsets_pipeline.coordinator.loading import Partitions
+from offsets_pipeline.coordinator.loading import LoadCallbacks, Loading, Partitions
 from offsets_pipeline.coordinator.owned_log import OwnedLog
 from offsets_pipeline.coordinator.registry import Instance, Registry
-from offsets_pipeline.coordinator.requests import validated_group_id
+from offsets_pipeline.coordinator.requests import Outcome, validated_group_id
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
     InvalidRequiredAcks,
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.appender import Claims, Handler
-    from offsets_pipeline.coordinator.loading import LoadCallbacks, Loading
     from offsets_pipeline.coordinator.owned_store import OwnedStore
-    from offsets_pipeline.coordinator.requests import Outcome
     from offsets_pipeline.semantics.group_description import GroupDescription
     from offsets_pipeline.semantics.partition_state import PartitionState
 

@@ -11,7 +11,7 @@ from offsets_pipeline.coordinator.record_encoding import group_tombstones, offse
 from offsets_pipeline.coordinator.requests import Outcome
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.semantics.log_row import EXPIRY
-from offsets_pipeline.semantics.retention import forecast, holdings_of
+from offsets_pipeline.semantics.retention import ExpiredGroup, forecast, holdings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.core import CoordinatorCore
     from offsets_pipeline.coordinator.owned_log import Record
     from offsets_pipeline.semantics.partition_state import PartitionState
-    from offsets_pipeline.semantics.retention import ExpiredGroup
 
 #: Offsets that one request examines before it stops. Commits wait while it runs.
 _MAX_OFFSETS = 20_000

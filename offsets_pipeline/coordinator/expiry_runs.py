@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.clock import Clock, shown_time
 from offsets_pipeline.common.foreign_errors import in_one_line
 from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.common.warnings import warn
@@ -19,7 +19,6 @@ from offsets_pipeline.store.delta.reader import UNREADABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator import commits, groups
 from offsets_pipeline.coordinator.commits import FetchedOffset
-from offsets_pipeline.coordinator.requests import NO_MEMBER, Outcome
+from offsets_pipeline.coordinator.requests import NO_MEMBER, MemberOfGroup, OffsetAndMetadata, OffsetCommit, Outcome
 from offsets_pipeline.coordinator.zookeeper import consumer_nodes
 from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes, offset_path
 from offsets_pipeline.errors import (
@@ -30,7 +30,7 @@ from offsets_pipeline.errors import (
     RequestTimedOut,
     ZooKeeperFailed,
 )
-from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config.sections import ZooKeeperSettings
     from offsets_pipeline.coordinator.appender import Request
     from offsets_pipeline.coordinator.core import CoordinatorCore
-    from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetAndMetadata, OffsetCommit
     from offsets_pipeline.coordinator.zookeeper.client import ZooKeeperClient
-    from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState
 
     #: Asks whether to commit a partition, given its committed offset in the log or None.
     IsWanted = Callable[[TopicPartition, CommittedOffset | None], bool]

@@ -15,9 +15,9 @@ from offsets_pipeline.errors import LogMovedOn, NoSuchStore, NoSuchTable, Unsupp
 from offsets_pipeline.semantics.log_row import in_log_order, of_partitions
 from offsets_pipeline.store.delta.data_file import APPLICATION, FAST, DataFile
 from offsets_pipeline.store.delta.properties import require_format
-from offsets_pipeline.store.delta.protocol import UNDO, changes_rules, info_of, takes_rows
+from offsets_pipeline.store.delta.protocol import UNDO, Action, changes_rules, info_of, takes_rows
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
-from offsets_pipeline.store.delta.snapshot import KnownVersion
+from offsets_pipeline.store.delta.snapshot import Commit, KnownVersion, Snapshot
 from offsets_pipeline.store.delta.storage import Winners, beside
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.log.log_scan import LogScan
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
-    from offsets_pipeline.store.delta.protocol import Action
-    from offsets_pipeline.store.delta.snapshot import Commit, Snapshot
 
 _TABLE_SCHEMA = LOG.arrow_schema()
 ROW_SCHEMA = pa.schema([_TABLE_SCHEMA.field(name).with_nullable(nullable=True) for name in RECORD_COLUMNS])

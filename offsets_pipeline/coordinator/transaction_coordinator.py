@@ -14,7 +14,7 @@ from offsets_pipeline.coordinator import commits
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, PARTITION, SHARED
 from offsets_pipeline.coordinator.producers import NO_EPOCH
 from offsets_pipeline.coordinator.record_encoding import marker
-from offsets_pipeline.coordinator.requests import Outcome
+from offsets_pipeline.coordinator.requests import OffsetCommit, Outcome
 from offsets_pipeline.errors import (
     ConcurrentTransactions,
     InvalidProducerEpoch,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.appender import Claims, Handler
     from offsets_pipeline.coordinator.core import CoordinatorCore
     from offsets_pipeline.coordinator.owned_log import Record
-    from offsets_pipeline.coordinator.requests import OffsetCommit
     from offsets_pipeline.semantics.partition_state import PartitionState
 
 _LOG = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.common.clock import MS_OF_HOUR
+from offsets_pipeline.common.clock import MS_OF_HOUR, Clock
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
@@ -24,7 +24,6 @@ from offsets_pipeline.store.log.file_writer import rewritten
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.store.delta.table_folder import TableFolder
     from offsets_pipeline.store.store import Store
 

@@ -6,14 +6,14 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.common.clock import MS_OF_SECOND
+from offsets_pipeline.common.clock import MS_OF_SECOND, Clock
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples
 from offsets_pipeline.questions.lag.commit_windows import MANY_GROUPS
 from offsets_pipeline.questions.lag.consumer_status import LATE_SECONDS, PartitionStatus
 from offsets_pipeline.questions.lag.lag_rows import group_lags, lag_of_groups, offsets_of, topics_of, total_lag
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
-from offsets_pipeline.questions.query.answer_time import answer_time
+from offsets_pipeline.questions.query.answer_time import AnswerTime, answer_time
 from offsets_pipeline.questions.query.group_listing import groups_with_lag
 from offsets_pipeline.questions.query.retention_forecast import next_expiries
 from offsets_pipeline.semantics.group_description import STABLE
@@ -22,10 +22,8 @@ from offsets_pipeline.semantics.share_state import NO_START_OFFSET
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config.sections import LagSettings
     from offsets_pipeline.questions.lag.lag_rows import GroupLag, LagRow
-    from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.service.metrics.exposition import Values

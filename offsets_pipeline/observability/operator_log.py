@@ -6,15 +6,13 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.common.clock import shown_time
-from offsets_pipeline.errors import BrokerUnreachable
+from offsets_pipeline.common.clock import Clock, shown_time
+from offsets_pipeline.errors import BrokerUnreachable, OffsetsError
 from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsets_pipeline.common.clock import Clock
-    from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.fold.maintenance import Upkeep
     from offsets_pipeline.service.metrics.exposition import Values
 

@@ -19,22 +19,20 @@ from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordTy
 from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY
 from offsets_pipeline.questions.lag.consumer_status import LATE_SECONDS, GroupStatus, PartitionStatus
-from offsets_pipeline.questions.lag.lag_rows import group_lags, lag_of_groups
+from offsets_pipeline.questions.lag.lag_rows import LagRow, group_lags, lag_of_groups
 from offsets_pipeline.questions.query.group_listing import matching
 from offsets_pipeline.questions.query.retention_forecast import next_expiries
 from offsets_pipeline.semantics.effects import in_milliseconds
-from offsets_pipeline.semantics.retention import MS_PER_MINUTE
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Retention
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from offsets_pipeline.questions.lag.commit_windows import Identity
-    from offsets_pipeline.questions.lag.lag_rows import LagRow
     from offsets_pipeline.questions.lag.position_sources import SampledPositions
     from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
-    from offsets_pipeline.semantics.retention import Retention
 
 #: Statuses of partitions from the worst on, with the problem of a group that has such a partition.
 _OF_STATUS = {

@@ -25,7 +25,7 @@ from offsets_pipeline.semantics.compaction import (
     last_values_and_tombstones,
     paired,
 )
-from offsets_pipeline.semantics.coordinator_semantics import MODERN
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.effects import OFFSET_SCHEMA, PENDING_SCHEMA, Effects, ReplayProgress, commit_columns
 from offsets_pipeline.semantics.group_facts import GroupFacts
 from offsets_pipeline.semantics.group_types import decode_known_key
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from offsets_pipeline.kafka.record.records import Bools, Int64s
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 #: The columns of the log that the replay reads, and ``records``: the number of records that a row stands for. It is
 #: above 1 after an early compaction, and 0 for a pending commit of an earlier fold, which comes in again although its

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.kafka.record.commit_columns import CommitColumns, decodable_keys, decodable_values
-from offsets_pipeline.semantics.coordinator_semantics import MODERN
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.log_row import as_bools, codes_of
 from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, classic_offsets, endings_within
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from offsets_pipeline.kafka.record.records import Bools, Int64s
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 #: Rows that callers hand to `compact_early` at a time.
 COMPACT_ROWS = 250_000

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.kafka.record.decode import decode_value
+from offsets_pipeline.kafka.record.decode import DecodedKey, decode_value
 from offsets_pipeline.kafka.record.wire import NO_TOPIC_ID
-from offsets_pipeline.semantics.coordinator_semantics import MODERN
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.group_description import EMPTY, GroupDescription, describe_group
 from offsets_pipeline.semantics.group_types import (
     CLASSIC,
@@ -26,16 +26,13 @@ from offsets_pipeline.semantics.group_types import (
     named_topics,
     record_key_of,
 )
-from offsets_pipeline.semantics.log_row import ABORT, COMMIT
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT, LogRow
 from offsets_pipeline.semantics.partitioning import is_misplaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from offsets_pipeline.kafka.record.decode import DecodedKey
     from offsets_pipeline.kafka.record.schema import Fields
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.semantics.log_row import LogRow
 
 
 class TopicPartition(NamedTuple):

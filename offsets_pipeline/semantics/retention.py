@@ -10,14 +10,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.kafka.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
-from offsets_pipeline.semantics.coordinator_semantics import MODERN
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.group_description import EMPTY
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.partition_state import CommittedOffset, Group, PartitionState, TopicPartition
 
 MS_PER_MINUTE = 60_000

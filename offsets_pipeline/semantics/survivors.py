@@ -28,7 +28,7 @@ from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.semantics.compaction import are_commits, highest_of_each, last_of_each
-from offsets_pipeline.semantics.coordinator_semantics import MODERN
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.group_description import Existence, GroupRecordRow, existence, is_live
 from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, decode_known_key, record_key_of
 from offsets_pipeline.semantics.log_row import as_bools, codes_of
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from offsets_pipeline.kafka.record.records import Bools, Int64s
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 #: The columns that a cleaning reads. ``aged``: older than `delete.retention.ms`, so that a tombstone may go.
 SCHEMA = pa.schema(

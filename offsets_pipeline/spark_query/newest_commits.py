@@ -12,7 +12,7 @@ from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.group_offsets_client import commit_group_offsets
-from offsets_pipeline.spark_query.kafka_source_offsets import commits_of
+from offsets_pipeline.spark_query.kafka_source_offsets import CompletedBatch, commits_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.requests import OffsetAndMetadata
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
     from offsets_pipeline.semantics.partition_state import TopicPartition
-    from offsets_pipeline.spark_query.kafka_source_offsets import CompletedBatch
 
 _BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 1.0, 30.0
 

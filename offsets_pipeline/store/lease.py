@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from offsets_pipeline.common.clock import EPOCH, ms_of, shown_time
+from offsets_pipeline.common.clock import EPOCH, Clock, ms_of, shown_time
 from offsets_pipeline.common.foreign_errors import in_one_line
 from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.errors import LeaseHeld, LeaseLost
@@ -29,7 +29,6 @@ from offsets_pipeline.store.delta.table_folder import TableFolder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
 
 #: The work of a lease, in the column `task`.

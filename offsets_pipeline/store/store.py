@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
-from offsets_pipeline.semantics.coordinator_semantics import MODERN
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.store.delta.filesystems import arrow_folder, open_path, without_file_scheme
 from offsets_pipeline.store.delta.properties import (
     CREATION,
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
     from offsets_pipeline.common.clock import Clock
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.retention import Retention
     from offsets_pipeline.semantics.topic_kind import TopicKind
 

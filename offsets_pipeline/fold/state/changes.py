@@ -26,6 +26,7 @@ from offsets_pipeline.fold.state.merge_on_read import (
     last_of_each,
 )
 from offsets_pipeline.fold.state.published_rows import (
+    FileWriter,
     Groups,
     are_of_groups,
     divided,
@@ -34,8 +35,8 @@ from offsets_pipeline.fold.state.published_rows import (
     write_facts,
     write_published,
 )
-from offsets_pipeline.fold.state.stored_rows import groups_in
-from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
+from offsets_pipeline.fold.state.stored_rows import KnownGroups, groups_in
+from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE, Effects, ReplayedPartition
 from offsets_pipeline.semantics.group_description import GroupRecordRow, existence
 from offsets_pipeline.semantics.group_facts import described
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS
@@ -46,10 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from offsets_pipeline.fold.state.fold_progress import FoldProgress
-    from offsets_pipeline.fold.state.published_rows import FileWriter
     from offsets_pipeline.fold.state.replay_start import ReplayStart
-    from offsets_pipeline.fold.state.stored_rows import KnownGroups
-    from offsets_pipeline.semantics.effects import Effects, ReplayedPartition
     from offsets_pipeline.store.delta.data_file import DataFile
 
     Group = tuple[int, str]

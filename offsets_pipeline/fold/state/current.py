@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.fold.state.fold_progress import UNSTORED_INCARNATION, PartitionProgress, progress_of
-from offsets_pipeline.fold.state.merge_on_read import named_rows
+from offsets_pipeline.fold.state.merge_on_read import StateTable, named_rows
 from offsets_pipeline.fold.state.stored_rows import StoredRows
 from offsets_pipeline.fold.state.unfolded import UnfoldedLog
 from offsets_pipeline.store.delta.data_file import ALL_ROWS
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.store.delta.data_file import Only
     from offsets_pipeline.store.delta.properties import StoreProperties

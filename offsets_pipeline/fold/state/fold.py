@@ -37,7 +37,7 @@ from offsets_pipeline.fold.state.replay_job import replay_log
 from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.fold.state.unfolded import files_after, with_late_records
-from offsets_pipeline.store.delta.data_file import FOLDED, LATE
+from offsets_pipeline.store.delta.data_file import FOLDED, LATE, DataFile
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, STATE, TOPICS
 from offsets_pipeline.store.log.log_reader import LogReader
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.log.append import Append
     from offsets_pipeline.store.store import Store

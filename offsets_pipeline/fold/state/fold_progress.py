@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.errors import DamagedTable, WriteConflict
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.store.delta.data_file import APPLICATION, FOLDED, LATE
-from offsets_pipeline.store.delta.protocol import changes_rows, info_of, is_own
+from offsets_pipeline.store.delta.protocol import Action, changes_rows, info_of, is_own
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG_INCARNATION, VERSIONS
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from offsets_pipeline.semantics.effects import ReplayedPartition
-    from offsets_pipeline.store.delta.protocol import Action
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.delta.table_folder import TableFolder
 

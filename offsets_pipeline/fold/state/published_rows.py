@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.common.sql_dialects import DUCKDB
 from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
-from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, are_answered, by_incarnation
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, StateTable, are_answered, by_incarnation
 from offsets_pipeline.fold.state.view_queries import VIEWS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.semantics.log_row import of_partitions
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.semantics.topic_kind import TopicKind
     from offsets_pipeline.store.delta.data_file import DataFile
 

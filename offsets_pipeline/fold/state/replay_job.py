@@ -15,14 +15,13 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.store.log.log_reader import shared_out
+from offsets_pipeline.store.log.log_reader import LogReader, shared_out
 from offsets_pipeline.store.log.task_results import items_of, numbers, parallelism, repartitioned, task_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from offsets_pipeline.store.delta.data_file import DataFile
-    from offsets_pipeline.store.log.log_reader import LogReader
     from offsets_pipeline.store.store import Store
 
 Result = TypeVar("Result")

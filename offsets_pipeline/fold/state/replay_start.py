@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.common.foreign_errors import working_on
-from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, state_tables_of
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, state_tables_of
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import compact_early, gathered
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from offsets_pipeline.fold.state.fold_progress import PartitionProgress
-    from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.semantics.effects import Effects
 
 _ADD_ROWS = 250_000  # rows that the replay takes at once

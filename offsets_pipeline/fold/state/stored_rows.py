@@ -10,14 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.fold.state.fold_progress import UNSTORED_INCARNATION
-from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, by_incarnation, ended
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation, ended
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.store.delta.data_file import ALL_ROWS, with_values
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.store.delta.data_file import DataFile, Only
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.delta.table_folder import TableFolder

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.store.delta.data_file import FOLDED, LATE, late_in
+from offsets_pipeline.store.delta.data_file import FOLDED, LATE, DataFile, late_in
 from offsets_pipeline.store.log.log_scan import LogRange, LogScan
 from offsets_pipeline.store.store_snapshot import log_incarnations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from offsets_pipeline.fold.state.fold_progress import PartitionProgress
-    from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.properties import StoreProperties
     from offsets_pipeline.store.delta.snapshot import Snapshot
 

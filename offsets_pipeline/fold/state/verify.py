@@ -16,14 +16,15 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.fold.state.changes import groups_of, partitions_of
-from offsets_pipeline.fold.state.fold_progress import FoldProgress, belonging
-from offsets_pipeline.fold.state.independent import specified_groups, specified_topic
+from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionProgress, belonging
+from offsets_pipeline.fold.state.independent import Replayed, specified_groups, specified_topic
 from offsets_pipeline.fold.state.merge_on_read import (
     CONNECT,
     DESCRIBED,
     OFFSETS,
     RECORDS,
     SHARES,
+    StateTable,
     ended,
     state_tables_of,
 )
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from hashlib import _Hash
 
-    from offsets_pipeline.fold.state.fold_progress import PartitionProgress
-    from offsets_pipeline.fold.state.independent import Replayed
-    from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.semantics.effects import ReplayedPartition
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.store import Store

@@ -27,11 +27,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
-from offsets_pipeline.store.delta.schemas import later_tables_of, published_tables_of, tables_of
+from offsets_pipeline.store.delta.schemas import Table, later_tables_of, published_tables_of, tables_of
 
 if TYPE_CHECKING:
     from offsets_pipeline.semantics.topic_kind import TopicKind
-    from offsets_pipeline.store.delta.schemas import Table
 
 #: Placeholders: `offsets` and `groups` that are answered or listed, groups that hide their offsets, tables, CONDITIONS,
 #: and those of sql_dialects.py.

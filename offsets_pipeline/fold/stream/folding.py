@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from pyspark import inheritable_thread_target
 
-from offsets_pipeline.common.clock import MS_OF_HOUR
+from offsets_pipeline.common.clock import MS_OF_HOUR, Clock
 from offsets_pipeline.common.foreign_errors import in_one_line
 from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.fold.maintenance import maintain_store
+from offsets_pipeline.fold.maintenance import Upkeep, maintain_store
 from offsets_pipeline.fold.state.fold import fold_log, next_fold, reload_partitions
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
 from offsets_pipeline.fold.stream.publisher import Publisher
@@ -26,9 +26,7 @@ from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITI
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.fold.maintenance import Upkeep
     from offsets_pipeline.fold.state.changes import NextFold
     from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
     from offsets_pipeline.store.log.append import Append

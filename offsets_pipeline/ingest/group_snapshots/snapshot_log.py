@@ -17,7 +17,7 @@ from offsets_pipeline.coordinator.record_encoding import (
 )
 from offsets_pipeline.coordinator.requests import OffsetAndMetadata, Outcome
 from offsets_pipeline.errors import NoSuchStore, NotAStore, StoreMismatch
-from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
+from offsets_pipeline.semantics.partition_state import CommittedOffset, Group, PartitionState, TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.delta.filesystems import absolute_path
 from offsets_pipeline.store.delta.properties import SCHEMA_PREFIX, SNAPSHOT, StoreProperties
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.appender import Claims, Request
     from offsets_pipeline.ingest.group_snapshots.group_snapshot import GroupSnapshot, GroupValues
-    from offsets_pipeline.semantics.partition_state import Group
 
 _COMMIT_VERSION = 3
 _TIMEOUT_MS = 300_000

@@ -23,6 +23,7 @@ from offsets_pipeline.semantics.retention import (
     MS_PER_MINUTE,
     Basis,
     Expiry,
+    Retention,
     RetentionInputs,
     Rule,
     forecast,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.history.deletion_evidence import GroupDeletion, LostTombstone
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.partition_state import TopicPartition
-    from offsets_pipeline.semantics.retention import Retention
 
 EXPIRED, DELETED, GROUP_REMOVED, TOPIC_GONE, UNKNOWN = "expired", "deleted", "group removed", "topic gone", "unknown"
 #: Follows the name of a cause that the records do not prove.

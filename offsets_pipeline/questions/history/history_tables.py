@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.kafka.record.wire import encode_utf8
 from offsets_pipeline.questions.history.decoded_log import decoded_log
-from offsets_pipeline.questions.history.deletion_causes import Causes
-from offsets_pipeline.questions.history.deletion_evidence import TopicHolders
+from offsets_pipeline.questions.history.deletion_causes import Cause, Causes
+from offsets_pipeline.questions.history.deletion_evidence import GroupDeletion, LostTombstone, TopicHolders
 from offsets_pipeline.questions.history.history_schemas import (
     DELETED_OFFSETS,
     GROUP_HISTORY,
@@ -22,23 +22,19 @@ from offsets_pipeline.questions.history.history_schemas import (
     LOG_RECORDS,
     OFFSET_HISTORY,
 )
-from offsets_pipeline.questions.history.log_history import COLUMNS, LogHistory
+from offsets_pipeline.questions.history.log_history import COLUMNS, Completeness, LogHistory
 from offsets_pipeline.questions.history.observed_partition import ObservedPartition
 from offsets_pipeline.semantics.compaction import are_commits
 from offsets_pipeline.semantics.effects import in_milliseconds, timestamps
 from offsets_pipeline.semantics.log_row import codes_of, of_groups
-from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.semantics.partition_state import CommittedOffset, TopicPartition
 from offsets_pipeline.semantics.transactions import OPEN, endings
 from offsets_pipeline.store.log.ordered_log import OrderedLog
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from offsets_pipeline.questions.history.deletion_causes import Cause
-    from offsets_pipeline.questions.history.deletion_evidence import GroupDeletion, LostTombstone
-    from offsets_pipeline.questions.history.log_history import Completeness
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.semantics.partition_state import CommittedOffset
     from offsets_pipeline.semantics.retention import Retention
     from offsets_pipeline.store.delta.schemas import Table
     from offsets_pipeline.store.store_snapshot import StoreSnapshot

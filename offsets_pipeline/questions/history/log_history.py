@@ -28,16 +28,15 @@ from offsets_pipeline.store.delta.schemas import (
     LOG,
     RECORD_COLUMNS,
     TOPICS,
+    Table,
 )
-from offsets_pipeline.store.store_snapshot import StoreSnapshot
+from offsets_pipeline.store.store_snapshot import LogIncarnation, StoreSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from offsets_pipeline.kafka.record.records import Int64s
     from offsets_pipeline.store.delta.data_file import Only
-    from offsets_pipeline.store.delta.schemas import Table
-    from offsets_pipeline.store.store_snapshot import LogIncarnation
 
 #: The columns of the log that history reads.
 COLUMNS = (*RECORD_COLUMNS, "source")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.kafka.record.decode import decode_value
+from offsets_pipeline.kafka.record.decode import DecodedKey, decode_value
 from offsets_pipeline.kafka.record.message_types import RecordType
 from offsets_pipeline.questions.history.deletion_evidence import (
     GroupDeletion,
@@ -19,7 +19,7 @@ from offsets_pipeline.questions.history.deletion_evidence import (
 )
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
-from offsets_pipeline.semantics.group_description import AssignedPartition, task_partitions
+from offsets_pipeline.semantics.group_description import AssignedPartition, Member, task_partitions
 from offsets_pipeline.semantics.group_facts import state_columns
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.semantics.log_row import ABORT
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsets_pipeline.kafka.record.decode import DecodedKey
     from offsets_pipeline.questions.history.history_tables import HistoryOptions
-    from offsets_pipeline.semantics.group_description import Member
 
 #: No member, or several members, could have made the commit.
 UNKNOWN = "unknown"

@@ -10,8 +10,8 @@ import pyarrow as pa
 from offsets_pipeline.common.clock import MS_OF_SECOND
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, sample_rows
-from offsets_pipeline.kafka.broker.first_records import first_records
+from offsets_pipeline.ingest.topic_positions.position_samples import Float64s, Int64s, PositionSamples, sample_rows
+from offsets_pipeline.kafka.broker.first_records import FoundRecord, first_records
 from offsets_pipeline.kafka.broker.log_offsets import LogBounds, bounds_of_topics, list_offsets, rounds_of
 from offsets_pipeline.questions.lag.position_sources import (
     UNKNOWN_END,
@@ -24,9 +24,7 @@ from offsets_pipeline.questions.lag.position_sources import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from offsets_pipeline.ingest.topic_positions.position_samples import Float64s, Int64s
     from offsets_pipeline.kafka.broker.cluster import Cluster
-    from offsets_pipeline.kafka.broker.first_records import FoundRecord
     from offsets_pipeline.questions.lag.position_sources import Place, Places
 
     #: A partition, and an offset or a time in ms.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from offsets_pipeline.common.clock import MS_OF_SECOND, shown_time
-from offsets_pipeline.questions.lag.commit_windows import RECENT_MS, CommitsOfGroups, WindowColumns
+from offsets_pipeline.questions.lag.commit_windows import RECENT_MS, CommitsOfGroups, Identity, WindowColumns
 from offsets_pipeline.questions.lag.consumer_status import (
     UNKNOWN_LAG,
     PartitionStatus,
@@ -20,7 +20,7 @@ from offsets_pipeline.questions.lag.consumer_status import (
     partition_statuses,
 )
 from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Method, Places, TimeLag
-from offsets_pipeline.questions.query.describe import StartOffset
+from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer, StartOffset
 from offsets_pipeline.questions.query.share_partitions import share_groups_until
 from offsets_pipeline.semantics.group_types import SHARE
 from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from offsets_pipeline.kafka.record.records import Int64s
-    from offsets_pipeline.questions.lag.commit_windows import Identity
     from offsets_pipeline.questions.lag.position_sources import Place, SampledPositions
     from offsets_pipeline.questions.query.answer_time import AnswerTime
-    from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
 
     #: Reads the last commits of groups up to a time in ms, or up to the end of the log (None).

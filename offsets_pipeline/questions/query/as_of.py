@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from offsets_pipeline.errors import InvalidTime
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS
-from offsets_pipeline.questions.history.log_history import LogHistory
+from offsets_pipeline.questions.history.log_history import Completeness, LogHistory
 from offsets_pipeline.questions.query.describe import GroupAnswer, GroupState, group_answers, pending_by_group
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.group_facts import described
@@ -24,7 +24,6 @@ from offsets_pipeline.store.log.ordered_log import OrderedLog
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from offsets_pipeline.questions.history.log_history import Completeness
     from offsets_pipeline.semantics.effects import Effects
     from offsets_pipeline.store.store_snapshot import StoreSnapshot
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from offsets_pipeline.connect.connector_offsets import (
+    ConnectorOffset,
     OffsetRecord,
     answering_offsets,
     sink_answer,
@@ -28,7 +29,6 @@ from offsets_pipeline.store.delta.reader import names_in_order
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from offsets_pipeline.connect.connector_offsets import ConnectorOffset
     from offsets_pipeline.questions.query.state_reader import StateReader
 
 _TYPE = ConnectRecordType

@@ -8,7 +8,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, are_answered
+from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, are_answered
 from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.kafka.record.message_types import RecordType
 from offsets_pipeline.semantics.answering import answering_rows, answers_offsets
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.store.delta.data_file import Only

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS
-from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.describe import GroupAnswer, describe_groups
 from offsets_pipeline.questions.query.share_partitions import share_groups
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED, answering_rows
 from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -19,7 +19,6 @@ from offsets_pipeline.store.delta.reader import quoted
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
 
 #: Columns of a query in the order of GroupFigures.

@@ -15,7 +15,7 @@ from offsets_pipeline.store.delta.damage import damage_of, explained
 from offsets_pipeline.store.delta.data_file import ALL_ROWS
 from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.reader import quoted
-from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS, TOPICS
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS, TOPICS, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.store.delta.data_file import DataFile, Only
-    from offsets_pipeline.store.delta.schemas import Table
     from offsets_pipeline.store.delta.snapshot import Snapshot
 
 _SMALL = (FOLD_PROGRESS.name, LOG_PARTITIONS.name, TOPICS.name)  # tables that are read as a whole

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS
-from offsets_pipeline.questions.query.describe import state_of
+from offsets_pipeline.questions.query.describe import GroupState, state_of
 from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
 from offsets_pipeline.semantics.partition_state import Group, TopicPartition
 from offsets_pipeline.semantics.partitioning import is_misplaced
-from offsets_pipeline.semantics.retention import RetentionInputs, Rule, Times
+from offsets_pipeline.semantics.retention import Expiry, GroupForecast, RetentionInputs, Rule, Times
 from offsets_pipeline.semantics.retention import forecast as forecast_of
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsets_pipeline.questions.query.describe import GroupState
     from offsets_pipeline.questions.query.state_reader import StateReader
-    from offsets_pipeline.semantics.retention import Expiry, GroupForecast
 
 _OFFSETS = ("log_partition", "group_id", "topic", "partition", "commit_timestamp", "expire_timestamp")
 _ANSWERED = ("committed_offset", "misplaced")

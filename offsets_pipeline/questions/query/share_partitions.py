@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsets_pipeline.fold.state.merge_on_read import SHARES
-from offsets_pipeline.questions.query.describe import GroupAnswer, StartOffset
+from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer, StartOffset
 from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.semantics.group_types import SHARE
 from offsets_pipeline.semantics.share_state import NO_START_OFFSET
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsets_pipeline.questions.query.describe import OffsetAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
 
 #: Fields of SharePartitionInfo that are columns of the state.

@@ -45,6 +45,7 @@ from offsets_pipeline.store.delta.schemas import (
     LOG_PARTITIONS,
     TABLES,
     TOPIC_OFFSETS,
+    Table,
 )
 from offsets_pipeline.store.log.file_writer import log_partitions_of
 from offsets_pipeline.store.session import require_lasting_catalog
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from offsets_pipeline.store.delta.schemas import Table
     from offsets_pipeline.store.store import SparkSource
 
 #: A text with \ or '', and what is in "", mean one thing in Spark and another in DuckDB.

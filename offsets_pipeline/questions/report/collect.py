@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import MS_OF_HOUR, parse_time_ms
 from offsets_pipeline.questions.history.log_history import LogHistory
-from offsets_pipeline.questions.lag.lag_rows import group_lags, lag_of_groups
-from offsets_pipeline.questions.query.answer_time import answer_time, log_answer_time
+from offsets_pipeline.questions.lag.lag_rows import LagRow, group_lags, lag_of_groups
+from offsets_pipeline.questions.query.answer_time import AnswerTime, answer_time, log_answer_time
 from offsets_pipeline.questions.query.as_of import state_as_of
-from offsets_pipeline.questions.query.describe import describe_groups, group_answers
+from offsets_pipeline.questions.query.describe import GroupAnswer, describe_groups, group_answers
 from offsets_pipeline.questions.query.group_listing import matching
 from offsets_pipeline.questions.query.retention_forecast import inputs_of, retention_inputs
 from offsets_pipeline.questions.report.commit_history import (
@@ -33,18 +33,14 @@ from offsets_pipeline.questions.report.model import (
     StaleGroups,
     TimeSeries,
 )
-from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Rule, forecast
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE, RetentionInputs, Rule, forecast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from offsets_pipeline.questions.lag.lag_rows import LagRow
     from offsets_pipeline.questions.lag.position_sources import SampledPositions
-    from offsets_pipeline.questions.query.answer_time import AnswerTime
-    from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.semantics.retention import RetentionInputs
 
 _COLUMNS = 24  # of the chart of expiries
 _ROWS_OF_PART = 10

@@ -9,14 +9,13 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.kafka.record.log_batches import empty_batch, encode_log
+from offsets_pipeline.kafka.record.log_batches import LogBatches, empty_batch, encode_log
 from offsets_pipeline.store.delta.filesystems import synchronise
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.kafka.record.compression import Codec
-    from offsets_pipeline.kafka.record.log_batches import LogBatches
     from offsets_pipeline.kafka.record.records import Int64s
 
 #: Suffix of the names of incomplete folders.

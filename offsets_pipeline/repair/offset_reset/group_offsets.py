@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.requests import refuse_share_group
 from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets
-from offsets_pipeline.kafka.broker.groups_client import list_groups
+from offsets_pipeline.kafka.broker.groups_client import GroupListing, list_groups
 from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.repair.offset_reset.plan import GroupOffsets
 from offsets_pipeline.semantics.answering import DEAD
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.kafka.broker.cluster import Cluster
-    from offsets_pipeline.kafka.broker.groups_client import GroupListing
     from offsets_pipeline.questions.query.state_reader import StateReader
 
 #: Protocol types of consumer groups, with simple groups; without Connect workers, share and streams groups (R34).

@@ -12,12 +12,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.store.delta.storage import NoAnswer
+from offsets_pipeline.store.delta.storage import NoAnswer, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from offsets_pipeline.store.delta.storage import Storage
 
 MAX_RETRIES = 10
 RETRY_BACKOFF_MS = 100  # before the first retry

@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from offsets_pipeline.errors import UnsupportedTable
 from offsets_pipeline.store.delta.damage import reading
 from offsets_pipeline.store.delta.data_file import ALL_ROWS, DataFile
-from offsets_pipeline.store.delta.protocol import UNDO, unreadable, unwritable
+from offsets_pipeline.store.delta.protocol import UNDO, Action, unreadable, unwritable
 from offsets_pipeline.store.delta.reader import has_deletion_vectors, metadata_of, protocol_of, stored_files
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from offsets_pipeline.store.delta.data_file import Only
-    from offsets_pipeline.store.delta.protocol import Action
     from offsets_pipeline.store.delta.table_folder import TableFolder
 
 

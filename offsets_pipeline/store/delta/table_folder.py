@@ -35,6 +35,7 @@ from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.properties import require_format
 from offsets_pipeline.store.delta.protocol import (
     UNDO,
+    Action,
     commit_path,
     creation,
     encoded,
@@ -47,7 +48,7 @@ from offsets_pipeline.store.delta.protocol import (
 from offsets_pipeline.store.delta.reader import open_table
 from offsets_pipeline.store.delta.retry import answered, put_if_absent
 from offsets_pipeline.store.delta.s3_errors import cause, known_cause
-from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.delta.schemas import LOG, Table
 from offsets_pipeline.store.delta.snapshot import Commit, KnownVersion, Snapshot
 from offsets_pipeline.store.delta.storage import NoAnswer, ObjectStorage, Storage, storage_of
 
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from offsets_pipeline.store.delta.data_file import Only
-    from offsets_pipeline.store.delta.protocol import Action
-    from offsets_pipeline.store.delta.schemas import Table
 
 _LOG = logging.getLogger(__name__)
 

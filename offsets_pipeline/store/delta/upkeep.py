@@ -17,13 +17,12 @@ from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.protocol import DELTA_LOG, commit_path
 from offsets_pipeline.store.delta.reader import open_table
 from offsets_pipeline.store.delta.s3_errors import cause
-from offsets_pipeline.store.delta.table_folder import READERS_SECONDS
+from offsets_pipeline.store.delta.table_folder import READERS_SECONDS, TableFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from offsets_pipeline.store.delta.data_file import DataFile
-    from offsets_pipeline.store.delta.table_folder import TableFolder
 
 _ABANDONED_HOURS = 24
 _VERSION = re.compile(DELTA_LOG + r"/(\d{20})\.")

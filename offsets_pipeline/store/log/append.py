@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.semantics.log_row import place_of
-from offsets_pipeline.store.delta.data_file import APPLICATION, COMPLETE, COMPRESSION, LATE, late_in
+from offsets_pipeline.store.delta.data_file import APPLICATION, COMPLETE, COMPRESSION, LATE, DataFile, late_in
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.store.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
 from offsets_pipeline.store.log.task_results import task_results
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.common.clock import Clock
-    from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.store import Store
 
 

@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.errors import CannotClean, UnsupportedTable
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
-from offsets_pipeline.store.delta.data_file import COMPRESSION, LATE
+from offsets_pipeline.store.delta.data_file import COMPRESSION, LATE, DataFile
 from offsets_pipeline.store.delta.protocol import UNDO
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_INCARNATION
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.store import Store
 
 _TASKS_PER_CORE = 2

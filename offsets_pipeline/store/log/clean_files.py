@@ -22,8 +22,8 @@ from offsets_pipeline.semantics.log_row import in_log_order, place_of
 from offsets_pipeline.semantics.survivors import topic_survivors
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION
-from offsets_pipeline.store.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
-from offsets_pipeline.store.log.log_scan import KEY, PLACE, POSITION, LogScan
+from offsets_pipeline.store.log.file_writer import SCHEMA, LogFilePlace, LogFileWriter, log_partitions_of
+from offsets_pipeline.store.log.log_scan import KEY, PLACE, POSITION, LogRange, LogScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.table_folder import TableFolder
-    from offsets_pipeline.store.log.file_writer import LogFilePlace
-    from offsets_pipeline.store.log.log_scan import LogRange
 
 #: A record that a cleaning may remove, its file and its position there.
 CANDIDATES = pa.schema(

@@ -17,14 +17,13 @@ from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, gathered
 from offsets_pipeline.semantics.log_row import place_of
-from offsets_pipeline.store.log.log_scan import KEY, LogScan
+from offsets_pipeline.store.log.log_scan import KEY, LogRange, LogScan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.table_folder import TableFolder
-    from offsets_pipeline.store.log.log_scan import LogRange
 
 
 @dataclass(frozen=True)

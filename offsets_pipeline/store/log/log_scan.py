@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.semantics.log_row import of_each_row
-from offsets_pipeline.store.delta.data_file import bounds_of_group
+from offsets_pipeline.store.delta.data_file import DataFile, bounds_of_group
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from offsets_pipeline.kafka.record.records import Bools
-    from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.table_folder import TableFolder
 
 #: The columns that tell whether a row is within a range.

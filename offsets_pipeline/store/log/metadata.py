@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from offsets_pipeline.common.clock import EPOCH
+from offsets_pipeline.common.clock import EPOCH, Clock
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.data_file import APPLICATION
 from offsets_pipeline.store.delta.retry import with_retries
@@ -21,7 +21,6 @@ from offsets_pipeline.store.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.kafka.record.segment import Damage
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.delta.table_folder import TableFolder
