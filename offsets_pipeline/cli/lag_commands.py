@@ -23,7 +23,6 @@ from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, t
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.lag.lag_rows import GroupLag, LagRow, group_lags, lag_of_groups
 from offsets_pipeline.questions.lag.starting_offset import StartingOffset, Strategy, starting_offset
-from offsets_pipeline.questions.query.as_of import offsets_as_of
 from offsets_pipeline.questions.query.describe import GroupAnswer, describe_groups
 from offsets_pipeline.questions.query.group_listing import is_pattern, matching, without_match
 from offsets_pipeline.questions.query.share_partitions import SharePartitionInfo, share_partitions
@@ -104,6 +103,8 @@ def lag(options: Lag, settings: Settings) -> None:
 
 def _past_groups(log: LogHistory, patterns: Sequence[str], at_ms: int) -> dict[str, GroupAnswer]:
     """The groups with these names or patterns, or all, at a past time."""
+    from offsets_pipeline.questions.query.as_of import offsets_as_of  # replays, and so pandas: not for the present
+
     if not any(map(is_pattern, patterns)):
         return offsets_as_of(log, time_ms=at_ms, group_ids=patterns or None).groups
     groups = offsets_as_of(log, time_ms=at_ms).groups

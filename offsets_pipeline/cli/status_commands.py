@@ -20,7 +20,6 @@ from offsets_pipeline.errors import BrokerUnreachable, NoSuchGroup, OffsetsError
 from offsets_pipeline.questions.lag.consumer_status import GroupStatus
 from offsets_pipeline.questions.query.answer_time import HELD_BACK, MIRROR_BEHIND, NOT_FOLDED, AnswerTime, answer_time
 from offsets_pipeline.questions.query.group_listing import groups_with_lag, without_match
-from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, reported_state
 from offsets_pipeline.questions.status import OPEN_TRANSACTION, Problem, StatusLimits, problems_of, worst_first
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 
@@ -139,6 +138,9 @@ def _of_data(time: AnswerTime, store: str, settings: Settings, of_groups: Collec
 
 def collected(store: str, settings: Settings, coverage: ReportCoverage, at_ms: int | None = None) -> Report:
     """Return the report of a store, read anew, as of now or of a past time (``at_ms``)."""
+    # replays, and so pandas: not for `status` and `check`
+    from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, reported_state
+
     reader = open_reader(store, settings)
     state = reported_state(reader, mirror_interval_ms(settings), at_ms)
     warnings = warnings_of(state.time, store)

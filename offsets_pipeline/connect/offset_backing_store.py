@@ -213,7 +213,7 @@ class OffsetStorageWriter:
         return ended
 
     def cancel_flush(self) -> None:
-        """Queue the offsets of the flush again, except those with newer ones. Does nothing without a flush."""
+        """Queue the offsets of the flush again, except those with newer ones; without a flush there are none."""
         with self._lock:
             self._end_flush(failed=True)
 

@@ -169,9 +169,7 @@ class Coordinator(Closing):
     def _keep_expired(self, now_ms: int) -> None:
         """Run `expire_loaded`, and log the errors; after `close` the next coordinator expires the rest."""
         for report in self.expire_loaded(now_ms):
-            if (
-                report.error is not None and not self._core.closed.is_set()
-            ):  # then the next coordinator expires the rest
+            if report.error is not None and not self._core.closed.is_set():
                 _LOG.warning("cannot expire all offsets of log partition %s: %s", report.log_partition, report.error)
 
     def _stop_metrics(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.owned_log import Record
@@ -21,6 +20,11 @@ if TYPE_CHECKING:
 _EXPIRING_VERSION = 1
 _LEADER_EPOCH_SINCE, _TOPIC_ID_SINCE = 3, 4
 _GROUP_METADATA_VERSION = 3  # as brokers write it
+_GROUP_FIELDS = ("protocol_type", "generation", "protocol", "leader")
+_MEMBER_FIELDS = (
+    *("member_id", "group_instance_id", "client_id", "client_host", "rebalance_timeout_ms", "session_timeout_ms"),
+    *("subscription", "assignment"),
+)
 
 #: By group type, the record type whose tombstone removes the group (R14). That tombstone comes last.
 _REMOVING_TYPE = {CLASSIC: GROUP_METADATA, CONSUMER: 3, SHARE: 11, STREAMS: 17}
@@ -65,11 +69,10 @@ def offset_tombstone(log_partition: int, group_id: str, where: TopicPartition, r
 
 def group_record(log_partition: int, group: GroupMetadata, now_ms: int) -> Record:
     """Return the record with the metadata of a classic group. Raises UnwritableRecord."""
-    fields: Fields = {**asdict(group), "current_state_timestamp": now_ms}
     # `GroupMetadata` has the names of the record, but the record names its timeouts without their unit
-    fields["members"] = [
-        {name.removesuffix("_ms"): value for name, value in member.items()} for member in fields["members"]
-    ]
+    members = [{name.removesuffix("_ms"): getattr(each, name) for name in _MEMBER_FIELDS} for each in group.members]
+    fields: Fields = {name: getattr(group, name) for name in _GROUP_FIELDS}
+    fields |= {"current_state_timestamp": now_ms, "members": members}
     value = encode_value(GROUP_METADATA, DecodedValue(_GROUP_METADATA_VERSION, fields))
     return Record(log_partition, group_key(GROUP_METADATA, group.group_id, ""), value)
 

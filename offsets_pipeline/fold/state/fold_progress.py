@@ -26,7 +26,6 @@ from offsets_pipeline.errors import DamagedTable, WriteConflict
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.store.delta.data_file import APPLICATION, FOLDED, LATE
 from offsets_pipeline.store.delta.protocol import Action, changes_rows, info_of, is_own
-from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG_INCARNATION, VERSIONS
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ _SCHEMA = FOLD_PROGRESS.arrow_schema()
 NO_INCARNATION = 0
 #: Incarnation of log partitions that a question replays from their start. No table of a store has it.
 UNSTORED_INCARNATION = 2**31 - 1
+_SWAPS = 20  # attempts of a publishing beside folds
 #: Delta application whose transactions in published tables are the state incarnation that their rows are of.
 INCARNATION = "offsets-incarnation"
 #: Delta application whose transactions in tables of facts are the number of the progress by which facts were removed.
@@ -164,14 +164,20 @@ class FoldProgress:
         replaces nothing. Raises WriteConflict if folds came first too often.
         """
         ends = {at: replace(each, published_to=each.folded_to) for at, each in self.partitions.items()}
-
-        def note() -> FoldProgress:
-            newest = FoldProgress.read(self._table)
-            if newest.incarnations == self.incarnations:
+        newest = FoldProgress.read(self._table)
+        for _ in range(_SWAPS):
+            if newest.incarnations != self.incarnations:
+                break
+            try:
                 newest.replace(_published(newest.partitions, ends), newest.latest(versions))
-            return newest
-
-        return with_retries(note, "the end of a publishing")
+                break
+            except WriteConflict:
+                newest = FoldProgress.read(self._table)
+        else:
+            raise WriteConflict(
+                f"cannot write {self._table.folder}: other writers came first {_SWAPS} times; run it again"
+            )
+        return newest
 
     def latest(self, versions: Mapping[str, int]) -> dict[str, int]:
         """Versions of tables: for each the later one of this progress and ``versions``."""

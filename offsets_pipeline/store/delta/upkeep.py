@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from offsets_pipeline.errors import StorageFailed, WriteConflict
-from offsets_pipeline.store.delta.damage import LAST_CHECKPOINT, explained
+from offsets_pipeline.store.delta.damage import LAST_CHECKPOINT, explained, reading
 from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.protocol import DELTA_LOG, commit_path
 from offsets_pipeline.store.delta.reader import open_table
@@ -132,8 +132,9 @@ def vacuum(
     """
     unchecked: dict[str, Any] = {"dry_run": True, "enforce_retention_duration": False}
     system, path = open_path(folder.folder)
-    try:
+    with reading(folder.folder):
         table = open_table(folder.folder)  # not that of a snapshot, which threads of a store share
+    try:
         found = system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
         stored = {each.path.removeprefix(f"{path}/") for each in found if each.type == fs.FileType.File}
         unused = {*table.vacuum(**unchecked | {"full": True, "retention_hours": _ABANDONED_HOURS}), *table.vacuum()}

@@ -12,7 +12,6 @@ from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionPro
 from offsets_pipeline.fold.state.replay_start import pending_rows
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.effects import ReplayedPartition
-from offsets_pipeline.store.delta import retry
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
@@ -173,8 +172,7 @@ def test_publishing_gives_up_where_folds_are_always_quicker(
 
     publishing = FoldProgress.read(table)
     monkeypatch.setattr(FoldProgress, "replace", overtaken)
-    monkeypatch.setattr(retry, "MAX_RETRIES", 1)
-    with pytest.raises(WriteConflict, match=r"the end of a publishing: other writers committed first, 2 times"):
+    with pytest.raises(WriteConflict, match=r"other writers came first \d+ times"):
         publishing.note_published({})
     assert FoldProgress.read(table).partitions == {0: partition(0, 8)}
 
