@@ -30,7 +30,7 @@ OPEN = -1
 #: The marker's record offset of an open transaction: behind all records.
 NO_MARKER = 2**63 - 1
 
-TOMBSTONE_RANK = -1
+TOMBSTONE_RANK = -1  # of a tombstone under `classic`
 
 _SMALL_CODES = 1 << 16
 

@@ -181,7 +181,7 @@ def test_a_first_ingest_that_may_have_committed_keeps_its_store(
     s3, uri = server
     ingest = "ingest-segments", "--store", f"{uri}/first", segments_of(CAPTURE)
     with monkeypatch.context() as patch:
-        patch.setattr(retry, "_RETRY_SECONDS", 0.0)
+        patch.setattr(retry, "_UNANSWERED_SECONDS", 0.0)
         s3.fault = lambda method, path: Fault.SLOW if method == "PUT" and path.endswith(SECOND_COMMIT) else None
         done = in_process(tmp_path, *ingest)
     assert_refused(done, f"version 1 of {uri}/first/log may have been committed: ")

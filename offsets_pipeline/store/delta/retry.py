@@ -17,12 +17,11 @@ from offsets_pipeline.store.delta.storage import NoAnswer, Storage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-
 MAX_RETRIES = 10
 RETRY_BACKOFF_MS = 100  # before the first retry
 MAX_BACKOFF_MS = 5_000
 #: A file without an answer is put again for so long, and at least once.
-_RETRY_SECONDS = 60.0
+_UNANSWERED_SECONDS = 60.0
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.05, 5.0
 
 _Result = TypeVar("_Result")
@@ -90,8 +89,8 @@ def answered(request: Callable[[], bool]) -> bool:
 
 
 def _attempts() -> Iterator[None]:
-    """Yield until `_RETRY_SECONDS` are over, but at least twice, with growing waits between."""
-    until, wait = time.monotonic() + _RETRY_SECONDS, _FIRST_WAIT_SECONDS
+    """Yield until `_UNANSWERED_SECONDS` are over, but at least twice, with growing waits between."""
+    until, wait = time.monotonic() + _UNANSWERED_SECONDS, _FIRST_WAIT_SECONDS
     yield
     yield
     while time.monotonic() + wait < until:

@@ -123,6 +123,8 @@ class LogFileWriter:
             "log_incarnation": self._place.log_incarnation,
             "backfill": False,
         }
+        # a KeyError if the source lacks another column: it would be null in the log
+        rows = rows.select([name for name in SCHEMA.names if name in rows.column_names or name not in constants])
         if self._file.write(conformed(rows, SCHEMA, constants)) > _FILE_BYTES:
             self._end_file()
 

@@ -94,7 +94,7 @@ class OrderedLog:
             block = next(blocks[file])
             for partition, rows in _by_partition(block["log_partition"].to_numpy()):
                 # copy the rows: a waiting slice would keep the whole block in memory
-                held[partition].append(block if len(rows) == block.num_rows else block.take(pa.array(rows)))
+                held[partition].append(block if rows is None else block.take(pa.array(rows)))
             for partition in waiting.take(file):
                 end = min(waiting.goes_on_at(partition), self.ends.get(partition, _NEVER))
                 ripe, rest = _split(held.pop(partition), end)
@@ -187,12 +187,14 @@ class _Waiting:
 
 
 def _lowest(partition: npt.NDArray[np.int32], offset: Int64s) -> _Lowest:
-    return {at: int(offset[rows].min()) for at, rows in _by_partition(partition)}
+    return {at: int((offset if rows is None else offset[rows]).min()) for at, rows in _by_partition(partition)}
 
 
-def _by_partition(partition: npt.NDArray[np.int32]) -> Iterator[tuple[int, Int64s]]:
-    """Yield each log partition, in order, and the positions of its rows."""
-    if len(partition):
+def _by_partition(partition: npt.NDArray[np.int32]) -> Iterator[tuple[int, Int64s | None]]:
+    """Yield each log partition, in order, and the positions of its rows; None: all rows, as in most large files."""
+    if len(partition) and (partition == partition[0]).all():
+        yield int(partition[0]), None
+    elif len(partition):
         order = np.argsort(partition, kind="stable")
         first = np.flatnonzero(np.diff(partition[order], prepend=-1))
         yield from zip(partition[order][first].tolist(), np.split(order, first[1:]), strict=True)

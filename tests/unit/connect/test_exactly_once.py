@@ -519,7 +519,7 @@ def test_after_a_commit_without_an_answer_the_task_has_to_start_again(
             raise OSError("away")
 
         away.setattr(kind, "create", answerless)
-        away.setattr(retry, "_RETRY_SECONDS", 0.0)
+        away.setattr(retry, "_UNANSWERED_SECONDS", 0.0)
         with pytest.raises(CommitUnknown):
             written(task, 1, "one")
     with pytest.raises(InvalidRequest, match="start the task again"):

@@ -73,7 +73,7 @@ def first_commits(server: FaultyS3, *faults: Fault) -> None:
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a commit without an answer again only once."""
-    monkeypatch.setattr(retry, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "_UNANSWERED_SECONDS", 0.0)
 
 
 def patient(store: str) -> Coordinator:
@@ -258,7 +258,7 @@ def test_no_acknowledged_commit_is_lost_or_stands_twice_after_many_faults(
     rows.create()
     server.slow_seconds = 0.25
     with monkeypatch.context() as patch, ThreadPoolExecutor(2 * WORKERS) as threads:
-        patch.setattr(retry, "_RETRY_SECONDS", 0.3)
+        patch.setattr(retry, "_UNANSWERED_SECONDS", 0.3)
         patch.setenv("AWS_TIMEOUT", "100ms")
         coordinators = [patient(s3_store) for _ in range(WORKERS)]
         server.fault = BadNetwork(chance.randrange(2**32), FAULTS, {"PUT commit": 0.8}, 0.12)

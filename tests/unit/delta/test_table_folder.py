@@ -489,7 +489,7 @@ def test_a_file_that_a_task_wrote_to_another_machines_disk_is_not_committed(fold
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a commit without an answer again only once."""
-    monkeypatch.setattr(retry, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "_UNANSWERED_SECONDS", 0.0)
 
 
 def answers(
