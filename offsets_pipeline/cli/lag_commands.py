@@ -124,7 +124,7 @@ def fetch(options: Fetch, settings: Settings) -> None:
         group = describe_groups(reader, [options.group]).get(options.group)
         time = answer_time_of(reader, store, settings)
         committed = {} if group is None else {(each.topic, each.partition): each for each in group.offsets}
-        positions = _positions(store, reader, options, settings, now_ms)
+        positions = _fetch_positions(store, reader, options, settings, now_ms)
         sources.append(positions.source)
         if options.partition is None:
             known = {*positions.by_partition, *committed}
@@ -150,7 +150,7 @@ def fetch(options: Fetch, settings: Settings) -> None:
     write_rows(columns, rows, options.format_)
 
 
-def _positions(store: str, reader: StateReader, options: Fetch, settings: Settings, now_ms: int) -> Positions:
+def _fetch_positions(store: str, reader: StateReader, options: Fetch, settings: Settings, now_ms: int) -> Positions:
     policy = options.reset
     # a broker gives times before 1970 other meanings
     since_ms = max(0, now_ms - policy.duration_ms) if policy.strategy is Strategy.BY_DURATION else None
@@ -162,11 +162,11 @@ def _positions(store: str, reader: StateReader, options: Fetch, settings: Settin
         return ask_broker(kafka_options(asked, settings), [options.topic], since_ms)
     if asked.positions is not None:
         rows = read_sample_file(asked.positions, now_ms, [options.topic])
-        return _of_samples(PositionSamples(rows), asked.positions, since_ms)
-    return _of_samples(read_samples(table_of(reader.location), [options.topic]), store, since_ms)
+        return _fetch_samples(PositionSamples(rows), asked.positions, since_ms)
+    return _fetch_samples(read_samples(table_of(reader.location), [options.topic]), store, since_ms)
 
 
-def _of_samples(samples: PositionSamples, source: str, since_ms: int | None) -> Positions:
+def _fetch_samples(samples: PositionSamples, source: str, since_ms: int | None) -> Positions:
     """The newest positions; the offset for a time is the log end of the last sample up to it: no record is skipped."""
     before = {} if since_ms is None else samples.latest(since_ms)
     found = {}
@@ -180,15 +180,15 @@ def _of_samples(samples: PositionSamples, source: str, since_ms: int | None) -> 
 def show_share_partitions(options: SharePartitions, settings: Settings) -> None:
     """Show the share partitions."""
     reader = open_reader(options.store, settings)
-    found = share_partitions(reader, *_names_and_ends(reader, options, settings))
+    found = share_partitions(reader, *_share_names_and_ends(reader, options, settings))
     time = answer_time_of(reader, options.store, settings)
     rows = [each._asdict() for each in found]
     if options.format_ != "json":
-        rows = [{**row, "state_batches": _shown(row["state_batches"])} for row in rows]
+        rows = [{**row, "state_batches": _shown_batches(row["state_batches"])} for row in rows]
     write_listing("share_partitions", SharePartitionInfo._fields, rows, [(reader.cluster, time)], options.format_)
 
 
-def _names_and_ends(
+def _share_names_and_ends(
     reader: StateReader, options: SharePartitions, settings: Settings
 ) -> tuple[Mapping[str, str], Mapping[tuple[str, int], int]]:
     """Names of topic ids and log ends of partitions: of the cluster, or of a store, by default the reader's own."""
@@ -205,7 +205,7 @@ def _names_and_ends(
     return source.topic_names(), {place: each.log_end_offset for place, each in latest.items()}
 
 
-def _shown(batches: list[dict[str, Any]]) -> str:
+def _shown_batches(batches: list[dict[str, Any]]) -> str:
     """The first batches as text, such as `3-4 AVAILABLE x1`."""
     shown = [
         f"{each['first_offset']}-{each['last_offset']} {each['delivery_state']} x{each['delivery_count']}"

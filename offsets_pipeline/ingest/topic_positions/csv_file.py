@@ -47,11 +47,11 @@ def read_rows(path: Path) -> Iterator[CsvRow]:
     with opened_text(path, newline="") as file:
         text = file.read()
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    row = CsvRow(path, 1, [])
+    line = 1
     try:
         for fields in reader:
             if fields:
-                yield row._replace(fields=fields)
-            row = CsvRow(path, reader.line_num + 1, [])
+                yield CsvRow(path, line, fields)
+            line = reader.line_num + 1
     except csv.Error as error:
-        raise row.malformed(f"it is not CSV: {error}") from None
+        raise CsvRow(path, line, []).malformed(f"it is not CSV: {error}") from None

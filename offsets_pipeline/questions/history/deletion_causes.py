@@ -270,7 +270,7 @@ class Causes:
         is_consumer = group.description.protocol_type == CONSUMER_PROTOCOL_TYPE
         if group.group_type == CLASSIC and not group.is_empty and not is_consumer:
             return "the group had members"
-        return self._removal_without_request(deletion)
+        return self._removal_after_offsets(deletion)
 
     def _rules_out_delete_groups(self, deletion: GroupDeletion) -> str | None:
         group = deletion.group
@@ -294,9 +294,9 @@ class Causes:
                 return f"the group kept an offset of {where.topic}"
         if not self._semantics.is_classic and any(deletion.others.values()):
             return "another group was removed at the same time"
-        return self._removal_without_request(deletion)
+        return self._removal_after_offsets(deletion)
 
-    def _removal_without_request(self, deletion: GroupDeletion) -> str | None:
+    def _removal_after_offsets(self, deletion: GroupDeletion) -> str | None:
         """What rules out a deletion of offsets alone: whether the group was removed with them.
 
         A classic coordinator removes an empty group with its last offset; one of Kafka 4.x does not.

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from offsets_pipeline.common.arrow_values import array_of
 from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.kafka.record.wire import encode_utf8
 from offsets_pipeline.questions.history.decoded_log import decoded_log
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.store.delta.schemas import Table
     from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
-_OUTCOMES = pa.array(["open", "aborted", "committed"])  # in the order of OPEN, ABORTED and COMMITTED
+_OUTCOMES = array_of(["open", "aborted", "committed"])  # in the order of OPEN, ABORTED and COMMITTED
 _TRANSACTIONS = ("log_partition", "record_offset", "producer_id", "control_type")
 _PENDING_ROWS = 50_000  # rows of a view that wait before they are yielded
 _EVIDENCE = ["record_offset", "record_timestamp", "key", "value", "producer_id", "control_type", "write"]

@@ -40,7 +40,7 @@ Owner = tuple[str, str | None, str | None]
 _UNKNOWN: Owner = (UNKNOWN, None, None)
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
-#: The columns of GROUP_HISTORY that describe a group, with the set of its member ids as ``members``.
+#: The columns of GROUP_HISTORY that describe a group, and ``members``, the set of its member ids, which is no column.
 _GroupRow = dict[str, Any]
 _GONE: _GroupRow = {"state": DEAD, "member_count": 0, "members": frozenset()}
 
@@ -278,6 +278,7 @@ class ObservedPartition(PartitionState):
                 "event": event,
                 "joined": sorted(now["members"] - before["members"]),
                 "left": sorted(before["members"] - now["members"]),
+                "members": None,  # no column: a row that waits would keep the ids of all members
                 "record_type": record_type,
                 "record_timestamp": self._now_ms,
                 "record_offset": self._offset,
