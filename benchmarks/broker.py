@@ -327,19 +327,18 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return free ports of loopback, each once in a process, of which each worker of pytest-xdist has its own.
+    """Return free ports of loopback. No process gets a port twice, and no two workers of pytest-xdist get the same one.
 
-    They are below those that Linux gives to outgoing connections: none of these takes one before its server listens, or
-    while its server starts again.
+    Linux gives higher ports to outgoing connections. So none of these takes a port before its server listens, or while
+    the server starts again.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     own = _PORTS[worker :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+    left = [port for port in own if port not in _HANDED_OUT]
+    random.Random().shuffle(left)
     found: list[int] = []
-    for port in random.Random().sample(own, len(own)):
-        if len(found) == count:
-            break
-        if port in _HANDED_OUT:
-            continue
+    while len(found) < count:
+        port = left.pop()
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             found.append(port)
     _HANDED_OUT.update(found)

@@ -103,7 +103,7 @@ def lag(options: Lag, settings: Settings) -> None:
 
 def _past_groups(log: LogHistory, patterns: Sequence[str], at_ms: int) -> dict[str, GroupAnswer]:
     """The groups with these names or patterns, or all, at a past time."""
-    from offsets_pipeline.questions.query.as_of import offsets_as_of  # replays, and so pandas: not for the present
+    from offsets_pipeline.questions.query.as_of import offsets_as_of  # imports the replay
 
     if not any(map(is_pattern, patterns)):
         return offsets_as_of(log, time_ms=at_ms, group_ids=patterns or None).groups

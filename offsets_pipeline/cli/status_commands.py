@@ -138,7 +138,7 @@ def _of_data(time: AnswerTime, store: str, settings: Settings, of_groups: Collec
 
 def collected(store: str, settings: Settings, coverage: ReportCoverage, at_ms: int | None = None) -> Report:
     """Return the report of a store, read anew, as of now or of a past time (``at_ms``)."""
-    # replays, and so pandas: not for `status` and `check`
+    # it imports the replay, which `status` and `check` do without
     from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, reported_state
 
     reader = open_reader(store, settings)

@@ -307,7 +307,7 @@ def _by_key(rows: pa.Table, key: tuple[str, ...], columns: list[str]) -> dict[tu
     return dict(zip(keys, rows.select(columns).to_pylist(), strict=True))
 
 
-# --- digests: equal rows have equal ones, whoever wrote them, in whichever batches
+# --- digests of rows, which depend neither on their writer nor on batches
 
 
 def digests(rows: pa.Table) -> dict[int, str]:
