@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,12 +16,14 @@ from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import InvalidRequest, OffsetsLost, StoreReplaced, TaskFenced, WriteConflict
 from offsets_pipeline.semantics.connect_keys import canonical_json
 from offsets_pipeline.semantics.facts import Column
+from offsets_pipeline.store.delta.filesystems import resolved_folder
 from offsets_pipeline.store.delta.protocol import delta_type
 from offsets_pipeline.store.delta.schemas import Table
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from offsets_pipeline.store.delta.snapshot import Snapshot
 
@@ -63,11 +64,11 @@ class TargetTable:
     """A Delta table in a folder, for one source task. Other writers may append to it, too, and compact it.
 
     ``schema`` has the columns that the task writes; the table is created with them if there is none.
+    Raises ConfigError for a wrong location.
     """
 
     def __init__(self, location: str | Path, schema: pa.Schema) -> None:
-        text = str(location)
-        folder = text.rstrip("/") if "://" in text else str(Path(text).resolve())
+        folder = resolved_folder(str(location))
         self.schema = schema
         self._folder = TableFolder(folder, _table(folder, schema))
         self._table_id: str | None = None

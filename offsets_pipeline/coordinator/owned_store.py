@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import NotAStore, NotCoordinator, StoreMismatch
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.store.delta.filesystems import arrow_folder
+from offsets_pipeline.store.delta.filesystems import resolved_folder
 from offsets_pipeline.store.delta.properties import OWNED, SCHEMA_PREFIX, StoreProperties
 from offsets_pipeline.store.delta.store_folder import create_tables, properties_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -87,5 +90,4 @@ def _folder(location: str | Path) -> str:
             f"cannot open store {text}: a coordinator does not read Spark's catalog; name the folder of its tables: "
             f'Store.open(spark, "{text}").folder()'
         )
-    folder = arrow_folder(text)
-    return folder.rstrip("/") if "://" in folder else str(Path(folder).resolve())
+    return resolved_folder(text)

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 from pyarrow import fs
 
+from offsets_pipeline.errors import ConfigError
 from offsets_pipeline.store.delta.s3_access import DEFAULT_REGION, S3_SCHEMES, access_variables, chosen_region, is_s3
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.store.delta.s3_access import Pairs
 
+#: URI schemes of object stores.
+OBJECT_STORES = S3_SCHEMES | {"gs", "abfs", "abfss"}
 #: The start of a local path with a scheme: file:/ or file://HOST/.
 _FILE_SCHEME = re.compile(r"file:(?://[^/]*)?(?=/)")
 _SCHEME = re.compile(r"[A-Za-z0-9]+:/")
@@ -97,12 +100,25 @@ def absolute_path(path: str) -> str:
     return folder.rstrip("/") if "://" in folder else str(Path(folder).absolute())
 
 
+def resolved_folder(location: str) -> str:
+    """Return a local folder as an absolute path without links, or a URI without a slash at its end."""
+    folder = arrow_folder(location)
+    return folder.rstrip("/") if "://" in folder else str(Path(folder).resolve())
+
+
 def arrow_folder(location: str) -> str:
     """The path or URI for `open_path`, from a user's name of a folder: `file:/data`, `s3a://bucket/a%20store`, a path.
 
-    A URI may have %20 or a blank.
+    A URI may have %20 or a blank. Raises ConfigError for an empty name in a URI of an object store, and for `.` and
+    `..`: some clients resolve them, others take them as names, and others refuse them.
     """
-    return without_file_scheme(unquote(location)).rstrip("/") if _SCHEME.match(location) else location
+    if not _SCHEME.match(location):
+        return location
+    folder = without_file_scheme(unquote(location)).rstrip("/")
+    scheme, _, path = folder.partition("://")
+    if scheme in OBJECT_STORES and not {"", ".", ".."}.isdisjoint(path.split("/")):
+        raise ConfigError(f"wrong location {location}: names in an object store are not empty, `.` or `..`")
+    return folder
 
 
 def without_file_scheme(folder: str) -> str:

@@ -24,9 +24,8 @@ from pyarrow import fs
 
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import ConfigError, UnsafeStorage, WriteConflict
-from offsets_pipeline.store.delta.filesystems import encoded_uri, open_path, synchronise
+from offsets_pipeline.store.delta.filesystems import OBJECT_STORES, encoded_uri, open_path, synchronise
 from offsets_pipeline.store.delta.s3_access import (
-    S3_SCHEMES,
     access_variables,
     connection_options,
     is_s3,
@@ -56,7 +55,6 @@ _LOSERS_REQUESTS, _WINNERS_REQUESTS = 5, 3
 _LONGEST_PAUSE_SECONDS = 2.5  # half of a commit's timeout
 
 _LOCAL = frozenset({"", "file"})
-_CONDITIONAL_PUT = S3_SCHEMES | {"gs", "abfs", "abfss"}
 _ATOMIC_RENAME = frozenset({"hdfs", "viewfs"})
 #: How obstore says that a request is refused: by a status of 4xx, except 408 and 429 (try again), or sent elsewhere.
 _REFUSED = re.compile(r"status code: 4(?!08|29)\d\d\b|redirect without LOCATION")
@@ -136,7 +134,7 @@ def storage_of(folder: str) -> Storage:
     scheme = folder.partition("://")[0] if "://" in folder else ""
     if scheme in _LOCAL:
         return LocalStorage(folder.removeprefix("file://"))
-    if scheme in _CONDITIONAL_PUT:
+    if scheme in OBJECT_STORES:
         return ObjectStorage(folder)
     if scheme in _ATOMIC_RENAME:
         return RenamingStorage(folder)

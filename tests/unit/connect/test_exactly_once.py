@@ -18,6 +18,7 @@ from offsets_pipeline.connect.target_states import RUNNING, STOPPED
 from offsets_pipeline.connect.target_table import FlushedOffsets, TargetTable
 from offsets_pipeline.errors import (
     CommitUnknown,
+    ConfigError,
     ConnectorStopped,
     InvalidRequest,
     OffsetsLost,
@@ -166,7 +167,7 @@ def test_a_table_has_its_columns_and_statistics_of_numbers_that_are_never_null(p
     columns = [("at", pa.int64(), False), ("n", pa.int32(), False), ("m", pa.int64(), True), ("s", pa.string(), False)]
     schema = pa.schema([pa.field(name, kind, nullable=nullable) for name, kind, nullable in columns])
     for name, found, statistics in (("a", schema, "at,n"), ("b", SCHEMA, None)):
-        target = TargetTable(place / "x" / ".." / name, found)
+        target = TargetTable(f"{place / name}/", found)
         assert (target.location, target.epoch("x")) == (str(place / name), -1)
         table = DeltaTable(place / name)
         fields = [(each.name, each.nullable) for each in table.schema().fields]
@@ -176,7 +177,12 @@ def test_a_table_has_its_columns_and_statistics_of_numbers_that_are_never_null(p
         assert (target.epoch("x"), target.flushed("x", -1)) == (3, FlushedOffsets(-1, {}))
         with pytest.raises(TaskFenced, match="as x with epoch 3: another instance of this task has started"):
             target.fence("x", 3)
-    assert TargetTable("s3://bucket/t/", SCHEMA).location == "s3://bucket/t"
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/t/../u", "s3a://bucket//t", "gs://bucket/./t", "abfss:///t"])
+def test_a_location_that_clients_of_object_stores_read_differently_is_refused(location: str) -> None:
+    with pytest.raises(ConfigError, match=f"wrong location {location}: names in an object store are not empty"):
+        TargetTable(location, SCHEMA)
 
 
 def test_an_existing_table_with_more_columns_is_written_beside_other_writers(

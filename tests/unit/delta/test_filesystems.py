@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.errors import ConfigError
 from offsets_pipeline.store.delta.filesystems import (
     arrow_folder,
     encoded_uri,
     open_path,
+    resolved_folder,
     without_file_scheme,
 )
 
@@ -45,6 +47,21 @@ def test_uri_that_libraries_take(path: str, expected: str) -> None:
 )
 def test_folder_that_a_user_names(location: str, expected: str) -> None:
     assert arrow_folder(location) == expected
+
+
+def test_folder_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "link").symlink_to("store")
+    monkeypatch.chdir(tmp_path)
+    store = str(tmp_path / "store")
+    assert {resolved_folder(each) for each in ("store/", "x/../store", "link", f"file:{store}/")} == {store}
+    assert resolved_folder("s3a://bucket/a%20store/") == "s3a://bucket/a store"
+
+
+@pytest.mark.parametrize("location", ["s3://b/x/../a", "s3a://b/./a", "s3n://b//a", "gs:///a", "abfs://c@h/a/%2E%2E"])
+def test_names_that_clients_of_object_stores_read_differently_are_refused(location: str) -> None:
+    with pytest.raises(ConfigError, match=f"wrong location {location}: names in an object store are not empty"):
+        arrow_folder(location)
 
 
 @pytest.mark.parametrize(
