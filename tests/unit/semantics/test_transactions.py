@@ -118,6 +118,10 @@ def test_marker_behind_a_gap_decides_nothing_within_some_rows() -> None:
     assert decided_within(records[:1], [Marker(1, 7, 2)]) == [OPEN]  # R11: of another log partition
 
 
+def test_rows_of_another_log_partition_between_two_are_no_gap() -> None:
+    assert decided_within([Record(0, 7, 1), Record(1, 8, 5)], [Marker(0, 7, 2)]) == [COMMITTED, OPEN]
+
+
 @FIXED
 @given(st.lists(POSITIONS, max_size=25, unique_by=lambda each: (each[0], each[2])), st.data())
 def test_what_is_decided_within_some_rows_is_what_all_rows_say(
