@@ -167,8 +167,7 @@ def segment_rows(folder: Path, log_partition: int | str = "*") -> dict[int, list
                     row["record_offset"],
                     row["key"],
                     row["value"],
-                    # R11: the id of a producer without a transaction means nothing
-                    row["producer_id"] if row["is_transactional"] or row["control_type"] else None,
+                    row["producer_id"],
                     row["control_type"],
                 )
                 for row in batch.to_pylist()

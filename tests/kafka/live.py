@@ -138,7 +138,6 @@ def records_in(folder: Path, topic: str = TOPIC) -> list[LogRecord]:
             for batch in read_segment(file.read_bytes(), source=str(file)).batches():
                 times = batch["record_timestamp"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
                 for row, timestamp_us in zip(batch.to_pylist(), times, strict=True):
-                    has_producer = row["is_transactional"] or row["control_type"] is not None
                     found.append(
                         LogRecord(
                             int(number),
@@ -146,8 +145,8 @@ def records_in(folder: Path, topic: str = TOPIC) -> list[LogRecord]:
                             timestamp_us,
                             row["key"],
                             row["value"],
-                            row["producer_id"] if has_producer else None,
-                            row["producer_epoch"] if has_producer else None,
+                            row["producer_id"],
+                            row["producer_epoch"],
                             row["control_type"],
                         )
                     )

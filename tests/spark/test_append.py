@@ -15,7 +15,6 @@ from offsets_pipeline.ingest.segments import segment_ingest as segments
 from offsets_pipeline.ingest.segments.segment_files import find_log
 from offsets_pipeline.ingest.segments.segment_reader import write_segments
 from offsets_pipeline.semantics.log_row import LogRow
-from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.log.append import Append, LogAppender
 from tests.logs import LogPartition, capture_rows
 from tests.places import copied
@@ -51,7 +50,7 @@ def actions_of(store: Path, kind: str) -> list[dict[str, Any]]:
 def files_for(store: Store, appender: LogAppender, source: Path) -> list[DataFile]:
     """Rows that tasks write for an append of all records of a data folder."""
     place = appender.place(CLOCK)
-    return write_segments(store.spark, find_log([str(source)]).folders, {}, place, TopicKind.CONSUMER_OFFSETS).files
+    return write_segments(store.spark, find_log([str(source)]).folders, {}, place, store.properties).files
 
 
 def test_spark_reads_from_the_files_what_the_segments_hold(

@@ -29,8 +29,7 @@ from offsets_pipeline.kafka.record.corrupt import NotASegment
 from offsets_pipeline.questions.query.log_info import LogPartitionInfo, log_info
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.store.delta.properties import OWNED, StoreProperties
+from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
 from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead
 from offsets_pipeline.store.store import Store
 from tests.logs import LogPartition, capture_rows
@@ -138,8 +137,8 @@ def test_data_folder_of_a_broker_gives_log_bounds_names_and_ids(
     for suffix in (".0a1b2c3d-delete", ".0a1b2c3d-future", "-stray", ".0a1b2c3d-stray"):
         gone = write_segment(tmp_path / "gone", home, b"".join(batches_of(moved))).parent
         gone.rename(data / f"__consumer_offsets-{home}{suffix}")
-    for suffix in (".deleted", ".swap", ".cleaned"):
-        shutil.copy(segment, segment.parent / f"{9:020}.log{suffix}")
+    for base, suffix in ((9, ".deleted"), (9, ".cleaned"), (0, ".swap")):
+        shutil.copy(segment, segment.parent / f"{base:020}.log{suffix}")
     for name in (
         f"{0:020}.index",
         f"{0:020}.timeindex",
@@ -358,7 +357,7 @@ def test_a_file_with_timestamps_that_no_table_holds_is_ingested_without_their_re
 def test_an_error_in_a_task_names_the_file_it_was_reading(workbench: Workbench, tmp_path: Path) -> None:
     gone = tmp_path / "__consumer_offsets-0" / f"{0:020}.log"
     with pytest.raises(Exception, match="FileNotFoundError") as failed:
-        write_segments(workbench.spark, [LogFolder(0, (str(gone),), 0)], {}, None, TopicKind.CONSUMER_OFFSETS)
+        write_segments(workbench.spark, [LogFolder(0, (str(gone),), 0)], {}, None, StoreProperties(MIRRORED, 1))
     ours = raised_on_executor(failed.value)
     assert isinstance(ours, TaskFailed)
     assert str(ours).startswith(f"a task failed at byte position 0 of {gone}: FileNotFoundError: ")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 CAPTURE = CAPTURES / "4.2.0-share-state"
 TOPIC = "__share_group_state"
 PARTITIONS = 3
+PROPERTIES = StoreProperties(MIRRORED, PARTITIONS, topic_kind=TopicKind.SHARE_STATE)
 IN_DRIVER = Settings(fold=FoldSettings(driver_rows=2**31 - 1))
 
 
@@ -45,14 +46,14 @@ def share_rows() -> list[LogRow]:
     for path in sorted((CAPTURE / "segments").glob("*/*.log")):
         log_partition = int(path.parent.name.rpartition("-")[2])
         for batch in read_segment(memoryview(path.read_bytes()), source=path.name).batches():
-            columns = log_columns(batch, log_partition, path.name, TopicKind.SHARE_STATE)
+            columns = log_columns(batch, log_partition, path.name, PROPERTIES)
             rows += map(LogRow._make, zip(*(columns[name].to_pylist() for name in LogRow._fields), strict=True))
     return rows
 
 
 def share_store(folder: Path, *batches: Iterable[LogRow]) -> str:
     """A new store with these records, folded after each batch."""
-    create_tables(str(folder), StoreProperties(MIRRORED, PARTITIONS, topic_kind=TopicKind.SHARE_STATE))
+    create_tables(str(folder), PROPERTIES)
     for batch in batches:
         appended(folder, list(batch))
         fold_log(opened(folder), IN_DRIVER, CLOCK)

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 OFFSETS_TOPIC = "__consumer_offsets"
 
 # A broker renames folders before it deletes or moves them (`<partition>.<uuid>-delete`, `-future`, `-stray`), and files
-# before it deletes or replaces them (`.deleted`, `.swap`, `.cleaned`). These patterns match none of those names.
+# before it deletes or replaces them (`.deleted`, `.cleaned`). These patterns match none of those names.
 _TOPIC_FOLDER = re.compile(r"(.+)-\d+")
 _SEGMENT_FILE = re.compile(r"(\d{20})\.log")
+# Of a broker that stopped, or was copied, while it replaced segments by a compacted one. It renames the file to `.log`.
+_REPLACEMENT = ".swap"
 _PARTITION_METADATA = "partition.metadata"
 
 
@@ -152,10 +154,12 @@ class _Finder:
             self.walk(path, {})
 
     def _add_folder(self, partition: int, children: list[fs.FileInfo], start_offset: int) -> None:
+        paths = {child.path for child in children if child.type == fs.FileType.File}
         files = sorted(
-            child.path
-            for child in children
-            if child.type == fs.FileType.File and _SEGMENT_FILE.fullmatch(child.base_name)
+            path
+            for path in paths
+            if _SEGMENT_FILE.fullmatch(path.rpartition("/")[2].removesuffix(_REPLACEMENT))
+            and (not path.endswith(_REPLACEMENT) or path.removesuffix(_REPLACEMENT) not in paths)
         )
         if files:
             self._found.folders.append(LogFolder(partition, tuple(self._name(file) for file in files), start_offset))

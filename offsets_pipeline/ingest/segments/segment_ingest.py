@@ -257,17 +257,17 @@ def _ingest(
     log = log.where(F.col("log_partition").isin([folder.log_partition for folder in folders]))
     ends: Offsets = {row[0]: row[1] for row in log.groupBy("log_partition").agg(F.max("record_offset")).collect()}
     known = [folder for folder in folders if folder.log_partition in ends]
-    kind = store.properties.topic_kind
-    overlap = parsed_segments(spark, known, kind, up_to=ends) if known else None
+    properties = store.properties
+    overlap = parsed_segments(spark, known, properties, up_to=ends) if known else None
     cleaned = dict(store.current_log().cleaned_to) if known else {}
     missing, left_out = _missing(overlap, log, cleaned, store.location) if overlap is not None else (0, 0)
     # `append_late` writes rows that a join selects; without such rows the tasks write their files directly
-    written = write_segments(spark, folders, ends, None if missing else place, kind)
+    written = write_segments(spark, folders, ends, None if missing else place, properties)
     if not written.records and not missing:
         return 0, left_out, written.reports
     if overlap is None or not missing:
         return appender.append_files(written.files).records, left_out, written.reports
-    rows = parsed_segments(spark, folders, kind, after=ends).withColumn("backfill", F.lit(False))
+    rows = parsed_segments(spark, folders, properties, after=ends).withColumn("backfill", F.lit(False))
     late = overlap.where(f"NOT ({_is_before(cleaned)})").join(log, _PLACE, "left_anti")
     rows = rows.unionByName(late.withColumn("backfill", F.lit(True)))
     rows = rows.withColumn("appended_at", timestamp_of(clock)).withColumn("log_incarnation", F.lit(current))

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from offsets_pipeline.ingest.segments.segment_files import LogFolder
-    from offsets_pipeline.semantics.topic_kind import TopicKind
     from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.delta.properties import StoreProperties
 
 _BATCH_ROWS = 65_536
 _TASKS_PER_CORE = 4
@@ -59,7 +59,11 @@ class Written:
 
 
 def write_segments(
-    spark: SparkSession, folders: list[LogFolder], after: Offsets, place: LogFilePlace | None, kind: TopicKind
+    spark: SparkSession,
+    folders: list[LogFolder],
+    after: Offsets,
+    place: LogFilePlace | None,
+    properties: StoreProperties,
 ) -> Written:
     """Write the records after the record offsets ``after`` to files of the table `log`.
 
@@ -70,7 +74,7 @@ def write_segments(
         written = Written()
         writer = None if place is None else LogFileWriter(place)
         for folder in some:
-            for batch in _read_folder(folder, written.reports, kind):
+            for batch in _read_folder(folder, written.reports, properties):
                 wanted = batch.slice(_rows_up_to(batch, after.get(folder.log_partition)))
                 written.records += wanted.num_rows
                 if writer is not None:
@@ -92,7 +96,7 @@ def write_segments(
 def parsed_segments(
     spark: SparkSession,
     folders: list[LogFolder],
-    kind: TopicKind,
+    properties: StoreProperties,
     after: Offsets | None = None,
     up_to: Offsets | None = None,
 ) -> DataFrame:
@@ -105,7 +109,7 @@ def parsed_segments(
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for folder in chain.from_iterable(items_of(shares, batches)):
-            for records in _read_folder(folder, [], kind):
+            for records in _read_folder(folder, [], properties):
                 end = _rows_up_to(records, up_to.get(folder.log_partition, _NO_END))
                 yield records.slice(0, end).slice(_rows_up_to(records, after.get(folder.log_partition)))
                 if end < records.num_rows:
@@ -125,7 +129,7 @@ def _rows_up_to(records: pa.RecordBatch, last: int | None) -> int:
     return 0 if last is None else int(np.searchsorted(records["record_offset"].to_numpy(), last, side="right"))
 
 
-def _read_folder(folder: LogFolder, reports: list[FileReport], kind: TopicKind) -> Iterator[pa.RecordBatch]:
+def _read_folder(folder: LogFolder, reports: list[FileReport], properties: StoreProperties) -> Iterator[pa.RecordBatch]:
     """Yield the records of a folder in ascending order; adds a file's report once the file is read."""
     last = folder.start_offset - 1
     for path in folder.files:
@@ -145,7 +149,7 @@ def _read_folder(folder: LogFolder, reports: list[FileReport], kind: TopicKind) 
                 if fresh.num_rows:
                     last = fresh["record_offset"][-1].as_py()
                     records += fresh.num_rows
-                    yield log_columns(fresh, folder.log_partition, source, kind)
+                    yield log_columns(fresh, folder.log_partition, source, properties)
             damage = list(reader.damage)
             if overlapping:
                 damage.append(Damage(0, 0, f"{overlapping} records repeat record offsets of the segment before", b""))

@@ -305,7 +305,7 @@ class TopicIngest:
             min_offsets=self._settings.topic.min_records_per_batch,
             min_offsets_wait_ms=self._settings.topic.min_records_wait_ms,
         )
-        reader = TopicReader(self._topic, self._options, source, self.store.properties.topic_kind)
+        reader = TopicReader(self._topic, self._options, source, self.store.properties)
         appender = TopicAppender(reading.log_incarnation, self._settings, self._clock, confirm, reader.read_all)
         self._failures.clear()
         positions = dict(starts)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
-    from offsets_pipeline.semantics.topic_kind import TopicKind
+    from offsets_pipeline.store.delta.properties import StoreProperties
 
 #: Columns of records. `damage` is null for a record. Else the row is a stretch that does not decode: its bytes are in
 #: `value`, the record offset of its first batch in `record_offset`.
@@ -42,7 +42,7 @@ class TopicReader:
     topic: str
     kafka: KafkaOptions
     source: str
-    topic_kind: TopicKind
+    properties: StoreProperties
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
         """The rows of these ranges in RECORDS_SCHEMA. Raises the errors of `read_ranges`."""
@@ -52,7 +52,7 @@ class TopicReader:
     def rows(self, fetched: Iterable[FetchedBatches]) -> Iterator[pa.RecordBatch]:
         """The rows of fetched batches in RECORDS_SCHEMA."""
         for each in fetched:
-            yield from _rows(each, self.source, self.topic_kind)
+            yield from _rows(each, self.source, self.properties)
 
     def read_all(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of the ranges in batches of RANGES_SCHEMA."""
@@ -66,7 +66,7 @@ def ranges_row(ranges: Sequence[OffsetRange]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"ranges": [pickle.dumps(tuple(ranges))]})
 
 
-def _rows(fetched: FetchedBatches, source: str, kind: TopicKind) -> Iterator[pa.RecordBatch]:
+def _rows(fetched: FetchedBatches, source: str, properties: StoreProperties) -> Iterator[pa.RecordBatch]:
     """The rows of fetched batches: their records within the range, and the stretches that do not decode."""
     at, partition = fetched.position, fetched.range.partition
     name = f"{source}, partition {partition} at {at}"
@@ -77,7 +77,7 @@ def _rows(fetched: FetchedBatches, source: str, kind: TopicKind) -> Iterator[pa.
             offsets = batch["record_offset"]
             wanted = batch.filter(pc.and_(pc.greater_equal(offsets, at), pc.less(offsets, fetched.range.end)))
             if wanted.num_rows:
-                rows = log_columns(wanted, partition, source, kind)
+                rows = log_columns(wanted, partition, source, properties)
                 yield rows.append_column("damage", pa.nulls(rows.num_rows, pa.string()))
         damage = reader.damage
     except NotASegment:  # not one batch in it decodes

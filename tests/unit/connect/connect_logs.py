@@ -16,6 +16,7 @@ from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA
 from offsets_pipeline.semantics.topic_state import ConnectRow
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from tests.logs import CAPTURES
 
 if TYPE_CHECKING:
@@ -35,11 +36,12 @@ TOPICS = {
 def capture_rows(capture: str, topic: str) -> list[ConnectRow]:
     """The rows of the log of a worker's topic, by log partition and record offset."""
     rows: list[ConnectRow] = []
+    properties = StoreProperties(MIRRORED, 1, topic_kind=TOPICS[topic])
     for path in sorted((CAPTURES / capture / "segments").glob(f"{topic}-*/*.log")):
         log_partition = int(path.parent.name.rpartition("-")[2])
         reader = read_segment(memoryview(path.read_bytes()), source=path.name)
         for batch in reader.batches():
-            columns = log_columns(batch, log_partition, path.name, TOPICS[topic])
+            columns = log_columns(batch, log_partition, path.name, properties)
             at = columns.schema.get_field_index("record_timestamp")
             columns = columns.set_column(at, "record_timestamp", columns["record_timestamp"].cast(pa.int64()))
             rows += map(ConnectRow._make, zip(*(columns[name].to_pylist() for name in ConnectRow._fields), strict=True))

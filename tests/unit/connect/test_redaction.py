@@ -11,6 +11,7 @@ from offsets_pipeline.connect.redaction import KEPT_SETTINGS, redacted_values
 from offsets_pipeline.ingest.log_columns import log_columns
 from offsets_pipeline.kafka.record.segment import SEGMENT_SCHEMA
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from tests.unit.connect.connect_logs import WITH_ANSWERS, capture_rows
 
 SECRET = "hunter2"
@@ -58,7 +59,7 @@ def test_an_ingest_leaves_secrets_of_configurations_out_and_markers_as_they_are(
     rows = [plain | {"is_transactional": False}, control | {"is_transactional": True}]
     batch = pa.RecordBatch.from_pylist(rows, SEGMENT_SCHEMA)
     for kind, value in ((TopicKind.CONNECT_CONFIGS, b"{}"), (TopicKind.CONNECT_OFFSETS, secret)):
-        found = log_columns(batch, 3, "a source", kind)
+        found = log_columns(batch, 3, "a source", StoreProperties(MIRRORED, 5, topic_kind=kind))
         assert found["value"].to_pylist() == [value, marker]
         assert found["producer_id"].to_pylist() == [None, 7]  # R11: the first is of no transaction
         assert found["producer_epoch"].to_pylist() == [None, 1]

@@ -39,7 +39,7 @@ from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, RECORDS_S
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.offset_ranges import FetchedBatches, OffsetRange
-from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from tests.unit.broker.fake_broker import TOPIC
 from tests.unit.broker.fake_topic import FakePartition, FakeTopic, batch, damaged, fake_topic, options_of
 from tests.waiting import wait_until
@@ -88,7 +88,7 @@ def ends(found: Offsets) -> list[int]:
 def batches_of(reader: RecordBatchStreamReader, start: Offsets, end: Offsets) -> list[pa.RecordBatch]:
     """The records of all tasks, each with readers of its own, as Spark ships them."""
     found = []
-    topic_reader = TopicReader(TOPIC, reader._options.kafka, "kafka://c/t", TopicKind.CONSUMER_OFFSETS)
+    topic_reader = TopicReader(TOPIC, reader._options.kafka, "kafka://c/t", StoreProperties(MIRRORED, 1))
     for task in reader.partitions(start, end):
         planned, records = pickle.loads(pickle.dumps((reader, topic_reader)))
         ranges = list(planned.read(pickle.loads(pickle.dumps(task))))
@@ -415,7 +415,7 @@ def test_a_damaged_batch_is_one_row_with_its_bytes_and_costs_no_other_record() -
 
 def test_a_fetch_without_one_whole_batch_is_one_row_with_its_bytes() -> None:
     fetched = FetchedBatches(OffsetRange(0, 5, 9), 5, b"\xff" * 100)
-    ((row,),) = [rows.to_pylist() for rows in topic_records._rows(fetched, "kafka://c/t", TopicKind.CONSUMER_OFFSETS)]
+    ((row,),) = [rows.to_pylist() for rows in topic_records._rows(fetched, "kafka://c/t", StoreProperties(MIRRORED, 1))]
     assert (row["record_offset"], row["value"], row["source"]) == (5, b"\xff" * 100, "kafka://c/t")
     assert row["damage"] == "no record batch of it decodes (100 bytes)"
 

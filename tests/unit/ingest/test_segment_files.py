@@ -52,6 +52,9 @@ def test_a_brokers_data_folder_has_the_log_partitions_with_their_starts_and_ids(
     (data / "__consumer_offsets-0" / "00000000000000000090.log.deleted").write_bytes(b"")
     (data / "__consumer_offsets-0" / "partition.metadata").write_text("version: 0\ntopic_id: of-offsets\n")
     third = segment(data / "__consumer_offsets-2", 7)
+    (data / "__consumer_offsets-2" / "00000000000000000007.log.swap").write_bytes(b"")  # its segment is still there
+    swap = data / "__consumer_offsets-2" / "00000000000000000020.log.swap"  # of this one it is gone
+    swap.write_bytes(b"")
     segment(data / "__consumer_offsets-3.0f3c-delete", 0)
     (data / "__consumer_offsets-4").mkdir()  # without segments
     segment(data / "orders-0", 0)
@@ -67,7 +70,7 @@ def test_a_brokers_data_folder_has_the_log_partitions_with_their_starts_and_ids(
     checkpoint = "0\n3\n__consumer_offsets 0 5\n__consumer_offsets 2 8\norders 5 9\n"
     (data / "log-start-offset-checkpoint").write_text(checkpoint)
     found = find_log([str(data)])
-    assert found.folders == [LogFolder(0, tuple(first), 5), LogFolder(2, (third,), 8), LogFolder(5, (inner,))]
+    assert found.folders == [LogFolder(0, tuple(first), 5), LogFolder(2, (third, str(swap)), 8), LogFolder(5, (inner,))]
     assert (found.cluster_id, found.topic_id, found.topic_names) == (
         "here",
         "of-offsets",

@@ -30,7 +30,6 @@ from offsets_pipeline.kafka.record.corrupt import NotASegment
 from offsets_pipeline.kafka.record.segment import Damage
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
 from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
 from offsets_pipeline.store.delta.store_folder import create_tables
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CLOCK = FixedClock(5_000)
-GROUPS = TopicKind.CONSUMER_OFFSETS
+PROPERTIES = StoreProperties(MIRRORED, 5)
 CLASSIC = CoordinatorSemantics.CLASSIC
 
 
@@ -116,7 +115,7 @@ def test_a_folder_is_read_from_its_start_offset_and_each_record_once(tmp_path: P
     first, *others = batches_of(simple_log(12).rows)  # four batches of three records
     torn = others[2][:-5]
     folder = folder_of(tmp_path, 0, 1, _0=first + others[0], _3=others[0] + others[1], _9=torn)
-    written = write_segments(session(), [folder], {}, None, GROUPS)
+    written = write_segments(session(), [folder], {}, None, PROPERTIES)
     assert (written.records, written.files) == (8, [])
     damage = Damage(0, 0, "3 records repeat record offsets of the segment before", b"")
     name = "__consumer_offsets-0/{:020}.log".format
@@ -129,7 +128,7 @@ def test_a_folder_is_read_from_its_start_offset_and_each_record_once(tmp_path: P
     assert str(last.torn_tail).startswith(f"{len(torn)} bytes at position 0: ")
     # what is known of the log is left out
     for after, records in (({0: 5}, 3), ({0: 8}, 0), ({0: 0, 1: 9}, 8)):
-        again = write_segments(session(), [folder], after, None, GROUPS)
+        again = write_segments(session(), [folder], after, None, PROPERTIES)
         assert (again.records, [each.records for each in again.reports]) == (records, [5, 3, 0])
 
 
@@ -138,7 +137,7 @@ def test_rows_of_a_folder_are_limited_on_both_sides(tmp_path: Path) -> None:
     folders = [folder_of(tmp_path, at, _0=first, _3=second) for at, (first, second) in enumerate(halves)]
 
     def read(**limits: dict[int, int]) -> list[tuple[int, int]]:
-        frame: Any = parsed_segments(session(), folders, GROUPS, **limits)
+        frame: Any = parsed_segments(session(), folders, PROPERTIES, **limits)
         return places(frame.collect())
 
     whole = [(at, offset) for at in (0, 1) for offset in range(5)]
@@ -155,7 +154,7 @@ def test_neighbours_share_a_task_if_there_are_more_folders_than_tasks(
 ) -> None:
     spark: Any = session(cores)
     folders = [folder_of(tmp_path, at, _0=b"".join(batches_of(simple_log(1, at).rows))) for at in range(5)]
-    written = write_segments(spark, folders, {}, None, GROUPS)
+    written = write_segments(spark, folders, {}, None, PROPERTIES)
     assert (written.records, [each.log_partition for each in written.reports]) == (5, [0, 1, 2, 3, 4])
     assert [len(pickle.loads(each["result"]).reports) for each in spark.results] == shares
 

@@ -24,7 +24,7 @@ from offsets_pipeline.kafka.record.compression import MAX_BATCH_BYTES, Codec, co
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, NotASegment
 from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.kafka.record.segment import SegmentReader, read_segment
-from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from tests.mutation import message, repaired, seeds
 from tests.record_batches import BatchOptions, encode_batch
 from tests.unit.record.hand_worked import ID, hexed
@@ -45,7 +45,7 @@ def batch(base_offset: int, timestamps: list[int], **options: int) -> bytes:
 def read(data: bytes) -> tuple[SegmentReader, list[tuple[int, int | None]]]:
     """Offset and timestamp in microseconds of each record that was read, as in the table `log`."""
     reader = read_segment(data, source="limits.log")
-    rows = [log_columns(each, 0, "limits.log", TopicKind.CONSUMER_OFFSETS) for each in reader.batches()]
+    rows = [log_columns(each, 0, "limits.log", StoreProperties(MIRRORED, 1)) for each in reader.batches()]
     found = [
         (offset, timestamp)
         for each in rows

@@ -20,7 +20,7 @@ from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import compact_early
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group_facts import described
-from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from tests.mutation import Mutator, peak_mib, seeds, soon
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def landed(data: bytes, log_partition: int) -> tuple[str, pa.Table | None]:
     try:
         reader = read_segment(data, source="mutated.log", max_records=65_536)
         tables = [
-            log_columns(batch, log_partition, "mutated.log", TopicKind.CONSUMER_OFFSETS) for batch in reader.batches()
+            log_columns(batch, log_partition, "mutated.log", StoreProperties(MIRRORED, 5)) for batch in reader.batches()
         ]
     except OffsetsError as error:
         return type(error).__name__, None

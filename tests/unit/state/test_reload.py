@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,11 +15,13 @@ from offsets_pipeline.fold.state.verify import verify_store
 from offsets_pipeline.store.delta import retry
 from offsets_pipeline.store.log.metadata import LogMetadata
 from tests.logs import LogPartition
+from tests.places import remove_place
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of
 from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of, published, swap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
@@ -70,10 +71,10 @@ def test_each_reload_has_an_incarnation_of_its_own(folded: Store, settings: Sett
 
 
 def test_reload_makes_lost_tables_anew_and_says_when_it_folded_each_log_partition(
-    store: Store, settings: Settings
+    store: Store, settings: Settings, place: Path
 ) -> None:
     for name in ("group_facts", "quarantine", "topics"):
-        shutil.rmtree(f"{store.location}/{name}")
+        remove_place(place / name)
     reload_partitions(store, None, settings, CLOCK)
     assert [store.table(name).exists() for name in ("group_facts", "quarantine", "topics")] == [True] * 3
     found = progress_of(store).partitions
@@ -129,7 +130,7 @@ def test_verification_counts_what_it_has_compared(folded: Store, settings: Setti
 
 @pytest.mark.parametrize("chosen", [None, [0, 1]], ids=["all", "each by its number"])
 def test_reload_of_all_names_the_versions_of_a_published_table_that_was_lost(
-    folded: Store, settings: Settings, chosen: list[int] | None
+    folded: Store, settings: Settings, place: Path, chosen: list[int] | None
 ) -> None:
     """Made anew, the table counts its versions from the start, and the progress names the old higher ones."""
     for number in range(3):
@@ -139,7 +140,7 @@ def test_reload_of_all_names_the_versions_of_a_published_table_that_was_lost(
         assert fold_log(folded, settings, CLOCK) == 1
         assert publish(folded, CLOCK)
     before = progress_of(folded).versions["current_offsets"]
-    shutil.rmtree(f"{folded.location}/current_offsets")
+    remove_place(place / "current_offsets")
     reload_partitions(folded, chosen, settings, CLOCK)
     assert progress_of(folded).versions["current_offsets"] == folded.version("current_offsets") < before
     assert_as_reference(folded.location, log_of(folded.location))
