@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 #: Name of the field that says what a row of JSON lacks.
 STALE = "stale"
 _SHOWN = 5  # log partitions of a warning
-#: The command that reads a cluster into a store of this kind.
-_READER = {MIRRORED: "follow", SNAPSHOT: "snapshot"}
+#: What reads a cluster into a store of this kind.
+_READER = {MIRRORED: "`offsets follow`, or the ingest again", SNAPSHOT: "`offsets snapshot`"}
 
 
 def answer_time_of(reader: StateReader, store: str, settings: Settings) -> AnswerTime:
     """Return the time that the reader's answers are as of; warn of what they lack."""
     found = answer_time(reader, mirror_interval_ms(settings))
     if found.as_of is None and not reader.table(LOG.name).files():
-        warn(f"`offsets {_READER[reader.properties.kind]}` has read nothing into {store} yet")
+        warn(f"nothing was read into {store} yet: run {_READER[reader.properties.kind]}")
     return _with_warnings(found, store)
 
 

@@ -23,7 +23,7 @@ from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, t
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.lag.lag_rows import GroupLag, LagRow, group_lags, lag_of_groups
 from offsets_pipeline.questions.lag.starting_offset import StartingOffset, Strategy, starting_offset
-from offsets_pipeline.questions.query.describe import GroupAnswer, describe_groups
+from offsets_pipeline.questions.query.describe import GroupAnswer, describe_groups, state_of
 from offsets_pipeline.questions.query.group_listing import is_pattern, matching, without_match
 from offsets_pipeline.questions.query.share_partitions import SharePartitionInfo, share_partitions
 from offsets_pipeline.semantics.group_types import SHARE
@@ -124,21 +124,30 @@ def fetch(options: Fetch, settings: Settings) -> None:
         group = describe_groups(reader, [options.group]).get(options.group)
         time = answer_time_of(reader, store, settings)
         committed = {} if group is None else {(each.topic, each.partition): each for each in group.offsets}
+        home = partition_for(options.group, reader.offsets_partitions) if group is None else group.log_partition
+        pending = state_of(reader).pending.get((home, options.group), ())
         positions = _fetch_positions(store, reader, options, settings, now_ms)
         sources.append(positions.source)
         if options.partition is None:
-            known = {*positions.by_partition, *committed}
+            known = {*positions.by_partition, *committed, *pending}
             places = sorted((topic, partition) for topic, partition in known if topic == options.topic)
         else:
             places = [(options.topic, options.partition)]
-        home = partition_for(options.group, reader.offsets_partitions) if group is None else group.log_partition
         more = (
             *([reader.cluster] if len(readers) > 1 else []),
             *((time.as_of_partition(home), time.of_partition(home)) if options.format_ == "json" else ()),
         )
         for place in places:
             position = positions.by_partition.get(TopicPartition(*place))
-            starts = starting_offset(options.group, place, committed.get(place), options.reset, position, now_ms)
+            starts = starting_offset(
+                options.group,
+                place,
+                committed.get(place),
+                options.reset,
+                position,
+                now_ms,
+                is_pending=place in pending,
+            )
             rows.append((*astuple(starts), *more))
     if not rows:
         raise UnknownTopicOrPartition(

@@ -142,7 +142,7 @@ def _expire_timestamp_ms(retention_time_ms: int | None, now_ms: int) -> int | No
 
 
 def _is_offset(value: object) -> bool:
-    return isinstance(value, int) and 0 <= value <= _MAX_OFFSET
+    return type(value) is int and 0 <= value <= _MAX_OFFSET
 
 
 def _too_large(

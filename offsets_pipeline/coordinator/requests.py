@@ -129,7 +129,7 @@ def validated_partition(where: tuple[object, object]) -> TopicPartition:
     topic, partition = where
     if not isinstance(topic, str) or not topic or not is_utf8(topic):
         raise UnknownTopicOrPartition(f"{topic!r} is not a topic name")
-    if not isinstance(partition, int) or not 0 <= partition <= _MAX_PARTITION:
+    if type(partition) is not int or not 0 <= partition <= _MAX_PARTITION:
         raise UnknownTopicOrPartition(f"{partition!r} is not a partition of topic {topic!r}: partitions count from 0")
     return TopicPartition(topic, partition)
 

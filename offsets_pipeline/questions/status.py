@@ -128,12 +128,17 @@ def _behind(
     for name, each in groupby(rows, key=attrgetter("group")):
         late = [row for row in each if row.lag]
         for found in group_lags(groups, late):
-            seconds, as_of_ms = found.max_lag_seconds, parse_time_ms(found.as_of)
+            as_of_ms = parse_time_ms(found.as_of)
             statuses = {row.status for row in late}
             worst = next((status for status in _OF_STATUS if status in statuses), None)
             limit_ms = behind_ms if worst is None else min(behind_ms, LATE_SECONDS * MS_OF_SECOND)
-            if (seconds is not None or worst is None) and (seconds or 0) * MS_OF_SECOND <= limit_ms:
-                continue
+            seconds = max((row.lag_seconds for row in late if row.lag_seconds is not None), default=None)
+            # a partition that is only a little late does not excuse one with such a status and an unknown age
+            if all(row.lag_seconds is not None for row in late if row.status in _OF_STATUS):
+                if (seconds or 0) * MS_OF_SECOND <= limit_ms:
+                    continue
+            else:
+                seconds = found.max_lag_seconds
             places = [f"{row.topic}-{row.partition}" for row in late if worst in (None, row.status)]
             known = [rates[row[:3]] for row in late if row[:3] in rates]
             rate = sum(known) if len(known) == len(late) else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -132,6 +134,24 @@ def lagging(tmp_path: Path, settings: Settings) -> Path:
     log.commit("gone", "t", 100, START_MS + 1_000)
     ends = {"t": [(minute, 100 + 100 * minute) for minute in range(-1, 11)]}
     return sampled(log.store(tmp_path / "lagging", settings), ends | {"big": [(-30, 0), (-20, 10_000), (10, 10_000)]})
+
+
+def test_a_partition_that_is_a_little_late_does_not_hide_a_stopped_one_of_unknown_age(
+    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = TimedLog()
+    for group in ("alone", "both"):
+        log.commit(group, "old", 35, START_MS)  # 50 records were there before the first sample
+    log.commit("both", "new", 10, START_MS)
+    ends = {"old": [(-1, 50), (10, 1_000_000)], "new": [(-1, 10), (9, 10), (10, 11)]}
+    store = sampled(log.store(tmp_path / "store", settings), ends)
+    found = problems(capsys, store)
+    assert found.keys() == {("alone", "stopped"), ("both", "stopped")}
+    for row, lag in zip(found.values(), (999_966, 999_965), strict=True):
+        assert (row["lag"], row["lag_seconds"], row["since"]) == (lag, None, found["alone", "stopped"]["since"])
+    assert main(["lag", "--store", str(store), "--summary", "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(each["group"], each["max_lag_seconds"]) for each in rows] == [("alone", ""), ("both", "")]
 
 
 def test_groups_that_are_behind_have_a_trend_and_a_time_of_catching_up(

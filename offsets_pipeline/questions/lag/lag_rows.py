@@ -14,6 +14,7 @@ import numpy as np
 from offsets_pipeline.common.clock import MS_OF_SECOND, shown_time
 from offsets_pipeline.questions.lag.commit_windows import RECENT_MS, CommitsOfGroups, Identity, WindowColumns
 from offsets_pipeline.questions.lag.consumer_status import (
+    LATE_SECONDS,
     UNKNOWN_LAG,
     PartitionStatus,
     group_status,
@@ -90,7 +91,10 @@ class GroupLag(NamedTuple):
 
 
 class TotalLag(NamedTuple):
-    """Sum and maxima of the lag of several partitions; None if no partition has one."""
+    """Sum and maxima of the lag of several partitions; None if no partition has one.
+
+    ``max_lag_seconds`` is None, too, if that of a partition which is behind is unknown, and the others are not late.
+    """
 
     lag: int | None
     max_lag: int | None
@@ -249,12 +253,18 @@ def group_lags(groups: Mapping[str, GroupAnswer], rows: Iterable[LagRow]) -> lis
 def total_lag(rows: Iterable[LagRow]) -> TotalLag:
     """Return the lag of these rows together."""
     lags, seconds = [], []
+    is_known = True
     for row in rows:
         if row.lag is not None:
             lags.append(row.lag)
         if row.lag_seconds is not None:
             seconds.append(row.lag_seconds)
-    return TotalLag(sum(lags) if lags else None, max(lags, default=None), max(seconds, default=None))
+        elif row.lag:
+            is_known = False
+    longest = max(seconds, default=None)
+    if not is_known and longest is not None and longest <= LATE_SECONDS:
+        longest = None  # the partition without an age may be the worst
+    return TotalLag(sum(lags) if lags else None, max(lags, default=None), longest)
 
 
 class _Entries:

@@ -67,8 +67,10 @@ def starting_offset(
     policy: ResetPolicy,
     position: Position | None,
     now_ms: int,
+    *,
+    is_pending: bool = False,
 ) -> StartingOffset:
-    """Return where a consumer of a group would start in a partition (R29).
+    """Return where a consumer of a group would start in a partition (R29); it waits first if a commit ``is_pending``.
 
     ``position`` has the partition's start and end, and for `by_duration` one time; None if it is not known.
     """
@@ -78,9 +80,9 @@ def starting_offset(
         return StartingOffset(group, *place, offset, held, strategy, reason)
 
     unstable = ""
+    if is_pending:  # R17: with or without a committed offset
+        unstable = "; a consumer waits first: an open transaction has a newer commit (UNSTABLE_OFFSET_COMMIT)"
     if committed is not None:
-        if committed.pending:
-            unstable = "; a consumer waits first: an open transaction has a newer commit (UNSTABLE_OFFSET_COMMIT)"
         if position is None or position.earliest <= committed.offset <= position.latest:
             return answer(committed.offset, "committed", "the group committed this offset" + unstable)
         side = "below the log start" if committed.offset < position.earliest else "above the log end"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.fold.state.fold_progress import PartitionProgress
 from offsets_pipeline.questions.query.answer_time import notes_of
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION, TABLE_BY_NAME
@@ -26,7 +27,8 @@ class LogPartitionInfo:
 
     ``start`` and ``end`` are its log start and log end offsets. ``folded_to`` is the first record offset not folded
     yet, None before the first fold. ``records`` counts the records in the log, ``pending`` the commits of open
-    transactions. A cleaning may have removed records before ``cleaned_to``; None: no cleaning did.
+    transactions. ``quarantined`` is None if records that do not decode may be among those that are not folded yet. A
+    cleaning may have removed records before ``cleaned_to``; None: no cleaning did.
     ``coordinator_semantics`` are those of the state: modern or classic.
 
     ``log_incarnation`` counts how often a mirrored topic was read again from its beginning. The other fields describe a
@@ -41,7 +43,7 @@ class LogPartitionInfo:
     end: int
     folded_to: int | None
     records: int
-    quarantined: int
+    quarantined: int | None
     unknown: int
     pending: int
     cleaned_to: int | None
@@ -67,10 +69,7 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
         return {row["log_partition"]: row for row in rows.to_pylist()}
 
     in_log = by_partition("log", "count(*) AS records, min(record_offset) AS first, max(record_offset) AS last")
-    folded = by_partition(
-        "fold_progress",
-        "max(folded_to) AS folded_to, sum(unknown_records)::BIGINT AS unknown, sum(len(pending))::BIGINT AS pending",
-    )
+    folded, current = reader.current.stored, reader.current.progress
     quarantined = by_partition("quarantine", "count(*) AS records")
     semantics = reader.coordinator_semantics.value
     has_transactions = reader.properties.topic_kind is not TopicKind.SHARE_STATE  # which carries states there (R39)
@@ -78,7 +77,9 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     for partition in range(max(reader.offsets_partitions, len(bounds))):
         held = in_log.get(partition, {"records": 0, "first": 0, "last": -1})
         bound = bounds.get(partition, {"start_offset": held["first"], "end_offset": 0})
-        fold = folded.get(partition, {"folded_to": None, "unknown": 0, "pending": 0})
+        stored = folded.get(partition)
+        folded_to = 0 if stored is None or stored.log_incarnation != log_incarnation else stored.folded_to
+        fold = current.get(partition, PartitionProgress(partition))
         of_topic: dict[str, Any] = {name: shown_time(bound.get(name)) for name in _TIMES}
         of_topic |= {name: bound.get(name) for name in _OF_TRANSACTION}
         end, topic_end = max(bound["end_offset"], held["last"] + 1), bound.get("topic_end_offset")
@@ -87,11 +88,11 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
                 log_partition=partition,
                 start=bound["start_offset"],
                 end=end,
-                folded_to=fold["folded_to"] or None,
+                folded_to=folded_to or None,
                 records=held["records"],
-                quarantined=quarantined.get(partition, {"records": 0})["records"],
-                unknown=fold["unknown"],
-                pending=(fold["pending"] or 0) if has_transactions else 0,
+                quarantined=quarantined.get(partition, {"records": None if folded_to < end else 0})["records"],
+                unknown=fold.unknown_records,
+                pending=len(fold.pending) if has_transactions else 0,
                 cleaned_to=bound.get("cleaned_to"),
                 coordinator_semantics=semantics,
                 log_incarnation=log_incarnation,

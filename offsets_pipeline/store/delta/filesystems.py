@@ -121,6 +121,19 @@ def arrow_folder(location: str) -> str:
     return folder
 
 
+def refuse_encoded(folder: str) -> None:
+    """Raise ConfigError if a local folder's path has a percent sign and two hexadecimal digits.
+
+    `deltalake` takes them for a character, however it is given the path, and would open the tables of another folder.
+    """
+    path = str(Path(folder).absolute())
+    if unquote(path, errors="replace") != path:
+        raise ConfigError(
+            f"wrong location {path}: a store's path has no percent sign before two hexadecimal digits; "
+            "rename the folder"
+        )
+
+
 def without_file_scheme(folder: str) -> str:
     """The path of a local folder that Spark names `file:/data`; another URI unchanged."""
     return _FILE_SCHEME.sub("", folder, count=1) if _FILE_SCHEME.match(folder) else folder

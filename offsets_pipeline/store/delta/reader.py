@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 from offsets_pipeline.common.input_text import is_utf8, shown
 from offsets_pipeline.errors import InvalidRequest, UnsupportedTable
 from offsets_pipeline.store.delta.data_file import DataFile
-from offsets_pipeline.store.delta.filesystems import encoded_uri
+from offsets_pipeline.store.delta.filesystems import encoded_uri, refuse_encoded
 from offsets_pipeline.store.delta.protocol import DELETION_VECTORS
 from offsets_pipeline.store.delta.s3_access import connection_options, is_s3, object_store_options
 
@@ -29,11 +29,15 @@ UNREADABLE = (DeltaError, OSError, pa.ArrowException, UnsupportedTable)
 
 
 def open_table(folder: str, version: int | None = None) -> DeltaTable:
-    """Return a version of the table in a folder, a path or a URI; by default the newest. Raises one of UNREADABLE.
+    """Return a version of the table in a folder, a path or a URI; by default the newest.
+
+    Raises one of UNREADABLE, and as `refuse_encoded`.
 
     A list of files that is made while another process commits may lack a commit and hold the next one. So a gap counts
     as damage only if it is still there after some attempts.
     """
+    if "://" not in folder:
+        refuse_encoded(folder)
     options = connection_options() | object_store_options() if is_s3(folder) else None
     for attempt in range(_LISTINGS):
         try:

@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import ConfigError, UnsafeStorage, WriteConflict
-from offsets_pipeline.store.delta.filesystems import OBJECT_STORES, encoded_uri, open_path, synchronise
+from offsets_pipeline.store.delta.filesystems import OBJECT_STORES, encoded_uri, open_path, refuse_encoded, synchronise
 from offsets_pipeline.store.delta.s3_access import (
     access_variables,
     connection_options,
@@ -129,10 +129,12 @@ class Winners:
 def storage_of(folder: str) -> Storage:
     """Return the storage of a table's folder: the one place that decides where a table may be written.
 
-    Raises UnsafeStorage if the storage cannot create a file only if it is absent: commits would overwrite each other.
+    Raises UnsafeStorage if the storage cannot create a file only if it is absent: commits would overwrite each other,
+    and as `refuse_encoded`.
     """
     scheme = folder.partition("://")[0] if "://" in folder else ""
     if scheme in _LOCAL:
+        refuse_encoded(folder.removeprefix("file://"))
         return LocalStorage(folder.removeprefix("file://"))
     if scheme in OBJECT_STORES:
         return ObjectStorage(folder)

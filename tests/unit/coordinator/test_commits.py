@@ -151,8 +151,8 @@ def test_a_commit_has_valid_offsets_times_and_metadata() -> None:  # R24
         *("", "", "", "INVALID_REQUEST", "INVALID_REQUEST")
     ]
     refused = [replace(five, commit_timestamp_ms=each) for each in (-1, LAST_TIME_MS + 1)]
-    refused += [OffsetAndMetadata(each) for each in (-1, 2**63, "5")]  # type: ignore[arg-type]
-    assert [refusal(commit, each) for each in refused] == ["INVALID_REQUEST"] * 2 + ["OFFSET_OUT_OF_RANGE"] * 3
+    refused += [OffsetAndMetadata(each) for each in (-1, 2**63, "5", True)]  # type: ignore[arg-type]
+    assert [refusal(commit, each) for each in refused] == ["INVALID_REQUEST"] * 2 + ["OFFSET_OUT_OF_RANGE"] * 4
     assert [refusal(commit, OffsetAndMetadata(each)) for each in (0, 2**63 - 1)] == ["", ""]
     outcome = commit(replace(five, metadata="ab"), replace(five, metadata="abc"), replace(five, metadata="ää"))
     assert len(outcome.records) == 1
@@ -167,8 +167,11 @@ def test_names_and_numbers_fit_into_a_key() -> None:
     assert [refusal(validated_group_id, each) for each in ids] == [""] * 3 + ["INVALID_GROUP_ID"] * 4
     assert [refusal(validated_group_id, each, may_be_empty=False) for each in ("g", "")] == ["", "INVALID_GROUP_ID"]
     names: list[Any] = ["", "\ud800", 5]
-    places: list[Any] = [*(("t", each) for each in (0, 2**31 - 1, 2**31, -1, "0")), *((each, 0) for each in names)]
-    assert [refusal(validated_partition, each) for each in places] == [""] * 2 + ["UNKNOWN_TOPIC_OR_PARTITION"] * 6
+    places: list[Any] = [
+        *(("t", each) for each in (0, 2**31 - 1, 2**31, -1, "0", False)),
+        *((each, 0) for each in names),
+    ]
+    assert [refusal(validated_partition, each) for each in places] == [""] * 2 + ["UNKNOWN_TOPIC_OR_PARTITION"] * 7
 
 
 def test_offsets_and_groups_are_deleted_as_the_group_is() -> None:  # R26

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import ConfigError
 from offsets_pipeline.store.delta.filesystems import (
     arrow_folder,
@@ -74,6 +75,18 @@ def test_names_that_clients_of_object_stores_read_differently_are_refused(locati
 )
 def test_folder_that_spark_names_is_not_encoded(folder: str, expected: str) -> None:
     assert without_file_scheme(folder) == expected
+
+
+@pytest.mark.parametrize("name", ["pc%41", "a%20b", "x%ff"])
+def test_a_store_whose_path_deltalake_decodes_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    for inner in (name, f"{name}/store"):
+        with pytest.raises(ConfigError, match=f"{inner}: a store's path has no percent sign before two hexadecimal"):
+            OwnedStore.create(tmp_path / inner, 2)
+        with pytest.raises(ConfigError, match=f"wrong location .*{name}"):
+            OwnedStore.open(tmp_path / inner)
+    assert [*tmp_path.rglob("*")] == [tmp_path / name]
+    assert OwnedStore.create(tmp_path / "100% of%zz", 2) == OwnedStore.open(tmp_path / "100% of%zz")
 
 
 def test_path_is_opened_by_itself_and_as_a_uri(tmp_path: Path) -> None:

@@ -243,6 +243,26 @@ def test_fetch_shows_where_a_consumer_would_start(
     assert (unknown["offset"], unknown["partition"]) == (None, 3)
 
 
+def test_fetch_says_that_a_consumer_waits_for_a_transaction(
+    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:  # R17
+    log = LogPartition()
+    log.commit(("g", "t", 0), 7)
+    for partition in (0, 1):
+        log.commit(("g", "t", partition), 9, producer_id=1)
+    log.commit(("g", "t", 2), 5)
+    store = folded_store([TimedRow(row, START_MS) for row in log.rows], tmp_path / "store", 1, settings)
+    assert main(["fetch", "--store", str(store), "--group", "g", "--topic", "t", "--format", "json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["partition"], row["committed_offset"], row["strategy"]) for row in found] == [
+        (0, 7, "committed"),
+        (1, None, "latest"),
+        (2, 5, "committed"),
+    ]
+    waits = ["(UNSTABLE_OFFSET_COMMIT)" in row["reason"] for row in found]
+    assert waits == [True, True, False]
+
+
 def test_fetch_asks_several_stores(
     store: Path, tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -149,7 +149,9 @@ def test_share_groups_count_what_is_left_of_each_partition_at_its_own_log_partit
     [
         ([], (None, None, None)),
         ([(None, None)], (None, None, None)),
-        ([(None, None), (3, None), (0, 0.0), (4, 1.5)], (7, 4, 1.5)),
+        ([(None, None), (3, None), (0, 0.0), (4, 1.5)], (7, 4, None)),  # the second may be the worst
+        ([(None, None), (0, None), (0, 0.0), (4, 1.5)], (4, 4, 1.5)),
+        ([(None, None), (3, None), (0, 0.0), (4, 60.1)], (7, 4, 60.1)),
         ([(0, 0.0)], (0, 0, 0.0)),
     ],
 )

@@ -14,8 +14,8 @@ HOUR_MS = 3_600_000
 SINCE = "2026-11-18T10:06:40.000Z"
 
 
-def committed(offset: int, *, pending: bool = False) -> OffsetAnswer:
-    return OffsetAnswer("t", 0, offset, None, "", pending)
+def committed(offset: int) -> OffsetAnswer:
+    return OffsetAnswer("t", 0, offset, None, "")
 
 
 @pytest.mark.parametrize(
@@ -65,19 +65,29 @@ def committed(offset: int, *, pending: bool = False) -> OffsetAnswer:
         ),
         (None, "by_duration:PT1H", Position(3, 10), None, "by_duration", f"no sample is as old as {SINCE}"),
         (
-            committed(5, pending=True),
+            committed(5),
             "latest",
             Position(0, 10),
             5,
             "committed",
             "an open transaction has a newer commit (UNSTABLE_OFFSET_COMMIT)",
         ),
+        (
+            None,
+            "latest",
+            Position(0, 10),
+            10,
+            "latest",
+            "; a consumer waits first: an open transaction has a newer commit (UNSTABLE_OFFSET_COMMIT)",
+        ),
     ],
 )
 def test_consumer_starts_where_kafka_lets_it_start(
     held: OffsetAnswer | None, reset: str, position: Position | None, offset: int | None, strategy: str, said: str
 ) -> None:  # R29
-    found = starting_offset("g", ("t", 0), held, parse_reset(reset), position, NOW_MS)
+    is_pending = "UNSTABLE_OFFSET_COMMIT" in said
+    found = starting_offset("g", ("t", 0), held, parse_reset(reset), position, NOW_MS, is_pending=is_pending)
+    assert found.reason.endswith("UNSTABLE_OFFSET_COMMIT)") is is_pending
     assert (found.offset, found.strategy) == (offset, strategy)
     assert said in found.reason
     assert found.committed_offset == (None if held is None else held.offset)

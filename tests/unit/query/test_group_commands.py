@@ -60,7 +60,9 @@ def offsets(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return run
 
 
-@pytest.mark.parametrize(("kind", "reader"), [(MIRRORED, "follow"), (SNAPSHOT, "snapshot")])
+@pytest.mark.parametrize(
+    ("kind", "reader"), [(MIRRORED, "`offsets follow`, or the ingest again"), (SNAPSHOT, "`offsets snapshot`")]
+)
 @pytest.mark.parametrize("command", [["describe", "--all-groups"], ["groups"], ["log-info"]])
 def test_questions_before_the_first_read_say_that_nothing_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, reader: str, command: list[str]
@@ -68,7 +70,7 @@ def test_questions_before_the_first_read_say_that_nothing_is_read(
     store = tmp_path / "store"
     create_tables(str(store), StoreProperties(kind, 2))
     assert main([*command, "--store", str(store)]) == 0
-    assert capsys.readouterr().err == f"offsets: warning: `offsets {reader}` has read nothing into {store} yet\n"
+    assert capsys.readouterr().err == f"offsets: warning: nothing was read into {store} yet: run {reader}\n"
 
 
 @pytest.mark.parametrize(
@@ -255,6 +257,21 @@ def test_log_info_counts_the_records_of_each_log_partition(tmp_path: Path) -> No
         LogPartitionInfo(0, 0, 4, 4, 4, 1, 1, 1, None, "modern", 0),
         LogPartitionInfo(1, 0, 0, None, 0, 0, 0, 0, None, "modern", 0),
         LogPartitionInfo(2, 5, 6, 6, 1, 0, 0, 0, None, "modern", 0),
+    ]
+
+
+def test_log_info_counts_what_is_not_folded_yet_and_does_not_know_what_is_quarantined(tmp_path: Path) -> None:
+    log = LogPartition(0)
+    log.commit(("g", "t", 0), 1)
+    folded_store(tmp_path, StoreProperties(MIRRORED, 2), log.rows)
+    log.record(b"\0\x63", b"")  # there is no record type 99
+    log.record(commit_key("g"), b"\0\x09")  # nor a version 9
+    for number in (2, 3):
+        log.commit(("g", "t", number), 2, producer_id=7)
+    appended(tmp_path, log.rows[1:])
+    assert log_info(StateReader(str(tmp_path))) == [
+        LogPartitionInfo(0, 0, 5, 1, 5, None, 1, 2, None, "modern", 0),
+        LogPartitionInfo(1, 0, 0, None, 0, 0, 0, 0, None, "modern", 0),
     ]
 
 
