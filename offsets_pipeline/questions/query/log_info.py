@@ -79,6 +79,7 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
         bound = bounds.get(partition, {"start_offset": held["first"], "end_offset": 0})
         stored = folded.get(partition)
         folded_to = 0 if stored is None or stored.log_incarnation != log_incarnation else stored.folded_to
+        is_folded = folded_to > held["last"]
         fold = current.get(partition, PartitionProgress(partition))
         of_topic: dict[str, Any] = {name: shown_time(bound.get(name)) for name in _TIMES}
         of_topic |= {name: bound.get(name) for name in _OF_TRANSACTION}
@@ -90,7 +91,7 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
                 end=end,
                 folded_to=folded_to or None,
                 records=held["records"],
-                quarantined=quarantined.get(partition, {"records": None if folded_to < end else 0})["records"],
+                quarantined=quarantined.get(partition, {"records": 0 if is_folded else None})["records"],
                 unknown=fold.unknown_records,
                 pending=len(fold.pending) if has_transactions else 0,
                 cleaned_to=bound.get("cleaned_to"),
