@@ -55,7 +55,7 @@ class GroupMetrics:
         self._retention_ms = retention_ms
         self._samples = samples
         self._settings = settings
-        self._pattern = re.compile(settings.metrics_groups)
+        self._pattern = re.compile(settings.metrics_groups, re.DOTALL)
         self._clock = clock
         self._warn = warn
         self._left_out = 0
@@ -164,7 +164,8 @@ def _of_groups(groups: Mapping[str, GroupAnswer]) -> Values:
 def _of_commits(cluster: str, groups: Mapping[str, GroupAnswer], committed: Committed) -> Values:
     sums: dict[tuple[str, ...], int] = defaultdict(int)
     for (group_id, topic, _), offset in committed.items():
-        sums[group_id, topic] += offset or 0
+        if offset is not None:
+            sums[group_id, topic] += offset
     last: dict[tuple[str, ...], float] = defaultdict(float)
     for name, group in groups.items():
         for each in group.offsets:

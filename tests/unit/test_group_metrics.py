@@ -12,7 +12,7 @@ import pytest
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config.sections import LagSettings
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
-from offsets_pipeline.observability.group_metrics import GroupMetrics
+from offsets_pipeline.observability.group_metrics import GroupMetrics, _of_commits
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.service.metrics.exposition import FAMILIES
 from tests.figures import exposed
@@ -122,6 +122,20 @@ def test_number_of_series_is_bounded_and_groups_are_chosen(store: Path) -> None:
     chosen = counted(store, replace(LagSettings(), metrics_groups="b|none"), warnings)
     assert {*chosen["kminion_kafka_consumer_group_members"]} == {"b"}
     assert chosen["offsets_groups_without_metrics"] == {"": 0}
+
+
+def test_groups_with_any_id_have_metrics_and_an_assigned_partition_is_no_offset_0(
+    tmp_path: Path, settings: Settings
+) -> None:
+    log = LogPartition()
+    for group in ("a\nb", "", "c"):
+        log.commit((group, "t", 0), 7)
+    store = folded_store([TimedRow(row, NOW_MS) for row in log.rows], tmp_path / "odd", 1, settings)
+    found = counted(store, LagSettings(), [])
+    assert len(found["kminion_kafka_consumer_group_members"]) == 3
+    assert found["offsets_groups_without_metrics"] == {"": 0}
+    committed = {("g", "t", 0): None, ("g", "u", 0): None, ("g", "u", 1): 5}
+    assert _of_commits("c", {}, committed)["kminion_kafka_consumer_group_topic_offset_sum"] == {("g", "u"): 5}
 
 
 def test_dashboard_asks_for_metrics_and_labels_that_exist(root: Path) -> None:

@@ -105,7 +105,9 @@ class TopicProgress:
         ends = _ends(bounds)
         self._looked_ms = now_ms
         for looked_ms, looked in ((self._asked_ms, self._asked), (now_ms, ends)):
-            self.read_at_ms |= {at: looked_ms for at, end in looked.items() if self.read_to[at] >= end}
+            for at, end in looked.items():
+                if self.read_to[at] >= end:
+                    self.read_at_ms[at] = max(looked_ms, self.read_at_ms.get(at, looked_ms))
         if self._has_read(self._asked):
             self.complete = replace(self.complete, last_ms=self._asked_ms)
             self._asked_ms, self._asked = now_ms, ends

@@ -110,6 +110,7 @@ class SampleWriter:
 
     If a partition changes after repeated samples, the writer appends two rows: the last repeated sample and the change.
     So no sample between two rows of a partition saw a change, and interpolation gives the same result as with all rows.
+    A sample in which nothing changed has a row of one partition: all others have not changed up to its time (R37).
     """
 
     def __init__(self, table: TableFolder, source: str) -> None:
@@ -135,6 +136,8 @@ class SampleWriter:
             if seen is not None and seen.sampled_ms > self._written[place].sampled_ms:
                 rows.append((place, seen))
             rows.append((place, now))
+        if not rows:
+            rows = [(place, Sample(*positions[place], sampled_ms)) for place in sorted(positions)[:1]]
         if rows:
             self._append(rows)
         self._seen.update({place: Sample(*each, sampled_ms) for place, each in positions.items()})

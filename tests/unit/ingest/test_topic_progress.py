@@ -61,6 +61,13 @@ def test_log_partitions_that_are_read_are_complete_while_others_catch_up() -> No
     assert reading.read_at_ms == {0: BEGAN_MS, 1: BEGAN_MS + 20}
 
 
+def test_the_time_of_a_log_partition_stays_while_another_catches_up_and_it_has_an_unread_record() -> None:
+    reading = progress()
+    assert reading.look(BEGAN_MS + 10, bounds(12))
+    assert reading.look(BEGAN_MS + 20, bounds(14) | {1: LogPartitionBounds(5, 6, 6)})
+    assert reading.read_at_ms == {1: BEGAN_MS + 10}
+
+
 def test_batch_completes_the_log_as_of_the_look_whose_ends_it_reaches() -> None:
     """R36: so answers are as of the last append, not of the last note."""
     reading = progress()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.ingest.topic_positions.position_samples import Series
 
 PLACE = ("t", 0)
+GROWS = ("a", 0)
 NOW_MS = 1_795_000_000_000
 HEADER = "topic,partition,log_start_offset,log_end_offset,sampled_at"
 
@@ -38,8 +39,11 @@ def points(series: Series) -> list[tuple[int, int, int]]:
 
 def test_partition_that_rests_gets_no_rows_until_it_moves(table: TableFolder) -> None:
     writer = SampleWriter(table, "a test")
-    written = [writer.write({PLACE: (0, end), ("u", 1): (0, 7)}, at) for at, end in enumerate([5, 5, 5, 9, 9, 12])]
-    assert written == [2, 0, 0, 2, 0, 2]
+    written = [
+        writer.write({GROWS: (0, at), PLACE: (0, end), ("u", 1): (0, 7)}, at)
+        for at, end in enumerate([5, 5, 5, 9, 9, 12])
+    ]
+    assert written == [3, 1, 1, 3, 1, 3]
     found = read_samples(table)
     assert points(found.series(PLACE)) == [(0, 0, 5), (2, 0, 5), (3, 0, 9), (4, 0, 9), (5, 0, 12)]
     assert points(found.series(("u", 1))) == [(0, 0, 7)]
@@ -49,7 +53,16 @@ def test_partition_that_rests_gets_no_rows_until_it_moves(table: TableFolder) ->
 
 def test_every_partition_gets_a_row_once_an_hour(table: TableFolder) -> None:
     writer = SampleWriter(table, "a test")
-    assert [writer.write({PLACE: (0, 5)}, minute * 60_000) for minute in (0, 30, 59, 60, 61)] == [1, 0, 0, 2, 0]
+    written = [writer.write({GROWS: (0, at), PLACE: (0, 5)}, at * 60_000) for at in (0, 30, 59, 60, 61)]
+    assert written == [2, 1, 1, 3, 1]
+
+
+def test_a_sample_of_partitions_that_all_rest_has_its_time_too(table: TableFolder) -> None:  # R37
+    writer = SampleWriter(table, "a test")
+    assert [writer.write({PLACE: (0, 5), ("u", 1): (0, 7)}, at) for at in range(4)] == [2, 1, 1, 1]
+    found = read_samples(table)
+    assert (points(found.series(PLACE))[-1], points(found.series(("u", 1)))) == ((3, 0, 5), [(0, 0, 7)])
+    assert writer.write({}, 4) == 0
 
 
 def test_interpolation_is_as_good_as_with_all_samples(table: TableFolder, chance: random.Random) -> None:
@@ -58,7 +71,7 @@ def test_interpolation_is_as_good_as_with_all_samples(table: TableFolder, chance
     for number in range(60):
         end += chance.choice([0, 0, 0, 1, 50])
         all_samples.append((PLACE, Sample(0, end, number * 1000)))
-        writer.write({PLACE: (0, end)}, number * 1000)
+        writer.write({GROWS: (0, number), PLACE: (0, end)}, number * 1000)
     writer.close()
     kept, full = read_samples(table).series(PLACE), PositionSamples(rows_of(all_samples, "")).series(PLACE)
     assert len(kept.sampled_ms) < len(full.sampled_ms)
