@@ -170,7 +170,7 @@ def test_data_folder_of_a_broker_gives_log_bounds_names_and_ids(
         end=9,
         folded_to=None,
         records=6,
-        quarantined=0,
+        quarantined=None,
         unknown=0,
         pending=0,
         cleaned_to=None,

@@ -119,7 +119,7 @@ def collect_report(
     windows, went_back, deletions = read_commits(reader, shown, state.until_ms)
     span_ms = charted_span(windows, now_ms, options.hours * MS_OF_HOUR)
     with_offsets = (name for name in shown if groups[name].offsets)
-    lags = lag_over_time(windows, positions, with_offsets, span_ms)
+    lags = lag_over_time(windows, positions, with_offsets, span_ms, deletions)
     rates = commit_rates(windows, span_ms)
     gone_back = rewinds(went_back, span_ms)
     expiring = expiring_offsets(state.retention_inputs, reader.coordinator_semantics, positions.at_ms, options)

@@ -39,6 +39,7 @@ _IDENTITY = ("group_id", "topic", "partition")
 #: Commits of an offset that are read, at most: the newest.
 MAX_COMMITS = 5_000
 _POINTS = 96
+_NEVER_MS = -(2**63)
 _COLUMNS = 48
 
 
@@ -128,13 +129,21 @@ def rewinds(found: Iterable[Rewind], span_ms: tuple[int, int]) -> Rewinds:
 
 
 def lag_over_time(
-    windows: Windows, positions: SampledPositions, groups: Iterable[str], span_ms: tuple[int, int]
+    windows: Windows,
+    positions: SampledPositions,
+    groups: Iterable[str],
+    span_ms: tuple[int, int],
+    deletions: Iterable[Deletion] = (),
 ) -> GroupLines:
     """Return the lag of these groups at even times of a span.
 
-    The lag of a group at a time sums the lag of its partitions with a commit before. It is not known if the log end of
-    one of them at that time is not.
+    The lag of a group at a time sums the lag of its partitions with a commit before that was not deleted. It is not
+    known if the log end of one of them at that time is not.
     """
+    deleted: dict[Identity, list[int]] = defaultdict(list)
+    for each in deletions:
+        if each.at_ms is not None:
+            deleted[each.group, each.topic, each.partition].append(each.at_ms)
     of_groups: dict[str, list[tuple[Place, Sequence[WindowCommit]]]] = defaultdict(list)
     for (group, topic, partition), commits in windows.items():
         of_groups[group].append(((topic, partition), commits))
@@ -150,9 +159,13 @@ def lag_over_time(
         lags, committed = np.zeros(len(times)), np.zeros(len(times), dtype=np.bool_)
         for place, commits in of_groups[group]:
             offset, committed_ms = np.array(commits).T
-            before = np.searchsorted(np.maximum.accumulate(committed_ms), times, side="right")
-            lags += np.where(before > 0, np.maximum(ends[place] - offset[before - 1], 0), 0)
-            committed |= before > 0
+            committed_ms = np.maximum.accumulate(committed_ms)
+            before = np.searchsorted(committed_ms, times, side="right")
+            deleted_ms = np.array([_NEVER_MS, *sorted(deleted[group, *place])])
+            last_deleted_ms = deleted_ms[np.searchsorted(deleted_ms, times, side="right") - 1]
+            is_held = (before > 0) & (committed_ms[before - 1] > last_deleted_ms)
+            lags += np.where(is_held, np.maximum(ends[place] - offset[before - 1], 0), 0)
+            committed |= is_held
         values = np.where(committed, lags, np.nan).tolist()
         points = [Point(at, None if isnan(value) else value) for at, value in zip(times.tolist(), values, strict=True)]
         if any(point.value is not None for point in points):

@@ -18,7 +18,7 @@ from offsets_pipeline.questions.report.commit_history import (
     read_commits,
     rewinds,
 )
-from offsets_pipeline.questions.report.model import Point, Rewind
+from offsets_pipeline.questions.report.model import Deletion, Point, Rewind
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.folded_stores import folded_capture
 from tests.logs import LogPartition
@@ -207,6 +207,19 @@ def test_lag_at_each_time_is_the_log_end_between_samples_minus_the_last_commit_b
             unknown += None in lags
             assert value == (None if None in lags or not lags else sum(each or 0 for each in lags))
     assert unknown > 50  # before the first sample of the third partition
+
+
+def test_a_deleted_offset_has_no_lag_until_it_is_committed_again() -> None:
+    begin, end = SPAN_MS
+    step = (end - begin) // 96
+    windows = {
+        ("g", "t", 0): [WindowCommit(10, begin), WindowCommit(40, begin + 60 * step)],
+        ("g", "t", 1): [WindowCommit(95, begin)],
+    }
+    samples = {("t", at): [Sample(0, 100, begin), Sample(0, 100, end)] for at in (0, 1)}
+    deletions = [Deletion(begin + 30 * step, "g", "t", 0, 10, "deleted", ""), Deletion(None, "g", "t", 1, 95, "", "")]
+    (line,) = lag_over_time(windows, sampled(samples), ["g"], SPAN_MS, deletions).series
+    assert [point.value for point in line.points] == [95] * 30 + [5] * 30 + [65] * 37
 
 
 def test_without_positions_the_lag_is_not_known(windows: Mapping[Identity, list[WindowCommit]]) -> None:
