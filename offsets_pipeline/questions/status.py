@@ -134,10 +134,10 @@ def _behind(
             limit_ms = behind_ms if worst is None else min(behind_ms, LATE_SECONDS * MS_OF_SECOND)
             seconds = max((row.lag_seconds for row in late if row.lag_seconds is not None), default=None)
             # a partition that is only a little late does not excuse one with such a status and an unknown age
-            if all(row.lag_seconds is not None for row in late if row.status in _OF_STATUS):
-                if (seconds or 0) * MS_OF_SECOND <= limit_ms:
-                    continue
-            else:
+            is_known = all(row.lag_seconds is not None for row in late if row.status in _OF_STATUS)
+            if is_known and (seconds or 0) * MS_OF_SECOND <= limit_ms:
+                continue
+            if not is_known:
                 seconds = found.max_lag_seconds
             places = [f"{row.topic}-{row.partition}" for row in late if worst in (None, row.status)]
             known = [rates[row[:3]] for row in late if row[:3] in rates]

@@ -134,8 +134,9 @@ def storage_of(folder: str) -> Storage:
     """
     scheme = folder.partition("://")[0] if "://" in folder else ""
     if scheme in _LOCAL:
-        refuse_encoded(folder.removeprefix("file://"))
-        return LocalStorage(folder.removeprefix("file://"))
+        path = folder.removeprefix("file://")
+        refuse_encoded(path)
+        return LocalStorage(path)
     if scheme in OBJECT_STORES:
         return ObjectStorage(folder)
     if scheme in _ATOMIC_RENAME:
