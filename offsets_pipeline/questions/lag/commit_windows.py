@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.kafka.record.decode import VERSION_BYTES
 from offsets_pipeline.semantics.compaction import are_commits, paired
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.group_types import OFFSET_COMMIT_TYPES
 from offsets_pipeline.semantics.log_row import are_keys_of, as_bools, codes_of, group_prefix, has_one_prefix
@@ -65,13 +66,20 @@ class WindowColumns(NamedTuple):
 class CommitWindows:
     """Collects rows of the log, and returns the last visible commits of each offset.
 
-    ``size`` is the number of commits. A tombstone empties the window. Transactional commits count if they were
-    committed (R11) and no later commit of the offset was visible before. ``offsets_partitions`` is n of R1: misplaced
-    commits do not count; None: they do (`classic`).
+    ``size`` is the number of commits. A tombstone empties the window; under `classic` a later marker brings a pending
+    commit back (R12). Transactional commits count if they were committed (R11) and no later commit of the offset was
+    visible before. ``offsets_partitions`` is n of R1: misplaced commits do not count, except under `classic`.
     """
 
-    def __init__(self, size: int, group_ids: Collection[str] | None, offsets_partitions: int | None) -> None:
+    def __init__(
+        self,
+        size: int,
+        group_ids: Collection[str] | None,
+        offsets_partitions: int,
+        semantics: CoordinatorSemantics = MODERN,
+    ) -> None:
         self._size = size
+        self._is_classic = semantics.is_classic
         self._group_ids = None if group_ids is None or len(group_ids) > MANY_GROUPS else group_ids
         self._offsets_partitions = offsets_partitions
         self._rows: list[pa.Table] = []
@@ -119,7 +127,11 @@ class CommitWindows:
             commits = commits.take(valid)
         code = paired(_identity_codes(commits, key_code), partition)
         order = np.lexsort((record_offset, code))
-        order = order[_since_tombstone(code[order], commits.tombstone[order])]
+        last_tombstone = _last_tombstone(code[order], commits.tombstone[order])
+        counts = np.arange(len(order)) > last_tombstone
+        if self._is_classic:
+            counts |= visible_at[order] > record_offset[order][last_tombstone]  # R12
+        order = order[counts]
         if (visible_at != record_offset).any():
             order = order[~_superseded(code[order], visible_at[order])]
         order = order[_rank_from_end(code[order]) < self._size]
@@ -138,7 +150,7 @@ class CommitWindows:
 
     def _is_at_home(self, group_ids: pa.Array, log_partition: Int64s) -> Bools:
         """Whether each commit is in the log partition of its group (R1)."""
-        if self._offsets_partitions is None or not len(log_partition):
+        if self._is_classic or not len(log_partition):
             return np.ones(len(log_partition), dtype=np.bool_)
         groups = group_ids.dictionary_encode()
         home = partitions_for(groups.dictionary, self._offsets_partitions)
@@ -156,22 +168,26 @@ class CommitsOfGroups:
         self._reader = reader
         self._group_ids = group_ids
         self._at_ms = at_ms
-        n = None if reader.coordinator_semantics.is_classic else reader.offsets_partitions
-        self._offsets_partitions = n
+        n = reader.offsets_partitions
+        self._of_log = n, reader.coordinator_semantics
         #: The log partitions of the groups (R1); None: all.
-        self._homes = None if n is None else sorted({partition_for(group_id, n) for group_id in group_ids})
+        self._homes = (
+            None
+            if reader.coordinator_semantics.is_classic
+            else sorted({partition_for(group_id, n) for group_id in group_ids})
+        )
 
     def last(self, size: int) -> WindowColumns:
         """The last visible commits of each offset, at most ``size``, in the order of the log."""
         if self._at_ms is None and len(self._group_ids) <= MANY_GROUPS and all(map(has_one_prefix, self._group_ids)):
-            windows = CommitWindows(size, self._group_ids, self._offsets_partitions)
+            windows = CommitWindows(size, self._group_ids, *self._of_log)
             windows.add(self._rows_of_commits())
             return windows.windows()
         by_partition: dict[int, CommitWindows] = {}  # no identity is in two of them, and each needs little memory
         log, incarnation = self._reader.table(LOG.name), self._reader.current_log.number
         for partition, rows in OrderedLog(log, incarnation, self._at_ms, self._homes, columns=COLUMNS).runs():
             if partition not in by_partition:
-                by_partition[partition] = CommitWindows(size, self._group_ids, self._offsets_partitions)
+                by_partition[partition] = CommitWindows(size, self._group_ids, *self._of_log)
             by_partition[partition].add(rows)
         return WindowColumns.together([by_partition.pop(partition).windows() for partition in sorted(by_partition)])
 
@@ -181,7 +197,7 @@ class CommitsOfGroups:
         Reads only records that were appended from ten minutes before that time on. Offsets without a commit in them are
         missing.
         """
-        windows = CommitWindows(1, self._group_ids, self._offsets_partitions)
+        windows = CommitWindows(1, self._group_ids, *self._of_log)
         since_ms = (self._reader.opened_ms if self._at_ms is None else self._at_ms) - RECENT_MS
         condition = f"epoch_us(appended_at) >= {since_ms * 1000}"
         if self._at_ms is not None:
@@ -258,12 +274,15 @@ def _rank_from_end(code: Int64s) -> Int64s:
     return np.repeat(last, sizes) - np.arange(count)
 
 
-def _since_tombstone(code: Int64s, tombstone: Bools) -> Bools:
-    """Whether each row comes after the last tombstone of its code; equal codes are neighbours, in order."""
+def _last_tombstone(code: Int64s, tombstone: Bools) -> Int64s:
+    """The index of the last tombstone of each row's code; equal codes are neighbours, in order.
+
+    Without one it is that of an earlier code, or -1.
+    """
     position = np.arange(len(code))
-    last_tombstone = np.maximum.accumulate(np.where(tombstone, position, -1)) if len(code) else position
-    since: Bools = position > last_tombstone[position + _rank_from_end(code)]
-    return since
+    last_before = np.maximum.accumulate(np.where(tombstone, position, -1)) if len(code) else position
+    last: Int64s = last_before[position + _rank_from_end(code)]
+    return last
 
 
 def _next(prefix: bytes) -> bytes:
