@@ -357,6 +357,7 @@ class _Task:
         self._options = options
         self._store = OffsetBackingStore(options.store)
         self._store.start()
+        self._begun = self._store.stopped_at(options.name)
         self._reader = OffsetStorageReader(self._store, options.name)
         self._committer = OffsetCommitter(OffsetStorageWriter(self._store, options.name), options.flush)
         self._committer.start()
@@ -369,7 +370,7 @@ class _Task:
         log, name = self._store.log, self._options.name
 
         def found() -> bool:
-            refuse_writes(log, name, "offsets")
+            refuse_writes(log, name, "offsets", self._begun)
             return target_state_of(log, name) == PAUSED
 
         return log.read(found)

@@ -14,12 +14,13 @@ import pyarrow as pa
 from offsets_pipeline.common.clock import Clock, SystemClock
 from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.connect.connector_offsets import ConnectorOffset, OffsetRecord, answering_offsets
+from offsets_pipeline.connect.target_states import TARGET_STATE_PREFIX, ends_tasks
 from offsets_pipeline.coordinator.appender import Appender
 from offsets_pipeline.coordinator.gauges import Counts
 from offsets_pipeline.coordinator.owned_log import OwnedLog, Record
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import Instance
-from offsets_pipeline.errors import LogMovedOn
+from offsets_pipeline.errors import InvalidRequest, LogMovedOn
 from offsets_pipeline.semantics.connect_keys import ConnectRecordType
 from offsets_pipeline.semantics.log_row import in_log_order
 from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -49,6 +50,7 @@ class ConnectLog(Closing):
         count = store.properties.offsets_partitions
         self._log = OwnedLog(store.location, count, f"connect {Instance.here()}")
         self._states: list[TopicPartitionState] = []
+        self._stopped_at: dict[str, int] = {}
         self._appender = Appender(self._log, self._lock, clock or SystemClock(), self._catch_up, self._replay, Counts())
 
     @classmethod
@@ -116,8 +118,14 @@ class ConnectLog(Closing):
             {each.key.connector for state in self._states for each in state.records.values() if each.value is not None}
         )
 
+    def stopped_at(self, connector: str) -> int:
+        """The record offset of the last stop or deletion of a connector that was read; -1 without one."""
+        return self._stopped_at.get(connector, -1)
+
     def new_record(self, connector: str, raw_key: bytes, value: bytes | None) -> Record:
-        """Return a record of a connector to append."""
+        """Return a record of a connector to append. Raises InvalidRequest for an empty name."""
+        if not connector:
+            raise InvalidRequest("a connector's name must not be empty")
         return Record(self.store.partition_for(connector), raw_key, value)
 
     def _state_of(self, connector: str) -> TopicPartitionState:
@@ -137,6 +145,7 @@ class ConnectLog(Closing):
 
     def _load(self) -> None:
         tables: list[pa.Table] = []
+        seen = [state.end for state in self._states]
         self._log.open(range(self.store.properties.offsets_partitions), tables.append)
         self._states = [
             TopicPartitionState(at, TopicKind.CONNECT) for at in range(self.store.properties.offsets_partitions)
@@ -144,6 +153,10 @@ class ConnectLog(Closing):
         if tables:
             rows = as_input(pa.concat_tables(tables), CONNECT_INPUT_SCHEMA)
             self._replay(in_log_order(compact_topic(rows, TopicKind.CONNECT, {})))
+        for state, end in zip(self._states, seen, strict=False):  # a record before a new one may have been a stop
+            for each in state.records.values():
+                if each.key.record_type is ConnectRecordType.TARGET_STATE and each.record_offset >= end:
+                    self._stopped_at[each.key.connector] = each.record_offset
 
     def _catch_up(self) -> None:
         """Apply new rows of the log. The caller holds the lock."""
@@ -155,4 +168,9 @@ class ConnectLog(Closing):
 
     def _replay(self, rows: pa.Table) -> None:
         for row in connect_rows(rows):
-            self._states[row.log_partition].replay(row)
+            state = self._states[row.log_partition]
+            state.replay(row)
+            if row.key is not None and row.key.startswith(TARGET_STATE_PREFIX):
+                record = state.records.get(row.key.decode())
+                if record is not None and ends_tasks(record.value):
+                    self._stopped_at[record.key.connector] = record.record_offset

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.owned_log import Record
 
 _LOG = logging.getLogger(__name__)
+_MAX_TASK = 999_999_999
 
 
 class _Note(NamedTuple):
@@ -44,16 +45,20 @@ class _Note(NamedTuple):
     flush: int = -1
     table_id: str = ""
     record_offset: int = -1
+    is_reset: bool = False  # all offsets were reset since: those of the table are not to come back
 
 
 class ExactlyOnceTask:
     """One task of a source connector that writes a target table. Thread-safe.
 
     Call `start` first, and `close` at the end. A new instance of the same task fences older ones: their next `commit`
-    is refused. Source partitions stay with their task; close a task before its partitions go to another one.
+    is refused. Source partitions stay with their task; close a task before its partitions go to another one, unless it
+    was killed. ``task`` is 0 to 999,999,999; raises InvalidRequest for another one.
     """
 
     def __init__(self, store: OffsetBackingStore, connector: str, target: TargetTable, task: int = 0) -> None:
+        if not 0 <= task <= _MAX_TASK:
+            raise InvalidRequest(f"task {task} is not allowed; it takes 0 to {_MAX_TASK}")
         self._store = store
         self._connector = connector
         self._target = target
@@ -63,12 +68,13 @@ class ExactlyOnceTask:
         self._flushed = FlushedOffsets()
         self._followed = -1  # the flush that the store's offsets are of
         self._epoch = -1
+        self._begun = -1
         self._is_unknown = False
 
     @property
     def application(self) -> str:
         """The application id: as Kafka Connect makes the transactional id of a task's producer."""
-        return f"{self._store.log.store.properties.cluster_id}-{self._connector}-{self._task}"
+        return self._application(self._task)
 
     @property
     def epoch(self) -> int:
@@ -83,8 +89,9 @@ class ExactlyOnceTask:
     def start(self) -> None:
         """Fence older instances, then write to the store the offsets of the target table that it lacks.
 
-        If the table has a later flush than the store, the store gets its offsets. A source partition whose offset was
-        altered or reset in the store since keeps the store's offset.
+        If the table has a later flush than the store, the store gets its offsets, also those of other tasks of the
+        connector: a killed one may not start again. A source partition whose offset was altered or reset in the store
+        since keeps the store's offset.
 
         Raises ConnectorStopped, OffsetsLost if the table has a later flush without its offsets, RequestTimedOut, and as
         `TargetTable.commit`.
@@ -112,9 +119,10 @@ class ExactlyOnceTask:
 
         If the store cannot be written now, the next commit, `close` or the next `start` writes the offsets.
 
-        Raises TaskFenced if a newer instance has started, ConnectorStopped, StorageFailed, InvalidRequest for rows
-        without an offset or that do not fit the table: nothing was written, and the offsets stay queued. Raises
-        CommitUnknown if the commit may be there: then start the task again, and read on from its offsets.
+        Raises TaskFenced if a newer instance has started, ConnectorStopped if the connector was stopped since the
+        start, StorageFailed, InvalidRequest for rows without an offset or that do not fit the table: nothing was
+        written, and the offsets stay queued. Raises CommitUnknown if the commit may be there: then start the task
+        again, and read on from its offsets.
         """
         with self._lock:
             self._require_started()
@@ -153,13 +161,14 @@ class ExactlyOnceTask:
     # --- the target table is the truth
 
     def _start(self) -> None:
-        note = self._store.log.read(self._note)
+        self._begun = self._store.stopped_at(self._connector)
+        note = self._store.log.read(lambda: self._note(self._task))
         epoch = 1 + max(self._target.epoch(self.application), note.epoch)
         self._target.fence(self.application, epoch)
         flushed = self._target.flushed(self.application, note.flush)
 
         def handler(_: int) -> Outcome[None]:
-            now = self._note()
+            now = self._note(self._task)
             if now.epoch >= epoch:
                 raise self._fenced(epoch)
             if now.table_id == self._target.table_id and flushed.flush < now.flush:
@@ -168,15 +177,42 @@ class ExactlyOnceTask:
                     f"{self._target.location} only of flush {flushed.flush}; restore the newest version of the table"
                 )
             records = list(self._ahead(flushed, now)) if flushed.flush > now.flush else []
-            note = self._note_record(epoch, max(flushed.flush, now.flush))
+            note = self._note_record(self._task, epoch, max(flushed.flush, now.flush))
             return Outcome([*records, note], None)
 
         self._call(f"the start of {self.application} with epoch {epoch}", handler)
+        for task in self._store.log.read(self._other_tasks):
+            self._recover(task)
         self._flushed, self._epoch, self._queued, self._is_unknown = flushed, epoch, {}, False
         self._followed = max(flushed.flush, note.flush)
 
+    def _recover(self, task: int) -> None:
+        """Write to the store the offsets of the last flush of another task that it lacks."""
+        application = self._application(task)
+        note = self._store.log.read(lambda: self._note(task))
+        if note.table_id != self._target.table_id:
+            return
+        flushed = self._target.flushed(application, note.flush)
+        if flushed.flush <= note.flush:
+            return
+
+        def handler(_: int) -> Outcome[None]:
+            if self._note(task) != note:  # it runs, and has followed itself
+                return Outcome([], None)
+            followed = self._note_record(task, note.epoch, flushed.flush)
+            return Outcome([*self._ahead(flushed, note), followed], None)
+
+        self._call(f"the offsets of flush {flushed.flush} of {application}", handler, task)
+
+    def _other_tasks(self) -> list[int]:
+        keys = (each.key for _, each in self._store.log.records(self._connector) if each.value is not None)
+        tasks = (key.task for key in keys if key.record_type is ConnectRecordType.TASK_FLUSH)
+        return [task for task in tasks if task is not None and task != self._task]
+
     def _ahead(self, flushed: FlushedOffsets, note: _Note) -> Iterator[Record]:
         """Records of offsets that the table has and the store lacks. The caller holds the log's lock."""
+        if note.is_reset:
+            return
         written_at: dict[str | None, int] = {}
         for _, each in self._store.log.records(self._connector):
             if each.key.record_type is ConnectRecordType.OFFSET:
@@ -207,7 +243,7 @@ class ExactlyOnceTask:
                 for partition, (offset, flush) in self._flushed.offsets.items()
                 if flush > self._followed
             ]
-            return Outcome([*records, self._note_record(self._epoch, self.flush)], None)
+            return Outcome([*records, self._note_record(self._task, self._epoch, self.flush)], None)
 
         try:
             self._call(f"flush {self.flush} of {self.application}", handler)
@@ -223,30 +259,35 @@ class ExactlyOnceTask:
         self._followed = self.flush
         return True
 
-    def _call(self, what: str, handler: Handler) -> None:
-        claims = {claim_of(self._connector): SHARED, ("task", self.application): EXCLUSIVE}
+    def _call(self, what: str, handler: Handler, task: int | None = None) -> None:
+        application = self.application if task is None else self._application(task)
+        claims = {claim_of(self._connector): SHARED, ("task", application): EXCLUSIVE}
         self._store.log.submit(what, handler, claims).result()
 
     def _refuse(self) -> None:
         """Raise TaskFenced or ConnectorStopped by the store's newest records. The caller holds the log's lock."""
-        if self._note().epoch > self._epoch:
+        if self._note(self._task).epoch > self._epoch:
             raise self._fenced(self._epoch)
 
-    def _note(self) -> _Note:
-        """Return the note in the store. Raises ConnectorStopped."""
-        refuse_writes(self._store.log, self._connector, f"as {self.application}")
-        record = self._store.log.record(self._connector, self._note_key())
+    def _note(self, task: int) -> _Note:
+        """Return the note of a task in the store. Raises ConnectorStopped."""
+        refuse_writes(self._store.log, self._connector, f"as {self.application}", self._begun)
+        record = self._store.log.record(self._connector, self._note_key(task))
         if record is None or record.value is None:
             return _Note()
         found = json.loads(record.value)
-        return _Note(found["epoch"], found["flush"], found["table"], record.record_offset)
+        is_reset = found.get("reset", False)
+        return _Note(found["epoch"], found["flush"], found["table"], record.record_offset, is_reset)
 
-    def _note_key(self) -> bytes:
-        return f"flush-{self._connector}-{self._task}".encode()
+    def _application(self, task: int) -> str:
+        return f"{self._store.log.store.properties.cluster_id}-{self._connector}-{task}"
 
-    def _note_record(self, epoch: int, flush: int) -> Record:
+    def _note_key(self, task: int) -> bytes:
+        return f"flush-{self._connector}-{task}".encode()
+
+    def _note_record(self, task: int, epoch: int, flush: int) -> Record:
         value = canonical_json({"epoch": epoch, "flush": flush, "table": self._target.table_id})
-        return self._store.log.new_record(self._connector, self._note_key(), value.encode())
+        return self._store.log.new_record(self._connector, self._note_key(task), value.encode())
 
     def _offset_record(self, partition: str, offset: str) -> Record:
         key = offset_key(self._connector, json.loads(partition))

@@ -89,12 +89,20 @@ class OffsetBackingStore:
 
         return self.log.read(found)
 
-    def set(self, values: Mapping[bytes, bytes | None], timeout_ms: float = TIMEOUT_MS) -> Future[None]:
+    def stopped_at(self, connector: str) -> int:
+        """The record offset of the last stop or deletion of a connector; -1 without one."""
+        return self.log.read(lambda: self.log.stopped_at(connector))
+
+    def set(
+        self, values: Mapping[bytes, bytes | None], timeout_ms: float = TIMEOUT_MS, since: int | None = None
+    ) -> Future[None]:
         """Append these values in one commit; None deletes. The result of the future is None, or the error.
 
+        ``since`` is `stopped_at` when the task began; None: any.
+
         Raises CorruptRecord for a key or value of another form. The future fails with ConnectorStopped if a connector
-        is STOPPED, since its offsets may be altered, or was deleted, and with RequestTimedOut if the append did not
-        begin in time.
+        is STOPPED, since its offsets may be altered, was stopped after ``since``, or was deleted, with InvalidRequest
+        for an empty name, and with RequestTimedOut if the append did not begin in time.
         """
         connectors = {key: _connector(key) for key in values}
         for value in values.values():
@@ -106,7 +114,7 @@ class OffsetBackingStore:
 
         def handler(_: int) -> Outcome[None]:
             for connector in set(connectors.values()):
-                refuse_writes(self.log, connector, "offsets")
+                refuse_writes(self.log, connector, "offsets", since)
             return Outcome([self.log.new_record(connectors[key], key, value) for key, value in values.items()], None)
 
         claims = {claim_of(connector): SHARED for connector in connectors.values()}
@@ -149,12 +157,14 @@ class OffsetStorageWriter:
     """Queues offsets of one connector and flushes them; one flush at a time (R31). Thread-safe.
 
     `begin_flush` takes the queued offsets, `do_flush` writes them. After a failure, or `cancel_flush`, they are queued
-    again, except those that got newer ones meanwhile.
+    again, except those that got newer ones meanwhile. A writer begins with its task, after the start of the store: once
+    the connector was stopped after that, each flush fails with ConnectorStopped.
     """
 
     def __init__(self, backing_store: OffsetBackingStore, connector: str) -> None:
         self._store = backing_store
         self._connector = connector
+        self._begun = backing_store.stopped_at(connector)
         self._lock = threading.Lock()
         self._queued: dict[bytes, bytes | None] = {}
         self._flushing: dict[bytes, bytes | None] | None = None
@@ -192,7 +202,7 @@ class OffsetStorageWriter:
                 raise InvalidRequest(f"no flush of the offsets of {self._connector} has begun; call begin_flush first")
             values, number = dict(self._flushing), self._flush_number
         try:
-            done = self._store.set(values, timeout_ms)
+            done = self._store.set(values, timeout_ms, self._begun)
         except OffsetsError as error:
             done = Future()
             done.set_exception(error)

@@ -10,6 +10,7 @@ from offsets_pipeline.connect.connector_config import SOURCE, config_of, config_
 from offsets_pipeline.connect.connector_offsets import source_answer
 from offsets_pipeline.connect.target_states import (
     DESTROYED,
+    STOPPED,
     claim_of,
     require_stopped,
     target_state_of,
@@ -18,7 +19,7 @@ from offsets_pipeline.connect.target_states import (
 from offsets_pipeline.coordinator.appender import EXCLUSIVE
 from offsets_pipeline.coordinator.requests import Outcome
 from offsets_pipeline.errors import BadConnectRequest, ConnectorExists, NoSuchConnector, StoreMismatch
-from offsets_pipeline.semantics.connect_keys import canonical_json, offset_key, offset_value
+from offsets_pipeline.semantics.connect_keys import ConnectRecordType, canonical_json, offset_key, offset_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -131,17 +132,16 @@ class OffsetManagement:
         def handler(_: int) -> Outcome[str]:
             if not wanted:
                 raise BadConnectRequest(NOTHING_GIVEN)
+            records: list[Record] = []
             if not (creates and self._is_new(connector)):
                 self._require_stopped(connector)
+                records = [self._stopped_again(connector)]
             known = {each.source_partition: each for each in self._log.offsets(connector)}
-            records: list[Record] = []
             for partition, offset in wanted.items():
-                keys = [key.encode() for key in known[partition].raw_keys] if partition in known else []
-                if offset is None:
-                    records += [self._log.new_record(connector, key, None) for key in keys]
-                else:
-                    key = offset_key(connector, json.loads(partition))
-                    records.append(self._log.new_record(connector, key, offset_value(offset)))
+                own = offset_key(connector, json.loads(partition))
+                others = {key.encode() for key in known[partition].raw_keys} - {own} if partition in known else ()
+                records += [self._log.new_record(connector, key, None) for key in others]
+                records.append(self._log.new_record(connector, own, offset_value(offset)))
             return Outcome(records, ALTERED)
 
         return str(self._call(f"an alteration of offsets of connector {connector}", connector, handler))
@@ -154,8 +154,14 @@ class OffsetManagement:
 
         def handler(_: int) -> Outcome[str]:
             self._require_stopped(connector)
-            keys = [key.encode() for each in self._log.offsets(connector) for key in each.raw_keys]
-            return Outcome([self._log.new_record(connector, key, None) for key in keys], RESET)
+            records = []
+            for raw_key, each in self._log.records(connector):
+                if each.value is not None and each.key.record_type is ConnectRecordType.OFFSET:
+                    records.append(self._log.new_record(connector, raw_key.encode(), None))
+                elif each.value is not None and each.key.record_type is ConnectRecordType.TASK_FLUSH:
+                    note = canonical_json({**json.loads(each.value), "reset": True})
+                    records.append(self._log.new_record(connector, raw_key.encode(), note.encode()))
+            return Outcome([self._stopped_again(connector), *records] if records else [], RESET)
 
         return str(self._call(f"a reset of offsets of connector {connector}", connector, handler))
 
@@ -179,6 +185,10 @@ class OffsetManagement:
     def _require_stopped(self, connector: str) -> None:
         self._require(connector)
         require_stopped(connector, target_state_of(self._log, connector))
+
+    def _stopped_again(self, connector: str) -> Record:
+        """The state of a STOPPED connector once more: it ends tasks that began after the stop."""
+        return target_state_record(self._log, connector, STOPPED)
 
 
 def _info(connector: str, config: dict[str, str] | None) -> dict[str, Any]:

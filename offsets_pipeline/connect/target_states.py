@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.owned_log import Record
 
 RUNNING, PAUSED, STOPPED, DESTROYED = "RUNNING", "PAUSED", "STOPPED", "DESTROYED"
+TARGET_STATE_PREFIX = b"target-state-"
 _STARTED = "STARTED"  # Connect's name of the target state of a running connector
 #: As a worker writes it: one before 3.5 takes a stopped connector for a paused one.
 _VALUES = {
@@ -47,11 +48,19 @@ def target_state_of(log: ConnectLog, connector: str) -> str:
     return state_of(None if record is None or record.value is None else json.loads(record.value))
 
 
-def refuse_writes(log: ConnectLog, connector: str, what: str) -> None:
-    """Raise ConnectorStopped if the tasks of a connector must not write ``what``: it is STOPPED, or was deleted."""
+def refuse_writes(log: ConnectLog, connector: str, what: str, since: int | None = None) -> None:
+    """Raise ConnectorStopped if the tasks of a connector must not write ``what``: it is STOPPED, or was deleted.
+
+    ``since`` is `ConnectLog.stopped_at` when the task began: the first stop after that ends it, as a worker does.
+    """
     state = target_state_of(log, connector)
     if state in _NO_WRITES:
         raise ConnectorStopped(f"cannot write {what}: connector {connector} {_NO_WRITES[state]}")
+    if since is not None and log.stopped_at(connector) > since:
+        raise ConnectorStopped(
+            f"cannot write {what}: connector {connector} was stopped after this task had begun, and its offsets may "
+            "have been altered; start the task again at the store's offsets"
+        )
 
 
 def require_stopped(connector: str, state: str | None) -> None:
@@ -63,6 +72,11 @@ def require_stopped(connector: str, state: str | None) -> None:
         )
 
 
+def ends_tasks(value: str | None) -> bool:
+    """Whether a target state record with this value ends the tasks of its connector: a stop, or a deletion."""
+    return value is None or state_of(json.loads(value)) == STOPPED
+
+
 def target_state_record(log: ConnectLog, connector: str, state: str | None) -> Record:
     """Return the record that gives a connector this target state; None deletes the state."""
     value = None if state is None else json.dumps(_VALUES[state], separators=(",", ":")).encode()
@@ -70,4 +84,4 @@ def target_state_record(log: ConnectLog, connector: str, state: str | None) -> R
 
 
 def _key(connector: str) -> bytes:
-    return f"target-state-{connector}".encode()
+    return TARGET_STATE_PREFIX + connector.encode()

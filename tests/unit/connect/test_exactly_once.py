@@ -447,6 +447,72 @@ def test_a_reset_offset_does_not_come_back(backing: OffsetBackingStore, target: 
         assert in_store(backing) == [None, 1]
 
 
+def test_a_stop_ends_a_task_even_if_it_sees_neither_the_stop_nor_the_resume(
+    backing: OffsetBackingStore, target: Path
+) -> None:
+    management = OffsetManagement(backing.log)
+    with task_of(backing, target) as task:
+        assert written(task, 5, "five")
+        management.set_target_state("files", STOPPED)
+        management.alter("files", [{"partition": A, "offset": {"position": 3}}])
+        management.set_target_state("files", RUNNING)
+        with pytest.raises(ConnectorStopped, match=r"was stopped after this task had begun.*; start the task again"):
+            written(task, 6, "six")
+        assert (in_table(target), in_store(backing)) == (["five"], [3, None])
+        task.start()
+        assert written(task, 4, "four")
+        assert in_store(backing) == [4, None]
+
+
+@pytest.mark.parametrize("change", ["reset", "alter"])
+def test_a_deleted_offset_that_only_the_table_has_does_not_come_back(
+    backing: OffsetBackingStore, target: Path, change: str
+) -> None:
+    management = OffsetManagement(backing.log)
+    task = task_of(backing, target)
+    task.start()
+    without_store(task)
+    assert not written(task, 5, "five")
+    management.set_target_state("files", STOPPED)
+    if change == "reset":
+        management.reset("files")
+    else:
+        management.alter("files", [{"partition": A, "offset": None}])
+    management.set_target_state("files", RUNNING)
+    with task_of(backing, target) as again:
+        assert in_store(backing) == [None, None]
+        assert written(again, 1, "one")
+    with task_of(backing, target):
+        assert in_store(backing) == [1, None]
+
+
+# --- other tasks
+
+
+def test_the_offsets_of_a_killed_task_are_recovered_by_the_next_task_that_starts(
+    backing: OffsetBackingStore, target: Path, place: Path
+) -> None:
+    killed = task_of(backing, target, 1)
+    killed.start()
+    assert written(killed, 1, "one", partition=B)
+    without_store(killed)
+    assert not written(killed, 2, "two", partition=B)
+    with task_of(backing, place / "other", 2):  # writes another table
+        assert in_store(backing) == [None, 1]
+    with task_of(backing, target) as task:
+        assert in_store(backing) == [None, 2]
+        assert written(task, 3, "three", partition=B)
+    with task_of(backing, target), task_of(backing, target, 1):
+        assert in_store(backing) == [None, 3]
+    assert in_table(target) == ["one", "three", "two"]
+
+
+@pytest.mark.parametrize("number", [-1, 10**9])
+def test_a_number_that_no_task_has_is_refused(backing: OffsetBackingStore, target: Path, number: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"task {number} is not allowed; it takes 0 to 999999999"):
+        task_of(backing, target, number)
+
+
 # --- failures
 
 

@@ -81,7 +81,11 @@ class FakeBacking:
         self.values: dict[bytes, bytes | None] = {}
         self.sets: list[tuple[dict[bytes, bytes | None], Future[None]]] = []
 
-    def set(self, values: dict[bytes, bytes | None], _: float = 0) -> Future[None]:
+    def stopped_at(self, _: str) -> int:
+        """No connector was stopped."""
+        return -1
+
+    def set(self, values: dict[bytes, bytes | None], *_: float) -> Future[None]:
         """Begin a flush."""
         done: Future[None] = Future()
         self.sets.append((dict(values), done))
@@ -513,6 +517,52 @@ def test_a_stopped_connector_takes_no_flush_and_its_offsets_stay_queued(backing:
     OffsetManagement(backing.log).set_target_state("files", RUNNING)
     assert OffsetCommitter(writer).commit()
     assert OffsetStorageReader(backing, "files").offset(A) == {"p": 2}
+
+
+@pytest.mark.parametrize("is_read_again", [False, True])
+def test_a_writer_ends_with_a_stop_that_it_did_not_see(location: Path, *, is_read_again: bool) -> None:
+    with OffsetBackingStore(location) as task, ConnectLog.open(location) as operator:
+        flushed(task, "files", (A, {"p": 1}))
+        writer, other = OffsetStorageWriter(task, "files"), OffsetStorageWriter(task, "other")
+        writer.offset(A, {"p": 2})
+        other.offset(A, {"p": 2})
+        management = OffsetManagement(operator)
+        for state in (PAUSED, RUNNING):
+            management.set_target_state("files", state)
+        assert OffsetCommitter(writer).commit()  # a pause ends no task
+        management.set_target_state("files", STOPPED)
+        late = OffsetStorageWriter(task, "files")
+        management.alter("files", [{"partition": A, "offset": {"p": 0}}])
+        management.set_target_state("files", RUNNING)
+        if is_read_again:  # the log has been cleaned: only the last state is left
+            task.log._load()
+        for stopped in (writer, late):
+            stopped.offset(A, {"p": 3})
+            assert stopped.begin_flush()
+            with pytest.raises(ConnectorStopped, match="start the task again"):
+                stopped.do_flush().result(10)
+        assert OffsetStorageReader(task, "files").offset(A) == {"p": 0}
+        assert OffsetCommitter(other).commit()
+        flushed(task, "files", (A, {"p": 1}))  # a new writer
+
+
+def test_a_connector_has_a_name(backing: OffsetBackingStore) -> None:
+    writer = OffsetStorageWriter(backing, "")
+    writer.offset(A, {"p": 1})
+    assert writer.begin_flush()
+    with pytest.raises(InvalidRequest, match="a connector's name must not be empty"):
+        writer.do_flush().result(10)
+    assert OffsetManagement(backing.log).target_states() == {}
+
+
+def test_an_alteration_replaces_every_raw_key_of_an_identity(backing: OffsetBackingStore) -> None:
+    keys = [b'["files", {"b":2,"a":1}]', offset_key("files", {"a": 1, "b": 2})]
+    for key in keys:
+        backing.set({key: b'{"p":1}'}).result(10)
+    management = OffsetManagement(backing.log)
+    management.set_target_state("files", STOPPED)
+    management.alter("files", [{"partition": {"a": 1, "b": 2}, "offset": {"p": 5}}])
+    assert backing.get(keys) == {keys[0]: None, keys[1]: b'{"p":5}'}
 
 
 def test_changes_of_an_unknown_connector_are_refused(backing: OffsetBackingStore) -> None:
