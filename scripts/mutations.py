@@ -531,7 +531,12 @@ MUTATIONS = [
     Mutation("R32", COORDINATES, TARGET_STATES, "if state != STOPPED:", "if False:", CONNECT_TESTS),
     Mutation("R32", COORDINATES, TARGET_STATES, "if is_deleted(log, connector):", "if False:", CONNECT_TESTS),
     Mutation(
-        "R32", COORDINATES, MANAGEMENT, "                if offset is None:", "                if False:", CONNECT_TESTS
+        "R32",
+        COORDINATES,
+        MANAGEMENT,
+        "own, offset_value(offset)))",
+        "own, offset_value(offset or {})))",
+        CONNECT_TESTS,
     ),
     Mutation("R32", COORDINATES, "connect/sink_offsets.py", "if len(new) < len(wanted):", "if False:", CONNECT_TESTS),
     Mutation("R32", BOTH, ANSWERING, 'f"{SINK_GROUP_PREFIX}{connector}"', "connector", CONNECT_TESTS),
