@@ -110,7 +110,7 @@ def initialize_offsets(
     reader: OffsetStorageReader,
     partitions: Sequence[JsonObject | None],
     offset_reset: OffsetReset | Mapping[str, Any] = "earliest",
-    positions: Callable[[JsonObject | None, str], Mapping[str, Any] | None] = lambda *_: None,
+    positions: Callable[[JsonObject | None, str], Mapping[str, Any] | None] | None = None,
 ) -> list[Mapping[str, Any] | None]:
     """Return the start of a task in each source partition: its last flushed offset, or one by ``offset_reset``.
 
@@ -118,14 +118,19 @@ def initialize_offsets(
         reader: reads the connector's offsets.
         partitions: source partitions of the task.
         offset_reset: for partitions without an offset: ``earliest``, ``latest``, ``none`` or an offset.
-        positions: returns the source's earliest or latest position of a partition; None is the source's own start.
+        positions: returns the source's earliest or latest position of a partition; None is the source's own start,
+            and its earliest position without this function.
 
     Raises NoSuchOffset if a partition has no offset and ``offset_reset`` is ``none``, InvalidRequest for another
-    ``offset_reset``.
+    ``offset_reset``, and for ``latest`` without ``positions``.
     """
     if offset_reset not in get_args(OffsetReset) and not isinstance(offset_reset, Mapping):
         raise InvalidRequest(
             f"offset_reset={offset_reset!r} is not allowed: it takes earliest, latest, none or an offset"
+        )
+    if offset_reset == "latest" and positions is None:
+        raise InvalidRequest(
+            "offset_reset='latest' needs the function positions, which returns a source's latest position"
         )
     found: list[Mapping[str, Any] | None] = []
     for partition, offset in zip(partitions, reader.offsets(partitions), strict=True):
@@ -136,5 +141,5 @@ def initialize_offsets(
         elif offset_reset == "none":
             raise NoSuchOffset(f"source partition {partition} has no offset, and offset.reset is none; set another one")
         else:
-            found.append(positions(partition, offset_reset))
+            found.append(None if positions is None else positions(partition, offset_reset))
     return found

@@ -94,10 +94,16 @@ def _parsed(pair: Mapping[str, Any]) -> tuple[tuple[str, int], int | None]:
     """The topic partition and the offset of a pair. As in Connect, numbers may be texts. Raises BadConnectRequest."""
     partition, offset = pair["partition"] or {}, pair["offset"]
     try:
-        where = str(partition["kafka_topic"]), whole_number(str(partition["kafka_partition"]), INT32_MAX)
+        where = _name(partition["kafka_topic"]), whole_number(str(partition["kafka_partition"]), INT32_MAX)
         return where, None if offset is None else whole_number(str(offset["kafka_offset"]))
     except (KeyError, ValueError):
         raise BadConnectRequest(
             f"{dict(pair)} is no offset of a sink connector: write "
             '{"partition": {"kafka_topic": "orders", "kafka_partition": 0}, "offset": {"kafka_offset": 42}}'
         ) from None
+
+
+def _name(topic: object) -> str:
+    if topic is None or topic == "":
+        raise ValueError
+    return str(topic)

@@ -23,6 +23,7 @@ from offsets_pipeline.coordinator.owned_log import CHECKPOINT_COMMITS, OwnedLog,
 from offsets_pipeline.errors import (
     CommitUnknown,
     CoordinatorNotAvailable,
+    InvalidRequest,
     NotAStore,
     OffsetsError,
     RequestTimedOut,
@@ -72,6 +73,7 @@ class Request:
     claims: Callable[[], Claims]
     deadline_ns: int
     durable: bool
+    thread: threading.Thread
     done: Future[Any] = field(default_factory=Future)
     is_running: bool = False
 
@@ -86,7 +88,15 @@ class Request:
         return max(0, self.deadline_ns - time.monotonic_ns()) / 1e9
 
     def result(self) -> Any:  # noqa: ANN401 - any response
-        """Wait for the response. Raises the request's error, or RequestTimedOut at the deadline."""
+        """Wait for the response. Raises the request's error, or RequestTimedOut at the deadline.
+
+        Raises InvalidRequest in a callback of another request, which ``thread`` calls: it would wait for itself.
+        """
+        if threading.current_thread() is self.thread and self.done.cancel():
+            raise InvalidRequest(
+                f"{self.what}: a callback of a request cannot wait for another one; it was not written; use the "
+                "asynchronous method there"
+            )
         try:
             return self.done.result(self.seconds_left())
         except FutureTimeoutError:
@@ -180,7 +190,7 @@ class Appender:
         Raises CoordinatorNotAvailable if closed, RequestTimedOut if the queue stays full.
         """
         deadline_ns = time.monotonic_ns() + int(timeout_ms * 1_000_000)
-        request = Request(what, handler, claims, deadline_ns, durable)
+        request = Request(what, handler, claims, deadline_ns, durable, self._thread)
         with self._changed:
             while len(self._waiting) >= _MAX_WAITING and not self._closing:
                 if not self._changed.wait(request.seconds_left()):

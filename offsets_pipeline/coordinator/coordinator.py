@@ -405,7 +405,11 @@ class Coordinator(Closing):
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = (), protocol_types: Collection[str] = ()
     ) -> list[ListedGroup]:
-        """Return the groups in the loaded log partitions with these states, types and protocol types (empty: any)."""
+        """Return the groups in the loaded log partitions with these states, types and protocol types (empty: any).
+
+        As at a broker, upper and lower case of states and types do not matter.
+        """
+        wanted_states, wanted_types = ({each.casefold() for each in wanted} for wanted in (states, types))
         with self._core.answering():
             listings = [
                 ListedGroup(group_id, group.group_type, group.description.state, group.description.protocol_type)
@@ -416,8 +420,8 @@ class Coordinator(Closing):
             (
                 each
                 for each in listings
-                if (not states or each.state in states)
-                and (not types or each.group_type in types)
+                if (not states or each.state.casefold() in wanted_states)
+                and (not types or each.group_type.casefold() in wanted_types)
                 and (not protocol_types or each.protocol_type in protocol_types)
             ),
             key=lambda each: each.group_id,

@@ -70,7 +70,7 @@ class OwnedStore:
         Returns the store if it exists with these properties, unless it ``must_be_new``.
 
         Raises NotAStore if the folder holds something else, StoreMismatch if it is a store of another kind, with
-        another number of log partitions, or not new, InvalidPartitionCount for a count below 1, UnsafeStorage if the
+        another number of log partitions, or not new, InvalidPartitionCount for an impossible one, UnsafeStorage if the
         storage has no atomic put-if-absent.
         """
         folder = _folder(location)

@@ -87,10 +87,12 @@ class Registry:
             try:
                 with system.open_input_file(info.path) as file:
                     note = json.loads(file.read())
+                instance = Instance(note["host"], note["pid"], info.base_name.removesuffix(".json"))
+                is_old = now_ms - note["at_ms"] > BELIEVED_MS
             except FileNotFoundError:
                 continue  # its instance deleted it meanwhile
-            instance = Instance(note["host"], note["pid"], info.base_name.removesuffix(".json"))
-            is_old = now_ms - note["at_ms"] > BELIEVED_MS
+            except (ValueError, KeyError, TypeError):
+                continue  # a file of another program, or one that a crash left empty
             runs = instance.host != socket.gethostname() or is_running(instance.pid)
             if log_partition in note["partitions"] and not is_old and runs:
                 found.append(instance)

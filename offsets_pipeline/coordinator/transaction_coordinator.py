@@ -25,7 +25,7 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
     from concurrent.futures import Future
 
     from offsets_pipeline.coordinator.appender import Claims, Handler
@@ -37,15 +37,17 @@ _LOG = logging.getLogger(__name__)
 
 _DEFAULT_TIMEOUT_MS = 60_000
 _MAX_EPOCH = 32_767
+_MAX_PRODUCER_ID = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class _BegunTransaction:
-    """An open transaction that this process began: its epoch, its start and its timeout in ms."""
+    """A transaction that this process began: its epoch, its start and its timeout in ms, and the markers before it."""
 
     producer_epoch: int
     begun_at_ms: int
     timeout_ms: int
+    markers: Mapping[int, int]
 
 
 class TransactionCoordinator:
@@ -69,11 +71,12 @@ class TransactionCoordinator:
                     f"transaction timeout {timeout} ms is not allowed: it takes 1 to {longest} "
                     "(transaction_max_timeout_ms)"
                 )
-        begun = _BegunTransaction(producer_epoch, self._core.clock.now_ms(), timeout)
+        begun_at_ms = self._core.clock.now_ms()
         self._refuse_while_ending(producer_id)
 
         def begin(_: None) -> None:
-            self._begun[producer_id] = begun
+            markers = dict(self._core.log.producers.get(producer_id).markers)
+            self._begun[producer_id] = _BegunTransaction(producer_epoch, begun_at_ms, timeout, markers)
 
         self._change_producer(
             "begin a transaction",
@@ -105,10 +108,13 @@ class TransactionCoordinator:
         control_type = COMMIT if commit else ABORT
 
         def handler(_now_ms: int) -> Outcome[None]:
-            open_in = self._core.log.producers.get(producer_id).open_since_ms
-            is_open = bool(open_in) or producer_id in self._begun
-            if not is_open and self._ended.get(producer_id) == (producer_epoch, control_type):
-                return Outcome([], None)
+            producer, begun = self._core.log.producers.get(producer_id), self._begun.get(producer_id)
+            open_in = producer.open_since_ms
+            if not open_in:  # the log knows better: the answer to an earlier request may have been lost
+                is_ended = begun is not None and producer.has_ended_since(begun.markers)
+                last_end = producer.last_end if is_ended else self._ended.get(producer_id)
+                if (begun is None or is_ended) and last_end == (producer_epoch, control_type):
+                    return Outcome([], None)
             self._validate(producer_id, producer_epoch)
             return Outcome(_markers(open_in, producer_id, producer_epoch, control_type), None)
 
@@ -162,7 +168,11 @@ class TransactionCoordinator:
             producer_id: (since_ms, longest)
             for producer_id, since_ms in self._core.log.producers.open_since_ms().items()
         }
-        starts |= {producer_id: (begun.begun_at_ms, begun.timeout_ms) for producer_id, begun in self._begun.items()}
+        starts |= {
+            producer_id: (begun.begun_at_ms, begun.timeout_ms)
+            for producer_id, begun in self._begun.items()
+            if not self._core.log.producers.get(producer_id).has_ended_since(begun.markers)
+        }
         return {producer_id for producer_id, (since_ms, timeout) in starts.items() if now_ms - since_ms >= timeout}
 
     # --- validation and markers, in handlers
@@ -172,10 +182,11 @@ class TransactionCoordinator:
 
         They also abort the open transaction of an older epoch. Raises as `Coordinator.begin_transaction`.
         """
-        if not (0 <= producer_epoch <= _MAX_EPOCH and producer_id >= 0):
+        allowed = ((producer_id, _MAX_PRODUCER_ID), (producer_epoch, _MAX_EPOCH - 1))  # the last epoch is to fence
+        if not all(type(number) is int and 0 <= number <= most for number, most in allowed):
             raise InvalidProducerEpoch(
-                f"producer {producer_id} with epoch {producer_epoch} is not allowed: ids start at 0, epochs are 0 to "
-                f"{_MAX_EPOCH}"
+                f"producer {producer_id} with epoch {producer_epoch} is not allowed: ids are 0 to {_MAX_PRODUCER_ID}, "
+                f"epochs 0 to {_MAX_EPOCH - 1}"
             )
         self._refuse_fenced(producer_id, producer_epoch)
         if self._is_open(producer_id, producer_epoch):
@@ -216,7 +227,9 @@ class TransactionCoordinator:
     def _is_open(self, producer_id: int, producer_epoch: int) -> bool:
         """Return whether the producer has an open transaction in this epoch, here or in the log."""
         begun, producer = self._begun.get(producer_id), self._core.log.producers.get(producer_id)
-        is_begun_here = begun is not None and begun.producer_epoch == producer_epoch
+        is_begun_here = (
+            begun is not None and begun.producer_epoch == producer_epoch and not producer.has_ended_since(begun.markers)
+        )
         return is_begun_here or (bool(producer.open_since_ms) and producer.epoch == producer_epoch)
 
     # --- requests

@@ -19,6 +19,7 @@ from offsets_pipeline.errors import (
     IllegalGeneration,
     InvalidCommitOffsetSize,
     InvalidGroupId,
+    InvalidTime,
     NoSuchGroup,
     OffsetsError,
     RebalanceInProgress,
@@ -92,10 +93,15 @@ def decide(node: NodeOffset, held: CommittedOffset | None) -> Decision:
     if held is None:
         return Decision.IMPORT
     imported = _METADATA.fullmatch(held.metadata)
+    before_ms = None
+    try:
+        if imported is not None and imported[1] is not None:
+            before_ms = parse_time_ms(imported[1])
+    except InvalidTime:
+        imported = None
     if imported is None:  # committed to the store: only a later commit to ZooKeeper moves it, and only forward
         later = node.modified_ms is not None and node.modified_ms > held.commit_timestamp_ms
         return Decision.IMPORT if later and node.offset > held.committed_offset else Decision.KEEP
-    before_ms = None if imported[1] is None else parse_time_ms(imported[1])
     if node.modified_ms is None or before_ms is None:
         newer = node.offset > held.committed_offset
     else:

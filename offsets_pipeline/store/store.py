@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 
-from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
+from offsets_pipeline.errors import NoSuchStore, NotAStore, StoreMismatch, WriteConflict
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.store.delta.filesystems import arrow_folder, open_path, without_file_scheme
 from offsets_pipeline.store.delta.properties import (
@@ -133,7 +133,7 @@ class Store:
             NoSuchStore: the name of the schema is not valid.
             NotAStore: the place holds something else.
             StoreMismatch: the place holds a store with other properties.
-            InvalidPartitionCount: the count is below 1.
+            InvalidPartitionCount: as `StoreProperties.require_partition_count`.
             UnsafeStorage, StorageFailed: as `create_tables`.
         """
         location = normalised(location)
@@ -145,8 +145,7 @@ class Store:
 
     def _create_schema(self) -> Store:
         schema, log = self.location.removeprefix(SCHEMA_PREFIX), self.table_name(LOG.name)
-        if self.properties.offsets_partitions < 1:
-            raise InvalidPartitionCount(f"a log has at least 1 partition, not {self.properties.offsets_partitions}")
+        self.properties.require_partition_count()
         if not _has_no_store_yet(self.spark, self.location):
             if not self.spark.catalog.tableExists(log):
                 raise NotAStore(

@@ -137,9 +137,11 @@ def test_store_may_be_named_by_any_path_to_it(
         assert not DeltaTable.forPath(spark, f"{store.location}/log").toDF().take(1)
 
 
-@pytest.mark.parametrize("count", [0, -1])
-def test_store_without_log_partitions_is_refused(spark: SparkSession, place: Path, count: int) -> None:
-    with pytest.raises(InvalidPartitionCount, match=f"at least 1 partition, not {count}"):
+@pytest.mark.parametrize("count", [0, -1, 100_001])
+def test_store_with_an_impossible_number_of_log_partitions_is_refused(
+    spark: SparkSession, place: Path, count: int
+) -> None:
+    with pytest.raises(InvalidPartitionCount, match=f"a log has 1 to 100000 partitions, not {count}"):
         Store.create(spark, str(place / "store"), StoreProperties(MIRRORED, count))
     assert not (place / "store").exists()
 

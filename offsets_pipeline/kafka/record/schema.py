@@ -257,7 +257,9 @@ def _struct_serde(fields: tuple[Field, ...], version: int, *, flexible: bool) ->
 def _write_field(serde: Serde, out: bytearray, value: Value, path: str) -> None:
     try:
         serde.write(out, value, path)
-    except (struct.error, ValueError, OverflowError, TypeError) as error:  # a number too large, no number, no UUID
+    except (struct.error, OverflowError) as error:
+        raise UnwritableRecord(path, "not a number that the field can hold") from error
+    except (ValueError, TypeError) as error:  # no UUID, no text
         raise UnwritableRecord(path, str(error)) from error
 
 

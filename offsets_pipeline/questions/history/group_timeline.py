@@ -148,7 +148,9 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
         return answer("deleted", f"{_deleted(deletion)}; {_LOST}", **at, **_cause_fields(deletion))
     if last is None:
         known = "" if since is None else f"; older records may be gone, the log is complete since {since}"
-        return answer("never committed", f"the log has no commit of {topic}-{partition} by group {group_id!r}{known}")
+        return answer(
+            "never committed", f"the log has no visible commit of {topic}-{partition} by group {group_id!r}{known}"
+        )
     committed_at = shown_time(last["commit_timestamp"])
     committed = {name: last[name] for name in ("committed_offset", "committed_by", "log_partition")}
     committed["committed_at"] = committed_at

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.input_text import validated_topic
-from offsets_pipeline.errors import InvalidTopic, NotAStore, StoreMismatch
+from offsets_pipeline.errors import InvalidPartitionCount, InvalidTopic, NotAStore, StoreMismatch
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -23,6 +23,9 @@ SCHEMA_PREFIX = "schema:"
 FORMAT_VERSION = 6  # raise it with each change that older programs cannot read
 #: The format of stores that `offsets upgrade` copies to FORMAT_VERSION.
 UPGRADABLE_FORMAT = 5
+
+#: More than any topic has. Readers and the coordinator hold something for each.
+_MAX_PARTITIONS = 100_000
 
 _PROPERTY = "offsets."
 _FORMAT = f"{_PROPERTY}format.version"
@@ -98,6 +101,11 @@ class StoreProperties:
         """Raise InvalidTopic for a name that no topic has: exports name folders after it."""
         if self.topic_name is not None:
             validated_topic(self.topic_name)
+
+    def require_partition_count(self) -> None:
+        """Raise InvalidPartitionCount for a number of log partitions that no store has."""
+        if not 1 <= self.offsets_partitions <= _MAX_PARTITIONS:
+            raise InvalidPartitionCount(f"a log has 1 to {_MAX_PARTITIONS} partitions, not {self.offsets_partitions}")
 
     def as_table_properties(self) -> dict[str, str]:
         """Return the properties in the form in which the log table keeps them."""

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import (
-    InvalidPartitionCount,
     NoSuchStore,
     NoSuchTable,
     NotAStore,
@@ -50,11 +49,10 @@ def create_tables(folder: str, properties: StoreProperties) -> bool:
     """Create the tables of a store, the log last; returns False if another process created the same store.
 
     Completes a store that another process makes now, or died making. Raises NotAStore if the folder holds something
-    else, also a store that lost its log, StoreMismatch if it is a store with other properties, InvalidPartitionCount
-    for a count below 1, UnsafeStorage, StorageFailed.
+    else, also a store that lost its log, StoreMismatch if it is a store with other properties, UnsafeStorage,
+    StorageFailed, and as `StoreProperties.require_partition_count`.
     """
-    if properties.offsets_partitions < 1:
-        raise InvalidPartitionCount(f"a log has at least 1 partition, not {properties.offsets_partitions}")
+    properties.require_partition_count()
     storage_of(folder)  # before Arrow, which does not name the schemes that are supported
     found = _children(folder)
     mark = uuid.uuid4().hex

@@ -462,6 +462,8 @@ def test_a_task_resumes_after_the_last_flush_or_as_offset_reset_says(backing: Of
     assert initialize_offsets(reader, [A, B], "latest", positions) == [{"p": 7}, {"p": 99}]
     assert initialize_offsets(reader, [A, B], {"p": 5}) == [{"p": 7}, {"p": 5}]
     assert initialize_offsets(reader, [B]) == [None]
+    with pytest.raises(InvalidRequest, match="'latest' needs the function positions"):
+        initialize_offsets(reader, [A], "latest")
     assert initialize_offsets(reader, [A], "none") == [{"p": 7}]
     with pytest.raises(NoSuchOffset, match=r"offset\.reset is none"):
         initialize_offsets(reader, [A, B], "none")

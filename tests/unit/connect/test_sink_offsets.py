@@ -71,6 +71,7 @@ def test_a_group_with_members_keeps_its_offsets(coordinator: Coordinator) -> Non
         {"partition": None, "offset": None},
         {"partition": {"kafka_topic": "t"}, "offset": None},
         {"partition": {"filename": "/a"}, "offset": {"position": 1}},
+        *({"partition": {"kafka_topic": topic, "kafka_partition": 0}, "offset": None} for topic in (None, "")),
         {"partition": {"kafka_topic": "t", "kafka_partition": 0}, "offset": {}},
         *(pair(partition, 1) for partition in (None, "x", -1, 1.0, 2**31)),
         *(pair(0, offset) for offset in ("x", -1, 1.5, 2**63)),

@@ -413,3 +413,17 @@ def test_housekeeping_expires_and_aborts_by_itself(store: Path) -> None:
                 waited.wait(0.01)
             assert coordinator.gauges().expired_groups >= 1
             assert coordinator._core.log.producers.get(7).open_since_ms == {}
+
+
+def test_a_callback_cannot_wait_for_another_request(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, refused, called = Gate(coordinator, monkeypatch), [], threading.Event()
+
+    def call(_: object) -> None:
+        refused.append(refusal(coordinator.commit_offsets, "h", {("t", 0): 1}))
+        coordinator.commit_offsets_async("k", {("t", 0): 1}).add_done_callback(lambda _: called.set())
+
+    coordinator.commit_offsets_async("g", {("t", 0): 1}).add_done_callback(call)
+    gate.opened.set()
+    assert called.wait(10)
+    assert refused == ["INVALID_REQUEST"]
+    assert [each.group_id for each in coordinator.list_groups()] == ["g", "k"]

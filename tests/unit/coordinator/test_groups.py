@@ -87,7 +87,8 @@ def test_groups_are_listed_by_state_and_type(coordinator: Coordinator, store: Pa
         ListedGroup("simple", "Classic", "Empty", ""),
     ]
     assert coordinator.list_groups() == listings
-    assert coordinator.list_groups(states=["Stable"]) == listings[:2]
+    assert coordinator.list_groups(states=["Stable"]) == coordinator.list_groups(states=["sTABLE"]) == listings[:2]
+    assert coordinator.list_groups(types=["share"]) == listings[2:3]
     assert coordinator.list_groups(types=["Classic"], protocol_types=["consumer"]) == listings[:1]
 
 

@@ -392,8 +392,9 @@ def test_a_store_is_created_once(store: Path, place: Path) -> None:
     assert OwnedStore.create(store, 3) == OwnedStore.open(store)
     with pytest.raises(StoreMismatch, match="it has a store with other properties"):
         OwnedStore.create(store, 4)
-    with pytest.raises(InvalidPartitionCount):
-        OwnedStore.create(place / "none", 0)
+    for impossible in (0, 100_001):
+        with pytest.raises(InvalidPartitionCount):
+            OwnedStore.create(place / "none", impossible)
     (place / "other").mkdir()
     (place / "other" / "photo.jpg").write_bytes(b"")
     with pytest.raises(NotAStore, match="it is not empty; name a new"):

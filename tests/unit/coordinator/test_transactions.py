@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -156,9 +156,11 @@ def test_without_a_beginning_there_is_nothing_to_commit_to_or_to_end(coordinator
 
 
 def test_producers_and_timeouts_have_bounds(coordinator: Coordinator) -> None:
-    producers = [(7, -1), (7, 32_768), (-1, 0), (0, 0), (7, 32_767)]
-    invalid = "INVALID_PRODUCER_EPOCH"
-    assert [refusal(coordinator.begin_transaction, *each) for each in producers] == [invalid] * 3 + [""] * 2
+    refused: list[tuple[Any, Any]] = [(7, -1), (7, 32_767), (-1, 0), (2**63, 0), (3.5, 0), (3, True)]
+    for each in refused:
+        assert refusal(coordinator.begin_transaction, *each) == "INVALID_PRODUCER_EPOCH"
+    for producer in ((0, 0), (7, 32_766), (2**63 - 1, 0)):
+        assert refusal(coordinator.begin_transaction, *producer) == ""
     timeouts = [
         refusal(coordinator.begin_transaction, 10 + each, 0, transaction_timeout_ms=each)
         for each in (0, 900_001, 1, 900_000)
@@ -198,6 +200,44 @@ def test_one_that_its_process_left_open_is_aborted_after_the_longest_time_there_
         assert coordinator.abort_overdue_transactions() == [7]
         assert not coordinator._core.partitions.state(coordinator.partition_for("g")).pending
         assert refusals(coordinator, 7, 0) == ["INVALID_PRODUCER_EPOCH"] * 4
+
+
+def test_the_last_epoch_that_a_producer_can_have_is_fenced_too(store: Path) -> None:
+    clock = FixedClock(NOW_MS)
+    with opened(store, clock) as coordinator, opened(store, clock, transaction_max_timeout_ms=1_000) as other:
+        coordinator.begin_transaction(7, 32_766)
+        coordinator.txn_commit_offsets(7, 32_766, "g", {("t", 0): 1})
+        clock.advance_ms(1_000)
+        assert other.abort_overdue_transactions() == [7]
+        assert refusals(coordinator, 7, 32_766) == ["INVALID_PRODUCER_EPOCH"] * 4
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_transaction_that_ended_in_the_log_has_not_the_other_end(
+    coordinator: Coordinator, other: Coordinator, *, is_commit: bool
+) -> None:
+    """As after an end whose answer was lost: the coordinator that began the transaction does not know of it."""
+    coordinator.begin_transaction(7, 0)
+    coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
+    other.end_transaction(7, 0, commit=is_commit)
+    assert refusal(coordinator.txn_commit_offsets, 7, 0, "g", {("t", 1): 1}) == "INVALID_TXN_STATE"
+    assert refusal(coordinator.end_transaction, 7, 0, commit=not is_commit) == "INVALID_TXN_STATE"
+    assert refusal(coordinator.end_transaction, 7, 0, commit=is_commit) == ""
+    assert offsets(coordinator) == ({0: 1} if is_commit else {})
+    coordinator.begin_transaction(7, 0)
+    coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 2})
+    coordinator.end_transaction(7, 0, commit=True)
+    assert offsets(coordinator) == {0: 2}
+
+
+def test_a_transaction_that_ended_in_the_log_is_not_overdue(store: Path) -> None:
+    clock = FixedClock(NOW_MS)
+    with opened(store, clock) as coordinator, opened(store, clock) as other:
+        coordinator.begin_transaction(7, 0)
+        coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
+        other.end_transaction(7, 0, commit=True)
+        clock.advance_ms(900_000)
+        assert coordinator.abort_overdue_transactions() == []
 
 
 def test_members_are_checked_in_a_transaction_too(coordinator: Coordinator, store: Path) -> None:  # R25

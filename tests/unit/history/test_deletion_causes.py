@@ -390,4 +390,4 @@ def test_an_offset_that_the_log_never_had(tmp_path: Path) -> None:
     log = LogPartition()
     committed(log, "g", "t", 0, START_MS)
     answer = why(LogHistory(written(tmp_path, log, [START_MS])), Retention(), "g", "t", 1)
-    assert (answer.status, answer.text) == ("never committed", "the log has no commit of t-1 by group 'g'")
+    assert (answer.status, answer.text) == ("never committed", "the log has no visible commit of t-1 by group 'g'")

@@ -202,7 +202,7 @@ def test_several_logs_answer_with_their_clusters(
         ("other", "committed"),
     ]
     first, second = answer(capsys, *asked).splitlines()
-    assert first.startswith("g-stable elsewhere-0 in store: the log has no commit ")
+    assert first.startswith("g-stable elsewhere-0 in store: the log has no visible commit ")
     assert second.startswith("g-stable elsewhere-0 in other: committed 7 at ")
     rows = list(csv.DictReader(io.StringIO(answer(capsys, *asked, "--format", "csv"))))
     assert [(row["cluster"], row["committed_offset"]) for row in rows] == [("store", ""), ("other", "7")]

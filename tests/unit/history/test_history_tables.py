@@ -388,7 +388,8 @@ def test_a_small_log_is_shown_whole(tmp_path: Path) -> None:
         ),
         WhyAnswer(
             *("g", "t", 1, "never committed"),
-            f"the log has no commit of t-1 by group 'g'; older records may be gone, the log is complete since {since}",
+            "the log has no visible commit of t-1 by group 'g'; older records may be gone, the log is complete since "
+            f"{since}",
             complete_since=since,
         ),
         WhyAnswer(

@@ -136,6 +136,7 @@ def test_commits_of_a_group_are_as_large_as_they_may_be(store: Path, monkeypatch
         # without a time in ZooKeeper now or then
         *[(6, None, (5, "Z", 9), "import"), (5, None, (5, "Z", 9), "up to date"), (4, None, (5, "Z", 9), "up to date")],
         *[(6, 7, (5, "zookeeper", 9), "import"), (5, 7, (5, "zookeeper", 9), "up to date")],
+        (6, 7, (5, "zookeeper mtime=never", 9), "keep"),  # another program's metadata
     ],
 )
 def test_decision_about_an_offset(
