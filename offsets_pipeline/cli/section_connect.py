@@ -209,6 +209,7 @@ class _ChangesOffsets(OfConnector):
         from offsets_pipeline.connect.offset_management import OffsetManagement
         from offsets_pipeline.connect.sink_offsets import LiveGroups, SinkOffsets
         from offsets_pipeline.coordinator.owned_store import OwnedStore
+        from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets
         from offsets_pipeline.questions.query.connectors import stopped_sink_group
 
         group_id = sink_group(self.connector, {})
@@ -216,9 +217,10 @@ class _ChangesOffsets(OfConnector):
             group_id = stopped_sink_group(self.connector, open_reader(self.configs, settings))
         if self.live.bootstrap_server is not None:
             with mirrored_cluster(self.store, self.live, settings) as cluster:
+                held = fetch_group_offsets(cluster, [group_id])[group_id]
                 before_ms = SystemClock().now_ms() - 1
                 message = request(SinkOffsets(LiveGroups(cluster), group_id))
-            say_undo(self.store, self.live, [group_id], before_ms)
+            say_undo(self.store, self.live, [group_id] if held else [], before_ms)
             sys.stdout.write(f"{message}\n")
             return
         folder = open_folder(self.store, settings)

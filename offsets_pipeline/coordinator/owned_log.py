@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +16,7 @@ from offsets_pipeline.errors import LogMovedOn, NoSuchStore, NoSuchTable, Unsupp
 from offsets_pipeline.semantics.log_row import in_log_order, of_partitions
 from offsets_pipeline.store.delta.data_file import APPLICATION, FAST, DataFile
 from offsets_pipeline.store.delta.properties import require_format
-from offsets_pipeline.store.delta.protocol import UNDO, Action, changes_rules, info_of, takes_rows
+from offsets_pipeline.store.delta.protocol import UNDO, Action, changes_rules, files_of, info_of, takes_rows
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
 from offsets_pipeline.store.delta.snapshot import Commit, KnownVersion, Snapshot
 from offsets_pipeline.store.delta.storage import Winners, beside
@@ -37,6 +38,8 @@ _READ_AHEAD = 8  # commits whose rows are read at once
 
 #: Commits from one checkpoint to the next. Loading reads the commits after the last checkpoint one by one.
 CHECKPOINT_COMMITS = 100
+#: A machine has written older ones by itself.
+_MOST_NOT_DURABLE = 4_096
 
 
 class Record(NamedTuple):
@@ -95,6 +98,8 @@ class OwnedLog:
         self.number = -1
         self.ends = [0] * offsets_partitions
         self.producers = Producers()
+        self._not_durable: deque[str] = deque(maxlen=_MOST_NOT_DURABLE)  # files of commits since the last durable one
+        self._durable = -1  # the last version that this object wrote so
         self._unwritable: str | None = None  # the feature that the table requires and this program lacks
 
     @property
@@ -215,7 +220,8 @@ class OwnedLog:
             number = max([number, *(1 + each for each in _transactions(commit.actions))])
             return {APPLICATION: number}
 
-        return self._table.append_next(
+        before = tuple(self._not_durable)  # R27: what a durable append stands on survives, too
+        commits = self._table.append_next(
             append.rows,
             append.known,
             {APPLICATION: number},
@@ -223,7 +229,14 @@ class OwnedLog:
             writer=self._source,
             compression=self._compression,
             durable=durable,
+            after=before,
         )
+        if durable:
+            self._durable = append.known.number + len(commits)
+            for name in before:
+                with suppress(ValueError):
+                    self._not_durable.remove(name)
+        return commits
 
     def accept(self, append: PreparedAppend, commits: Sequence[Commit]) -> Iterator[pa.Table]:
         """Advance to the commits that `write` returned. Yields their rows as `catch_up` does, unless that has."""
@@ -245,6 +258,8 @@ class OwnedLog:
     def _advance(self, text: bytes, actions: Sequence[Action], rows: pa.Table) -> None:
         """Go on to the next version, whose commit appended these rows."""
         self._known = KnownVersion(self._known.table_id, self.version + 1, text)
+        if self.version != self._durable:
+            self._not_durable += files_of(self.version, actions)
         self.number = max([self.number, *_transactions(actions)])
         self._winners.note(info_of(actions).get("userMetadata", ""))
         if rows.num_rows:

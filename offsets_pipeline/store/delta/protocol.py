@@ -73,6 +73,11 @@ def commit_path(version: int) -> str:
     return f"{DELTA_LOG}/{version:020d}.json"
 
 
+def files_of(version: int, actions: Iterable[Action]) -> list[str]:
+    """The paths of a commit's file and of the data files that it adds, within the table's folder."""
+    return [commit_path(version), *(action["add"]["path"] for action in actions if "add" in action)]
+
+
 def json_text(value: object) -> str:
     """JSON as a Delta log holds it, without escapes: deltalake reads escaped surrogate pairs as other characters."""
     return json.dumps(value, ensure_ascii=False)

@@ -94,8 +94,8 @@ class Storage(ABC):
         file will not appear, and none is left behind.
         """
 
-    def sync(self, names: Iterable[str]) -> None:  # noqa: B027 - object stores and HDFS acknowledge durable writes
-        """Make files survive a loss of power. They were written through Arrow."""
+    def sync(self, names: Iterable[str], *, may_be_gone: bool = False) -> None:  # noqa: B027 - others write durably
+        """Make files survive a loss of power. Raises OSError, for a file that is gone unless it ``may_be_gone``."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
@@ -202,12 +202,17 @@ class LocalStorage(Storage):
                 _LOG.warning("%s may not survive a loss of power: %s", place, error)
         return True
 
-    def sync(self, names: Iterable[str]) -> None:
+    def sync(self, names: Iterable[str], *, may_be_gone: bool = False) -> None:
         """See Storage."""
         folders: set[str] = set()
         for name in names:
             path = f"{self._folder}/{name}"
-            synchronise(path)
+            try:
+                synchronise(path)
+            except FileNotFoundError:
+                if not may_be_gone:
+                    raise
+                continue
             folders |= {self._folder, os.path.dirname(path)}  # noqa: PTH120 - half of Path's time
         for folder in folders:
             synchronise(folder)

@@ -39,6 +39,7 @@ from offsets_pipeline.store.delta.protocol import (
     commit_path,
     creation,
     encoded,
+    files_of,
     info_of,
     json_text,
     parsed,
@@ -376,13 +377,17 @@ class TableFolder:
         )
 
     @contextmanager
-    def _committing(self, add: Sequence[DataFile], *, durable: bool, keep: bool = False) -> Iterator[None]:
-        """Synchronise the files of a commit before it; if it fails, remove them unless ``keep``.
+    def _committing(
+        self, add: Sequence[DataFile], *, durable: bool, keep: bool = False, after: Collection[str] = ()
+    ) -> Iterator[None]:
+        """Synchronise the files ``after`` and those of ``add`` before a commit.
 
-        Raises StorageFailed for an OSError. After CommitUnknown the files stay: the commit may appear.
+        If the commit fails, removes those of ``add``, unless ``keep``. Raises StorageFailed for an OSError. After
+        CommitUnknown the files stay: the commit may appear.
         """
         try:
             if durable:
+                self.storage.sync(after, may_be_gone=True)
                 self.storage.sync([file.name for file in add])
             yield
         except CommitUnknown:
@@ -432,12 +437,14 @@ class TableFolder:
         writer: str,
         compression: str,
         durable: bool,
+        after: Collection[str] = (),
     ) -> list[Commit]:
         """Commit few rows as the version after this one. Returns the commits after this one, the last one its own.
 
         If another writer has the version, ``behind`` gets its commit, and returns what to advance when the rows are
-        committed behind it; None if they must not be. ``writer`` is the commit's user metadata. For a writer that
-        follows the table commit by commit, and refuses tables that it cannot write itself.
+        committed behind it; None if they must not be. ``writer`` is the commit's user metadata. A durable commit makes
+        the files ``after`` durable first. For a writer that follows the table commit by commit, and refuses tables that
+        it cannot write itself.
 
         Raises WriteConflict if another writer has the version or the commit of ``known`` changed, StorageFailed. Then
         nothing is committed, and the file is removed. Raises CommitUnknown as `create_version`.
@@ -447,7 +454,7 @@ class TableFolder:
         # one request: commits are removed oldest first, so the next one is kept if this one is
         check = None if previous is None else self._begin_check(known.number, previous)
         file = self.write_file(rows, compression=compression, few_rows=True)
-        with self._committing([file], durable=durable):
+        with self._committing([file], durable=durable, after=after):
             is_next = next(self.commits_after(known), None) is None if check is None else check()
             further: Mapping[str, int] | None = advance if is_next else None
             while further is not None:
@@ -461,6 +468,8 @@ class TableFolder:
                 # as `commits_after`: the commit of the other writer follows the one that is known
                 if further is not None and not self.storage.is_unchanged(commit_path(version - 1), previous):
                     further = None
+                if durable and further is not None:
+                    self.storage.sync(files_of(version, commits[-1].actions), may_be_gone=True)
                 version, previous = version + 1, owner
             if commits:
                 self._lost_to = KnownVersion(known.table_id, known.number + 1, commits[0].text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -427,3 +428,29 @@ def test_a_callback_cannot_wait_for_another_request(coordinator: Coordinator, mo
     assert called.wait(10)
     assert refused == ["INVALID_REQUEST"]
     assert [each.group_id for each in coordinator.list_groups()] == ["g", "k"]
+
+
+def test_a_durable_commit_makes_those_before_it_durable_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[int] = set()
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def unsynced() -> int:
+        files = [*(store / "log").glob("*.parquet"), *(store / "log" / "_delta_log").glob("*.json")]
+        return sum(each.stat().st_ino not in synced for each in files)
+
+    with opened(store) as coordinator, opened(store) as other:
+        monkeypatch.setattr(os, "fsync", noted)
+        created = unsynced()
+        coordinator.commit_offsets("g", {("t", 0): 1}, acks=1)
+        other.commit_offsets("g", {("t", 0): 2}, acks=0)
+        wait_until("the commit", lambda: other.fetch_offsets("g")["t", 0].offset == 2)  # type: ignore[index]
+        assert unsynced() == created + 4
+        coordinator.commit_offsets("g", {("t", 0): 3}, acks=-1)
+        assert unsynced() == created
+        synced.clear()
+        coordinator.commit_offsets("g", {("t", 0): 4}, acks=-1)
+        assert unsynced() == created + 6  # those are not written again
