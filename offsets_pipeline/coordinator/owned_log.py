@@ -38,7 +38,9 @@ _READ_AHEAD = 8  # commits whose rows are read at once
 
 #: Commits from one checkpoint to the next. Loading reads the commits after the last checkpoint one by one.
 CHECKPOINT_COMMITS = 100
-#: A machine has written older ones by itself.
+#: Ends the user metadata of a commit that was not synchronised.
+_NOT_DURABLE = " (not synchronised)"
+#: A machine has written older files by itself.
 _MOST_NOT_DURABLE = 4_096
 
 
@@ -98,8 +100,7 @@ class OwnedLog:
         self.number = -1
         self.ends = [0] * offsets_partitions
         self.producers = Producers()
-        self._not_durable: deque[str] = deque(maxlen=_MOST_NOT_DURABLE)  # files of commits since the last durable one
-        self._durable = -1  # the last version that this object wrote so
+        self._not_durable: deque[str] = deque(maxlen=_MOST_NOT_DURABLE)
         self._unwritable: str | None = None  # the feature that the table requires and this program lacks
 
     @property
@@ -211,13 +212,16 @@ class OwnedLog:
         Raises WriteConflict if another writer committed first or the store was replaced, StorageFailed if nothing was
         committed, CommitUnknown if the storage failed and the commit may be there.
         """
-        number = append.number
+        number, version = append.number, append.known.number
 
         def behind(commit: Commit) -> dict[str, int] | None:
-            nonlocal number
+            nonlocal number, version
+            version += 1
             if not (append.is_of_its_partitions and _leaves(append.ends, commit.actions)):
                 return None
             number = max([number, *(1 + each for each in _transactions(commit.actions))])
+            if durable and _writer(commit.actions).endswith(_NOT_DURABLE):
+                self._table.storage.sync(files_of(version, commit.actions), may_be_gone=True)
             return {APPLICATION: number}
 
         before = tuple(self._not_durable)  # R27: what a durable append stands on survives, too
@@ -226,16 +230,14 @@ class OwnedLog:
             append.known,
             {APPLICATION: number},
             behind,
-            writer=self._source,
+            writer=self._source if durable else f"{self._source}{_NOT_DURABLE}",
             compression=self._compression,
             durable=durable,
             after=before,
         )
-        if durable:
-            self._durable = append.known.number + len(commits)
-            for name in before:
-                with suppress(ValueError):
-                    self._not_durable.remove(name)
+        for name in before if durable else ():
+            with suppress(ValueError):
+                self._not_durable.remove(name)
         return commits
 
     def accept(self, append: PreparedAppend, commits: Sequence[Commit]) -> Iterator[pa.Table]:
@@ -258,10 +260,10 @@ class OwnedLog:
     def _advance(self, text: bytes, actions: Sequence[Action], rows: pa.Table) -> None:
         """Go on to the next version, whose commit appended these rows."""
         self._known = KnownVersion(self._known.table_id, self.version + 1, text)
-        if self.version != self._durable:
+        if _writer(actions).endswith(_NOT_DURABLE):
             self._not_durable += files_of(self.version, actions)
         self.number = max([self.number, *_transactions(actions)])
-        self._winners.note(info_of(actions).get("userMetadata", ""))
+        self._winners.note(_writer(actions).removesuffix(_NOT_DURABLE))
         if rows.num_rows:
             self._note_ends(rows)
             self.producers.replay(rows)
@@ -335,3 +337,7 @@ def _ascends(rows: pa.Table) -> bool:
     partitions, offsets = rows["log_partition"].to_numpy(), rows["record_offset"].to_numpy()
     step = np.diff(partitions)
     return bool(np.all((step > 0) | ((step == 0) & (np.diff(offsets) > 0))))
+
+
+def _writer(actions: Iterable[Action]) -> str:
+    return str(info_of(actions).get("userMetadata", ""))

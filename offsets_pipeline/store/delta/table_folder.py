@@ -39,7 +39,6 @@ from offsets_pipeline.store.delta.protocol import (
     commit_path,
     creation,
     encoded,
-    files_of,
     info_of,
     json_text,
     parsed,
@@ -468,8 +467,6 @@ class TableFolder:
                 # as `commits_after`: the commit of the other writer follows the one that is known
                 if further is not None and not self.storage.is_unchanged(commit_path(version - 1), previous):
                     further = None
-                if durable and further is not None:
-                    self.storage.sync(files_of(version, commits[-1].actions), may_be_gone=True)
                 version, previous = version + 1, owner
             if commits:
                 self._lost_to = KnownVersion(known.table_id, known.number + 1, commits[0].text)
