@@ -1,7 +1,7 @@
 """Errors that brokers answer with, as errors of this package.
 
-Kafka's protocol has an error code in each answer, and often one for each partition. This module knows which codes mean
-that the client's metadata is out of date, and which error of this package each other code is.
+Kafka's protocol has an error code in each answer, and often one for each partition. kafka-python knows which
+errors a retry may heal. This module knows which error of this package each code is.
 """
 
 from __future__ import annotations
@@ -27,30 +27,6 @@ UNSUPPORTED_SASL_MECHANISM = 33
 UNSUPPORTED_VERSION = 35
 GROUP_ID_NOT_FOUND = 69
 
-#: Another broker leads the partition, or in another epoch, or cannot serve it now: refresh the metadata and retry.
-STALE_METADATA = frozenset({
-    UNKNOWN_TOPIC_OR_PARTITION,  # a broker may not know a new topic yet
-    5,  # LEADER_NOT_AVAILABLE
-    6,  # NOT_LEADER_OR_FOLLOWER
-    9,  # REPLICA_NOT_AVAILABLE
-    56,  # KAFKA_STORAGE_ERROR: the log folder failed, so another replica will lead
-    74,  # FENCED_LEADER_EPOCH
-    75,  # UNKNOWN_LEADER_EPOCH
-    78,  # OFFSET_NOT_AVAILABLE: a new leader does not know its high watermark yet
-    100,  # UNKNOWN_TOPIC_ID
-    103,  # INCONSISTENT_TOPIC_ID
-})  # fmt: skip
-#: The broker cannot answer now; the same request may succeed later.
-TRY_LATER = frozenset({
-    7,  # REQUEST_TIMED_OUT
-    13,  # NETWORK_EXCEPTION
-    14,  # COORDINATOR_LOAD_IN_PROGRESS
-    15,  # COORDINATOR_NOT_AVAILABLE
-    16,  # NOT_COORDINATOR: the group has moved to another broker
-    89,  # THROTTLING_QUOTA_EXCEEDED
-})  # fmt: skip
-#: A retry may heal these, with new metadata.
-RETRIABLE = STALE_METADATA | TRY_LATER
 _NO_TOPIC = frozenset({UNKNOWN_TOPIC_OR_PARTITION, 17, 100})  # INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID
 _NOT_AUTHORIZED = frozenset({29, 30, 31, 53})  # topic, group, cluster, transactional id
 _OF_GROUP = {GROUP_ID_NOT_FOUND: NoSuchGroup, 68: NonEmptyGroup, 86: GroupSubscribedToTopic}
@@ -61,6 +37,11 @@ def error_name(code: int) -> str:
     """Kafka's name of an error code, as UNKNOWN_TOPIC_OR_PARTITION; the number if the client does not know it."""
     kind = for_code(code)
     return str(kind.message) if kind.errno == code and kind.__name__ != "UnrecognizedBrokerError" else f"error {code}"
+
+
+def is_retriable(code: int) -> bool:
+    """Whether a retry may heal an error: another broker answers, as the metadata is out of date, or this one later."""
+    return bool(for_code(code).retriable)
 
 
 def broker_error(

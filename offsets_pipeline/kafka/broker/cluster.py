@@ -13,9 +13,9 @@ from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic, OffsetsError
 from offsets_pipeline.kafka.broker.broker_errors import (
     NO_ERROR,
-    RETRIABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
     broker_error,
+    is_retriable,
     unreachable,
 )
 from offsets_pipeline.kafka.broker.client_settings import ClientSettings
@@ -343,7 +343,7 @@ class Retry(Exception):
 
 def or_retry(code: int, error: OffsetsError) -> OffsetsError | Retry:
     """The error of an error code, as a `Retry` if a retry may heal it."""
-    return Retry(error) if code in RETRIABLE else error
+    return Retry(error) if is_retriable(code) else error
 
 
 def answered(found: Mapping[_Key, _Answer | OffsetsError]) -> dict[_Key, _Answer]:

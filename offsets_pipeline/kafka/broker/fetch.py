@@ -17,9 +17,8 @@ from offsets_pipeline.errors import KafkaFailed
 from offsets_pipeline.kafka.broker.broker_errors import (
     NO_ERROR,
     OFFSET_OUT_OF_RANGE,
-    RETRIABLE,
-    STALE_METADATA,
     broker_error,
+    is_retriable,
 )
 from offsets_pipeline.kafka.broker.connection import NONE, Message
 from offsets_pipeline.kafka.record.batch import LOG_OVERHEAD, MAGIC_END, Batch, examine, length_of, offset_of
@@ -115,7 +114,7 @@ class Fetcher(Closing):
             max_bytes=limits.max_bytes,
         )
         answer = self._connection.send(request, max_version=max_version, wait_seconds=limits.max_wait_ms / 1000)
-        if answer.error_code in STALE_METADATA:
+        if is_retriable(answer.error_code):
             return None
         if answer.error_code:
             raise self._error(answer.error_code)
@@ -124,7 +123,7 @@ class Fetcher(Closing):
     def _fetched(self, answer: Message, position: FetchPosition, limits: FetchLimits) -> Fetched:
         if answer.error_code == OFFSET_OUT_OF_RANGE:
             return Fetched(b"", position.offset, None, FetchProblem.OUT_OF_RANGE)
-        if answer.error_code in RETRIABLE:
+        if is_retriable(answer.error_code):
             return Fetched(b"", position.offset, None, FetchProblem.STALE_METADATA)
         if answer.error_code != NO_ERROR:
             raise self._error(answer.error_code, answer.partition_index)

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 
 from offsets_pipeline.errors import NonEmptyGroup, OffsetsError
-from offsets_pipeline.kafka.broker.broker_errors import NO_ERROR, TRY_LATER, broker_error, error_name
+from offsets_pipeline.kafka.broker.broker_errors import (
+    NO_ERROR,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    broker_error,
+    error_name,
+    is_retriable,
+)
 from offsets_pipeline.kafka.broker.cluster import Cluster, answered
 from offsets_pipeline.kafka.broker.connection import NONE, Connection, Message, or_none
 from offsets_pipeline.kafka.broker.groups_client import ask_coordinators
@@ -57,7 +63,8 @@ def refused_offsets(
     def ask(connection: Connection, _: list[str]) -> dict[str, tuple[int, tuple[Connection, Message]]]:
         answer = connection.send(request, max_version=_BY_TOPIC_NAME)
         codes = {each.error_code for topic in answer.topics for each in topic.partitions}
-        return {group_id: (min(codes & TRY_LATER, default=NO_ERROR), (connection, answer))}
+        retriable = filter(is_retriable, codes - {UNKNOWN_TOPIC_OR_PARTITION})  # here that one is final
+        return {group_id: (min(retriable, default=NO_ERROR), (connection, answer))}
 
     connection, answer = answered(ask_coordinators(cluster, [group_id], ask, "commit offsets"))[group_id]
     for code in (each.error_code for topic in answer.topics for each in topic.partitions):
