@@ -10,7 +10,6 @@ and a query is one SELECT.
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain
@@ -43,10 +42,15 @@ if TYPE_CHECKING:
 
 _NO_COLUMN = re.compile(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"')
 _OWN_NAME = re.compile(r"\bstore\d+_(?:newest_)?")
-_AS_TEXT = {"INTERVAL", "BIT"}  # types that Arrow lacks
+#: Parts of a type that its values are shown without, or as another type: times have no zone, whole numbers no scale.
+_OTHER_TYPE = re.compile(
+    r"""(?P<name>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<zone> WITH TIME ZONE)|(?P<whole>DECIMAL\(\d+,0\))"""
+    r"""|(?P<text>\b(?:INTERVAL|UUID)\b(?! ))|(?P<list>\[\d+\])"""
+)
+_SHOWN_AS = {"zone": "", "whole": "HUGEINT", "text": "VARCHAR", "list": "[]"}
+_ROWS_AT_ONCE = 10_000
 _NEAREST = 3
 _SHOWN_CHARACTERS = 300
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC
 
 
 class LocalSql:
@@ -108,8 +112,9 @@ class LocalSql:
                 self._make(name)
             self._lock()
             result = self._connection.sql(query)
-            shown = [f"#{n}::VARCHAR" if str(each) in _AS_TEXT else f"#{n}" for n, each in enumerate(result.types, 1)]
-            return result.columns, self._rows(result.project(", ".join(shown)).to_arrow_reader())
+            shown = [f"CAST(#{n} AS {_shown_type(str(each))})" for n, each in enumerate(result.types, 1)]
+            self._connection.execute(result.project(", ".join(shown)).sql_query())
+            return result.columns, self._rows()
         except ERRORS as error:
             raise self._failed(error, named) from None
 
@@ -188,10 +193,10 @@ class LocalSql:
     def _relations(self) -> Iterator[Relations]:
         return chain(self._stores, *self._beside.values())
 
-    def _rows(self, batches: pa.RecordBatchReader) -> Iterator[list[Any]]:
+    def _rows(self) -> Iterator[list[Any]]:
         try:
-            for batch in batches:
-                yield from map(list, zip(*map(_values, batch.columns), strict=True))
+            while some := self._connection.fetchmany(_ROWS_AT_ONCE):
+                yield from map(list, some)
         except ERRORS as error:
             raise self._failed(error, []) from None
 
@@ -228,25 +233,6 @@ def _views_of(kind: TopicKind) -> Mapping[str, str]:
     return CONNECT_VIEWS if kind.is_connect else SHARE_VIEWS
 
 
-def _values(column: pa.Array) -> list[Any]:
-    """The values of a column: times without a zone, maps as dictionaries, whole numbers as such."""
-    if pa.types.is_timestamp(column.type):  # as numbers: Arrow imports pandas to convert a time
-        microseconds = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
-        return [None if each is None else _EPOCH + timedelta(microseconds=each) for each in microseconds]
-    values = column.to_pylist()
-    converts = pa.types.is_nested(column.type) or pa.types.is_decimal(column.type)
-    return [_plain(each, column.type) for each in values] if converts else values
-
-
-def _plain(value: Any, type_: pa.DataType) -> Any:  # noqa: ANN401 - any value of a query
-    if value is None:
-        return None
-    if pa.types.is_decimal(type_) and type_.scale == 0:  # DuckDB's sums of whole numbers
-        return int(value)
-    if pa.types.is_map(type_):
-        return {_plain(key, type_.key_type): _plain(each, type_.item_type) for key, each in value}
-    if pa.types.is_struct(type_):
-        return {each.name: _plain(value[each.name], each.type) for each in type_}
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        return [_plain(each, type_.value_type) for each in value]
-    return value.replace(tzinfo=None) if isinstance(value, datetime) else value
+def _shown_type(type_: str) -> str:
+    """The type as which values of a type are shown."""
+    return _OTHER_TYPE.sub(lambda part: _SHOWN_AS.get(str(part.lastgroup), part[0]), type_)

@@ -7,6 +7,7 @@ import shutil
 import struct
 from contextlib import closing
 from datetime import datetime
+from datetime import time as clock_time
 from decimal import Decimal
 from operator import itemgetter
 from pathlib import Path
@@ -136,6 +137,13 @@ NESTED = {"a": None, "b": [{"c": Decimal("1.5")}], "d": {2: datetime(1970, 1, 2)
         ("NULL::TIMESTAMP", None),
         ("[NULL, 3::HUGEINT]", [None, 3]),
         ("{'a': NULL::HUGEINT, 'b': [{'c': 1.5}], 'd': MAP {2::HUGEINT: TIMESTAMPTZ '1970-01-02 00:00:00Z'}}", NESTED),
+        ("340282366920938463463374607431768211455::UHUGEINT", 2**128 - 1),
+        ("{'UUID': [1, 2]::INTEGER[2], 'DECIMAL(5,0)': [5::DECIMAL(5,0)]}", {"UUID": [1, 2], "DECIMAL(5,0)": [5]}),
+        ("['101'::BIT]", ["101"]),
+        ("[INTERVAL 1 DAY]", ["1 day"]),
+        ("['a6a1f1a0-0000-4000-8000-000000000001'::UUID]", ["a6a1f1a0-0000-4000-8000-000000000001"]),
+        ("MAP {[1]: 2}", {"key": [[1]], "value": [2]}),
+        ("TIMETZ '01:02:03+02'", clock_time(1, 2, 3)),
     ],
 )
 def test_values_are_those_of_duckdb(committed: str, expression: str, value: object) -> None:
