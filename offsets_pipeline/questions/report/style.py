@@ -16,7 +16,6 @@ header,main,footer{max-width:1100px;margin:0 auto;padding:0 16px}
 header{padding-top:20px}
 h1{font-size:1.6rem;line-height:1.2;margin:0 0 4px}
 h2{font-size:1.2rem;margin:36px 0 8px;padding-top:8px;border-top:1px solid var(--rule)}
-h3{font-size:1rem;margin:0}
 p{margin:6px 0;max-width:75ch}
 a{color:var(--link)}
 .soft,footer,figcaption,caption{color:var(--soft)}
@@ -58,7 +57,7 @@ summary{cursor:pointer;color:var(--link);overflow-wrap:anywhere}
 .part{border-bottom:1px solid var(--rule);padding:4px 0}
 input[type=search]{font:inherit;max-width:100%;padding:4px 8px}
 footer{margin-top:40px;padding-bottom:24px;font-size:.85rem}
-@media print{.skip,form{display:none}}
+@media print{.skip,header p{display:none}}
 """
 
 #: Shows the groups whose names contain what the reader types. Without the script a browser finds them in the page.
