@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from offsets_pipeline.semantics.facts import Column
+from offsets_pipeline.semantics.facts import GROUP_ID, LOG_PARTITION, RECORD_OFFSET, TOPIC_PARTITION, Column
 from offsets_pipeline.store.delta.schemas import Table
 
 _TEXT, _FLAG, _TIME = pa.string(), pa.bool_(), pa.timestamp("us", tz="UTC")
 _SHORT, _INT, _LONG, _TEXTS = pa.int16(), pa.int32(), pa.int64(), pa.list_(pa.string())
 
-_LOG_PARTITION = Column("log_partition", _INT, "partition of the log", nullable=False)
 _LOG_INCARNATION = Column("log_incarnation", _INT, "incarnation of the log that has the record", nullable=False)
-_RECORD_OFFSET = Column("record_offset", _LONG, "position of the record in its log partition", nullable=False)
 _RECORD_TIMESTAMP = Column("record_timestamp", _TIME, "the record's own timestamp")
 _BEGINS = Column(
     "begins_incarnation",
@@ -23,10 +21,7 @@ _BEGINS = Column(
 _MISPLACED = Column(
     "misplaced", _FLAG, "in another log partition than by R1: the coordinator never answers it", nullable=False
 )
-_GROUP_ID = Column("group_id", _TEXT, "the group", nullable=False)
-_TOPIC = Column("topic", _TEXT, "the topic", nullable=False)
-_PARTITION = Column("partition", _INT, "the topic's partition", nullable=False)
-_PLACE = (_LOG_PARTITION, _LOG_INCARNATION, _RECORD_OFFSET)
+_PLACE = (LOG_PARTITION, _LOG_INCARNATION, RECORD_OFFSET)
 
 LOG_RECORDS = Table(
     "log_records",
@@ -66,9 +61,8 @@ OFFSET_HISTORY = Table(
     "offset_history",
     "Every offset commit that became visible, transactional ones at their marker.",
     (
-        _GROUP_ID,
-        _TOPIC,
-        _PARTITION,
+        GROUP_ID,
+        *TOPIC_PARTITION,
         Column("commit_timestamp", _TIME, "when the coordinator took the commit", nullable=False),
         Column("committed_offset", _LONG, "the offset", nullable=False),
         Column("previous_offset", _LONG, "the offset that was visible before; null: there was none"),
@@ -96,7 +90,7 @@ GROUP_HISTORY = Table(
     "group_history",
     "Every change of a group by its records: members, generations, epochs, states.",
     (
-        _GROUP_ID,
+        GROUP_ID,
         Column("event", _TEXT, "created, removed, joined, left, members, generation, epoch or state", nullable=False),
         _RECORD_TIMESTAMP,
         Column("group_type", _TEXT, "Classic, Consumer, Share or Streams; null after the removal"),
@@ -121,9 +115,8 @@ DELETED_OFFSETS = Table(
     "deleted_offsets",
     "Every visible offset that a tombstone deleted, with the cause; also offsets whose commits the log no longer has.",
     (
-        _GROUP_ID,
-        _TOPIC,
-        _PARTITION,
+        GROUP_ID,
+        *TOPIC_PARTITION,
         Column("deleted_timestamp", _TIME, "timestamp of the tombstone"),
         Column("cause", _TEXT, "expired, deleted, group removed, topic gone; or (likely); or unknown", nullable=False),
         Column("reason", _TEXT, "the cause in a sentence; of unknown: the evidence for each candidate", nullable=False),
