@@ -41,10 +41,7 @@ def as_of(options: AsOf, settings: Settings) -> None:
     for store, log in logs.items():
         answer = offsets_as_of(log, time_ms=time_ms, positions=positions, group_ids=options.groups or None)
         time = log_answer_time_of(log, store, settings, time_ms, positions)
-        if any(each.is_cleaned for each in answer.partitions):
-            since = shown_time(answer.complete_since_ms)
-            complete = "no time has complete answers" if since is None else f"answers are complete since {since}"
-            warn(f"the answers of {store} may lack offsets: older records were cleaned or compacted away; {complete}")
+        warn_of_gaps(answer, store)
         for each in answer.partitions:
             if each.ends_early:
                 warn(f"log partition {each.log_partition} of {store} ends at {each.end}, before position {each.asked}")
@@ -54,6 +51,14 @@ def as_of(options: AsOf, settings: Settings) -> None:
         show_groups(shown, options.format_, members=options.members)
     if missing:
         raise NoSuchGroup.of(missing, f"{_named(logs)} as of then")
+
+
+def warn_of_gaps(answer: AsOfAnswer, store: str) -> None:
+    """Warn if a record that decides an answer about the past may have been cleaned or compacted away."""
+    if any(each.is_cleaned for each in answer.partitions):
+        since = shown_time(answer.complete_since_ms)
+        complete = "no time has complete answers" if since is None else f"answers are complete since {since}"
+        warn(f"the answers of {store} may lack offsets: older records were cleaned or compacted away; {complete}")
 
 
 def history(options: History, settings: Settings) -> None:

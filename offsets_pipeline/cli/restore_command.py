@@ -7,6 +7,7 @@ from collections import defaultdict
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.cli.history_commands import warn_of_gaps
 from offsets_pipeline.cli.live_cluster import kafka_options, require_same_cluster
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.options import LiveBrokers
@@ -57,7 +58,6 @@ def restore(options: Restore, settings: Settings) -> None:
     if not past:
         warn(f"no consumer group of {reader.location} had an offset as of {shown_time(at_ms)}")
         return
-    _warn_of_gaps(reader, at_ms)
     with ExitStack() as opened:
         live = opened.enter_context(Cluster(kafka_options(options.live, settings)))
         source = None
@@ -83,13 +83,14 @@ def restore(options: Restore, settings: Settings) -> None:
 
 
 def _past_offsets(reader: StateReader, group_ids: Sequence[str], at_ms: int) -> Past:
-    """The committed offsets of these groups, or of all consumer groups, at a time."""
-    described = offsets_as_of(reader, time_ms=at_ms, group_ids=group_ids or None).groups
+    """The committed offsets of these groups, or of all consumer groups, at a time; warns if the log lacks records."""
+    answer = offsets_as_of(reader, time_ms=at_ms, group_ids=group_ids or None)
+    warn_of_gaps(answer, reader.location)
     past = {
         group_id: {
             TopicPartition(each.topic, each.partition): PastOffset(each.offset, each.metadata) for each in offsets
         }
-        for group_id, group in described.items()
+        for group_id, group in answer.groups.items()
         if (offsets := group.offsets) and (group_ids or group.protocol_type in PROTOCOL_TYPES)
     }
     missing = [group_id for group_id in dict.fromkeys(group_ids) if group_id not in past]
@@ -97,19 +98,6 @@ def _past_offsets(reader: StateReader, group_ids: Sequence[str], at_ms: int) -> 
         named = ", ".join(map(repr, missing))
         raise NoSuchGroup(f"{reader.location} has no offset of group {named} as of {shown_time(at_ms)}; check the time")
     return past
-
-
-def _warn_of_gaps(reader: StateReader, at_ms: int) -> None:
-    """Warn if the log may lack commits from before the time: the topic was compacted, or the log cleaned."""
-    log = reader.current_log
-    since_ms = max(log.complete_since_us.values(), default=0) // 1000
-    if since_ms > at_ms:
-        warn(
-            f"the log of {reader.location} has all records since {shown_time(since_ms)}; offsets as of "
-            f"{shown_time(at_ms)} may be missing or older"
-        )
-    if any(log.cleaned_to.values()):
-        warn(f"the log of {reader.location} was cleaned; offsets as of {shown_time(at_ms)} may be missing or older")
 
 
 def _plan(options: Restore, reader: StateReader, live: Cluster, source: Cluster | None, past: Past) -> RestorePlan:
