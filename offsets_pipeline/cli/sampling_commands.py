@@ -12,7 +12,7 @@ from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.common.clock import SystemClock
-from offsets_pipeline.common.warnings import line_time
+from offsets_pipeline.common.warnings import line_time, set_line_times, warn
 from offsets_pipeline.errors import NoSuchTopic
 from offsets_pipeline.ingest.group_snapshots.group_snapshot import take_snapshot
 from offsets_pipeline.ingest.group_snapshots.snapshot_log import SnapshotLog
@@ -20,7 +20,6 @@ from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSam
 from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.observability.operator_log import OperatorLog
 from offsets_pipeline.store.delta.filesystems import arrow_folder
 from offsets_pipeline.store.delta.store_folder import properties_of
 from offsets_pipeline.store.lease import END, SNAPSHOT, WAIT, Lease
@@ -36,15 +35,15 @@ def snapshot(options: SnapshotGroups, settings: Settings) -> None:
     Raises any error of the first connection. After a later retriable error, such as a broker that is away, the next
     snapshot tries again. Raises LeaseHeld, LeaseLost.
     """
+    set_line_times(are_on=not options.available_now)
     kafka = kafka_options(options.brokers, settings)
     clock, stopped = SystemClock(), threading.Event()
-    warning = OperatorLog(clock).warning
     interval_ms = None if options.available_now else options.interval_ms
     with Cluster(kafka) as cluster, ExitStack() as opened:
         log = opened.enter_context(
             SnapshotLog(options.store, cluster.cluster_id, options.offsets_partitions, settings, clock)
         )
-        lease = Lease(log.store.location, "snapshot", (SNAPSHOT,), settings, clock, warning)
+        lease = Lease(log.store.location, "snapshot", (SNAPSHOT,), settings, clock, warn)
         opened.enter_context(lease.held(options.if_held or (END if options.available_now else WAIT)))
         lease.when_lost(stopped.set)
         sampler = PositionSampler(kafka, table_of(log.store.location), settings.lag.sample_topics, clock)
@@ -56,7 +55,7 @@ def snapshot(options: SnapshotGroups, settings: Settings) -> None:
             positions.sample()
             return len(groups), records
 
-        for groups, records in repeated(run, interval_ms, clock, stopped, say=warning):
+        for groups, records in repeated(run, interval_ms, clock, stopped):
             if records or options.available_now:
                 sys.stdout.write(f"{line_time()}{records} records appended to {options.store}; {groups} groups\n")
 

@@ -82,12 +82,11 @@ def repeated(
     clock: Clock,
     stopped: threading.Event | None = None,
     spark: Callable[[], SparkSession] | None = None,
-    say: Callable[[str], object] = warn,
 ) -> Iterator[_Result]:
     """Yield the result of one run, or with ``every_ms`` of each run until SIGTERM or SIGINT sets ``stopped``.
 
     ``spark`` returns a session that the runs need: its JVM survives the signal. With an interval, a retriable error is
-    a warning by ``say``, once until a run succeeds, and the next run tries again. Raises any other error.
+    a warning, once until a run succeeds, and the next run tries again. Raises any other error.
     """
     if every_ms is None:
         yield run()
@@ -98,7 +97,6 @@ def repeated(
         run,
         every_ms,
         clock.now_ms,
-        warn=say,
         describe=lambda error: f"{in_one_line(error)}; the next run tries again",
         may_pass=may_pass,
         stopped=stopped,

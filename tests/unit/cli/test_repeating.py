@@ -55,8 +55,8 @@ def test_one_run_without_an_interval_raises_its_errors_and_leaves_signals_alone(
 
 
 @pytest.mark.usefixtures("signal_handlers")
-def test_warning_that_repeats_is_said_once_until_a_run_succeeds() -> None:
-    clock, said = FixedClock(BEGIN_MS), list[str]()
+def test_warning_that_repeats_is_said_once_until_a_run_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = FixedClock(BEGIN_MS)
     stopped, runs = Waits(clock), 0
 
     def run() -> int:
@@ -68,8 +68,9 @@ def test_warning_that_repeats_is_said_once_until_a_run_succeeds() -> None:
             raise WriteConflict("overtaken")
         return runs
 
-    assert list(repeated(run, HOUR_MS, clock, stopped, say=said.append)) == [4, 7]
-    assert said == ["overtaken; the next run tries again"] * 2
+    assert list(repeated(run, HOUR_MS, clock, stopped)) == [4, 7]
+    said = [line.partition(" offsets: ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert said == ["warning: overtaken; the next run tries again"] * 2
 
 
 @pytest.mark.usefixtures("signal_handlers")
