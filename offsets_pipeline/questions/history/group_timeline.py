@@ -18,6 +18,7 @@ from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, 
 from offsets_pipeline.questions.history.history_tables import histories
 from offsets_pipeline.questions.history.observed_partition import UNKNOWN as UNKNOWN_MEMBER
 from offsets_pipeline.semantics.effects import in_milliseconds
+from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
     from offsets_pipeline.questions.history.log_history import Completeness, LogHistory
@@ -106,7 +107,7 @@ def group_timeline(
 
     Raises DamagedTable, UnsupportedTable.
     """
-    found, complete_since_ms = _read(history, retention, group_id, repeats=False)
+    found, complete_since_ms, _ = _read(history, retention, group_id, repeats=False)
     events = [
         *map(_commit_event, found[OFFSET_HISTORY.name]),
         *map(_deletion_event, found[DELETED_OFFSETS.name]),
@@ -126,7 +127,7 @@ def group_timeline(
 
 def why(history: LogHistory, retention: Retention, group_id: str, topic: str, partition: int) -> WhyAnswer:
     """Return why the offset of a group in a topic partition is what it is. Raises as `group_timeline`."""
-    found, complete_since_ms = _read(history, retention, group_id, repeats=True)
+    found, complete_since_ms, answered = _read(history, retention, group_id, repeats=True)
 
     def of_offset(view: str) -> list[_Row]:
         return [row for row in found[view] if (row["topic"], row["partition"]) == (topic, partition)]
@@ -156,7 +157,8 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
     committed["committed_at"] = committed_at
     by = "" if last["committed_by"] == UNKNOWN_MEMBER else f", probably by member {last['committed_by']}"
     text = f"committed {last['committed_offset']} at {committed_at}{by}"
-    if deletion is not None and _is_after(deletion, last):
+    is_back = TopicPartition(topic, partition) in answered  # R14: the group came back, and its offset with it
+    if deletion is not None and _is_after(deletion, last) and not is_back:
         fields = _cause_fields(deletion) | committed
         return answer("deleted", f"{text}, {_deleted(deletion)}", record_offset=deletion["record_offset"], **fields)
     newest = history.current_log.number
@@ -171,14 +173,18 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
 
 def _read(
     history: LogHistory, retention: Retention, group_id: str, *, repeats: bool
-) -> tuple[dict[str, list[_Row]], int | None]:
+) -> tuple[dict[str, list[_Row]], int | None, set[TopicPartition]]:
     completeness: dict[tuple[int, int], Completeness] = {}
+    answered: set[tuple[str, TopicPartition]] = set()
     found: dict[str, list[_Row]] = {OFFSET_HISTORY.name: [], GROUP_HISTORY.name: [], DELETED_OFFSETS.name: []}
-    for tables in histories(history, retention, [group_id], repeats=repeats, completeness=completeness):
+    for tables in histories(
+        history, retention, [group_id], repeats=repeats, completeness=completeness, answered=answered
+    ):
         for name, rows in tables.items():
             found[name] += in_milliseconds(rows).to_pylist()
     since = [each.complete_since_ms for each in completeness.values()]
-    return found, max((each for each in since if each is not None), default=None)
+    complete_since_ms = max((each for each in since if each is not None), default=None)
+    return found, complete_since_ms, {where for _, where in answered}
 
 
 def _commit_event(row: _Row) -> TimelineEvent:

@@ -97,11 +97,13 @@ def histories(
     partitions: Collection[int] | None = None,
     repeats: bool = False,
     completeness: dict[tuple[int, int], Completeness] | None = None,
+    answered: set[tuple[str, TopicPartition]] | None = None,
 ) -> Iterator[dict[str, pa.Table]]:
     """Yield rows of offset_history, group_history and deleted_offsets, some at a time, by the view's name.
 
     ``partitions``: these log partitions only. ``repeats``: include events that an earlier log incarnation has, too.
-    ``completeness`` gets an entry for each log incarnation and log partition that was read.
+    ``completeness`` gets an entry for each log incarnation and log partition that was read, ``answered`` the offsets of
+    ``group_ids`` that are answered at the end.
     """
     options = HistoryOptions.of(history, retention, group_ids)
     shown: dict[int, Shown] = defaultdict(set)
@@ -123,6 +125,9 @@ def histories(
             if group_ids is None and waiting_rows >= _PENDING_ROWS:
                 waiting_rows = 0
                 yield from (each.take() for each in replayed.values())
+        if answered is not None:
+            answered.clear()
+            answered |= {identity for each in replayed.values() for identity in each.answered()}
         for each in replayed.values():
             each.finish()
             yield each.take()
@@ -207,6 +212,10 @@ class PartitionHistory:
         self._state.finish()
         if self._group_ids is not None:
             self._look_at_others()
+
+    def answered(self) -> Iterator[tuple[str, TopicPartition]]:
+        """The offsets of the groups that were asked for which are answered after these rows."""
+        return ((name, where) for name in self._group_ids or () for where in self._state.offsets_of(name))
 
     def take(self) -> dict[str, pa.Table]:
         """The rows of the views since the last call, by the view's name."""

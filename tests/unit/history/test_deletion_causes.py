@@ -333,6 +333,18 @@ def test_an_offset_that_was_committed_again_is_there(tmp_path: Path) -> None:
     assert (answer.status, answer.committed_offset, len(answer.deletions)) == ("committed", 120, 1)
 
 
+def test_an_offset_that_came_back_with_its_group_is_there(tmp_path: Path) -> None:  # R14
+    log = LogPartition()
+    committed(log, "g", "t", 0, START_MS)
+    log.group_tombstone(2, "g")
+    times = [START_MS, START_MS + 1, START_MS + 5]
+    gone = why(LogHistory(written(tmp_path / "gone", log, times[:2])), Retention(), "g", "t", 0)
+    assert (gone.status, gone.cause) == ("deleted", "group removed")
+    committed(log, "g", "u", 0, START_MS + 5)
+    answer = why(LogHistory(written(tmp_path / "back", log, times)), Retention(), "g", "t", 0)
+    assert (answer.status, answer.committed_offset, len(answer.deletions)) == ("committed", 120, 1)
+
+
 def compacted(tmp_path: Path, kind: str = "mirrored", source: str = "a test") -> LogHistory:
     """A log of which a compaction took the commit of t-0 and kept its tombstone; t-1 has a commit."""
     log = LogPartition(start=7)
