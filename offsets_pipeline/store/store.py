@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.semantics.retention import Retention
-    from offsets_pipeline.semantics.topic_kind import TopicKind
 
     #: A Spark session, or a function that returns it and starts it if it is not running.
     SparkSource = SparkSession | Callable[[], SparkSession]
@@ -185,10 +184,6 @@ class Store:
     def tables(self) -> tuple[Table, ...]:
         """The tables of the store, the log last."""
         return tables_of(self.properties.topic_kind)
-
-    def require_topic_kind(self, *kinds: TopicKind) -> None:
-        """Raise StoreMismatch if the store's topic is of none of these kinds."""
-        self.properties.require_topic_kind(self.location, *kinds)
 
     def require(self, kind: str) -> None:
         """Raise StoreMismatch if the store is of another kind (R4)."""
