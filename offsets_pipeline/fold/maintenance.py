@@ -76,7 +76,7 @@ def maintain_store(
     for each in (*store.tables, *LATER_TABLES):
         if is_stopping():
             return []
-        if each not in LATER_TABLES or store.has_later(each):
+        if each not in LATER_TABLES or store.table(each.name).exists():
             before.append((store.table(each.name), live(store.table(each.name))))
     if publishes:  # if a stream does so at the same time, it or the next run does the rest
         publish(store, clock)

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 from pyspark import inheritable_thread_target
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 
 from offsets_pipeline.errors import NoSuchStore, NotAStore, StoreMismatch, WriteConflict
@@ -44,9 +42,8 @@ from offsets_pipeline.store.store_snapshot import LogIncarnation, log_incarnatio
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-    from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.semantics.retention import Retention
 
     #: A Spark session, or a function that returns it and starts it if it is not running.
@@ -220,10 +217,6 @@ class Store:
             self._tables[name] = TableFolder(self.arrow_folder(name), TABLE_BY_NAME[name])
         return self._tables[name]
 
-    def has_later(self, table: Table) -> bool:
-        """Whether a table of LATER_TABLES has been written."""
-        return self.table(table.name).exists()
-
     def arrow_folder(self, name: str) -> str:
         """The table's folder as a path or a URI that Arrow understands."""
         if name in {table.name for table in LATER_TABLES}:  # no catalog has these
@@ -387,8 +380,3 @@ def _has_no_store_yet(spark: SparkSession, location: str) -> bool:
     return found <= known.keys() and not are_in_use(
         TableFolder(without_file_scheme(_folder_in_catalog(spark, location, name)), known[name]) for name in found
     )
-
-
-def timestamp_of(clock: Clock) -> Column:
-    """The clock's present time as a timestamp column."""
-    return F.timestamp_millis(F.lit(clock.now_ms()))

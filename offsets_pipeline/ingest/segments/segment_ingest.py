@@ -31,7 +31,7 @@ from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.metadata import LogMetadata, note_topics
-from offsets_pipeline.store.store import Store, timestamp_of
+from offsets_pipeline.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -270,7 +270,8 @@ def _ingest(
     rows = parsed_segments(spark, folders, properties, after=ends).withColumn("backfill", F.lit(False))
     late = overlap.where(f"NOT ({_is_before(cleaned)})").join(log, _PLACE, "left_anti")
     rows = rows.unionByName(late.withColumn("backfill", F.lit(True)))
-    rows = rows.withColumn("appended_at", timestamp_of(clock)).withColumn("log_incarnation", F.lit(current))
+    appended_at = F.timestamp_millis(F.lit(clock.now_ms()))
+    rows = rows.withColumn("appended_at", appended_at).withColumn("log_incarnation", F.lit(current))
     return appender.append_late(rows, clock, current).records, left_out, written.reports
 
 

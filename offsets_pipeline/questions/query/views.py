@@ -226,7 +226,7 @@ def _share_queries(store: Store) -> dict[str, str]:
 
 def _later(store: Store, table: Table) -> str:
     """SQL of the rows of a table that the store may lack; without it, of none."""
-    if store.has_later(table):
+    if store.table(table.name).exists():
         return f"SELECT * FROM {sql_name(store.folder(), table.name)}"
     columns = ", ".join(f"cast(NULL AS {delta_type(each.type)}) AS {each.name}" for each in table.columns)
     return f"SELECT {columns} WHERE FALSE"
