@@ -146,10 +146,9 @@ class ConnectLog(Closing):
     def _load(self) -> None:
         tables: list[pa.Table] = []
         seen = [state.end for state in self._states]
-        self._log.open(range(self.store.properties.offsets_partitions), tables.append)
-        self._states = [
-            TopicPartitionState(at, TopicKind.CONNECT) for at in range(self.store.properties.offsets_partitions)
-        ]
+        every = range(self.store.properties.offsets_partitions)
+        self._log.open(every, tables.append)
+        self._states = [TopicPartitionState(TopicKind.CONNECT) for _ in every]
         if tables:
             rows = as_input(pa.concat_tables(tables), CONNECT_INPUT_SCHEMA)
             self._replay(in_log_order(compact_topic(rows, TopicKind.CONNECT, {})))

@@ -41,8 +41,7 @@ class TopicPartitionState:
     record of each raw key in each open transaction, by producer id (R11).
     """
 
-    def __init__(self, log_partition: int, kind: TopicKind) -> None:
-        self.log_partition = log_partition
+    def __init__(self, kind: TopicKind) -> None:
         self.end = 0
         self.records: dict[str, ConnectRecord] = {}
         self.pending: dict[int, dict[str, ConnectRecord]] = defaultdict(dict)

@@ -79,7 +79,7 @@ def specified_groups(tables: Iterable[pa.Table], offsets_partitions: int, semant
 def specified_topic(tables: Iterable[pa.Table], kind: TopicKind) -> Replayed:
     """The records of a topic of Kafka Connect by `TopicPartitionState`, from all rows of some log partitions."""
     rows = _by_log_partition(chain.from_iterable(map(connect_rows, tables)))
-    states = {at: TopicPartitionState(at, kind) for at in rows}
+    states = {at: TopicPartitionState(kind) for at in rows}
     for at, of_partition in rows.items():
         for row in of_partition:
             states[at].replay(row)

@@ -48,7 +48,7 @@ def specified(rows: list[ConnectRow], kind: TopicKind = KIND) -> dict[int, Topic
     """The specification's states by log partition."""
     states: dict[int, TopicPartitionState] = {}
     for row in sorted(rows, key=lambda row: row[:2]):
-        states.setdefault(row.log_partition, TopicPartitionState(row.log_partition, kind)).replay(row)
+        states.setdefault(row.log_partition, TopicPartitionState(kind)).replay(row)
     return states
 
 

@@ -38,7 +38,7 @@ def cleaned(rows: list[ConnectRow], up_to: int, aged_to: int) -> list[ConnectRow
 
 def said(rows: list[ConnectRow]) -> tuple[object, ...]:
     """What a replay makes of rows."""
-    state = TopicPartitionState(0, KIND)
+    state = TopicPartitionState(KIND)
     for row in rows:
         state.replay(row)
     return state.records, {producer: each for producer, each in state.pending.items() if each}
