@@ -101,7 +101,8 @@ def test_publishing_in_tasks_writes_what_the_driver_writes(
     assert publish(workbench.open(location), CLOCK)
     group = "offsets.test.publishing"
     workbench.spark.sparkContext.setJobGroup(group, "publishing")
-    assert publish(in_tasks, CLOCK, driver_bytes=0)
+    monkeypatch.setattr(publishing, "_DRIVER_BYTES", 0)
+    assert publish(in_tasks, CLOCK)
     jobs = workbench.spark.sparkContext.statusTracker().getJobIdsForGroup(group)
     assert len(jobs) == 1
     for table in STATE_TABLES:

@@ -42,10 +42,8 @@ _SHARE_ROWS = 1_000_000
 _PUBLISHED = (DESCRIBED, OFFSETS)  # groups first: they tell whose offsets are hidden
 
 
-def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) -> bool:
+def publish(store: Store, clock: Clock) -> bool:
     """Publish what is folded; returns False if another writer committed first, and not all is published.
-
-    Tables with files of no more than ``driver_bytes`` are merged in the driver, larger ones in Spark tasks.
 
     Raises DamagedTable if a table of the state does not belong to the progress, and as `TableFolder.commit`.
     """
@@ -61,13 +59,13 @@ def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) ->
     try:
         covered = []
         if store.properties.topic_kind.has_groups:
-            covered = _merge_facts(store, progress, seen, versions, driver_bytes)
+            covered = _merge_facts(store, progress, seen, versions)
         versions |= write_derived(store, progress, seen, groups_changed=any(each.has_news for each in covered))
         newest = progress
         if covered or not versions.items() <= progress.versions.items():
             newest = progress.note_published(versions)
         if newest.incarnations != progress.incarnations:  # a reload came first: these are not its rows
-            return publish(store, clock, driver_bytes=driver_bytes)
+            return publish(store, clock)
         for each in covered:
             each.drop(newest.number + 1)
         note_as_of(store, progress, seen[PUBLISHED_AS_OF.name], times, now_ms)
@@ -109,7 +107,7 @@ class ReplayedRows:
         """Whether the rows are in the published tables."""
         return all(self._versions.get(name) == each.version for name, each in seen.items())
 
-    def merge(self, ends: Mapping[int, int], driver_bytes: int = _DRIVER_BYTES) -> dict[str, int]:
+    def merge(self, ends: Mapping[int, int]) -> dict[str, int]:
         """Merge the facts of this incarnation, which has all records before these ends, into the published rows.
 
         Adds the facts that stay to the tables of facts; returns the versions of these tables.
@@ -118,7 +116,7 @@ class ReplayedRows:
         known = {name: self.store.table(name).snapshot() for table in _PUBLISHED for name in table.names}
         rows = StoredRows.of(known.values(), incarnations, self.files)
         shares = _shares([file for each in self.files.values() for file in each], self.partitions, self.partitions)
-        found = _Merge(rows, ends, ends).in_shares(self.store, shares, driver_bytes)
+        found = _Merge(rows, ends, ends).in_shares(self.store, shares)
         for name, files in self.files.items() if not self._versions else ():  # no version of a table ever had them
             self.store.table(name).remove_uncommitted(files)
         self.files = {name: found.files[name] for name in self.files}
@@ -213,9 +211,9 @@ class _Merge:
             files[table.name] = write_facts(stored.tables[table.name], kept, stored.incarnations)
         return _MergedShare(files, groups_changed)
 
-    def in_shares(self, store: Store, shares: Sequence[Collection[int]], driver_bytes: int) -> _MergedShare:
-        """Write the files of all shares: in the driver up to this size, else in Spark tasks."""
-        if len(shares) < 2 or sum(file.size for each in self.rows.files.values() for file in each) <= driver_bytes:
+    def in_shares(self, store: Store, shares: Sequence[Collection[int]]) -> _MergedShare:
+        """Write the files of all shares: in the driver for tables of up to `_DRIVER_BYTES`, else in Spark tasks."""
+        if len(shares) < 2 or sum(file.size for each in self.rows.files.values() for file in each) <= _DRIVER_BYTES:
             found = list(map(self, shares))
         else:
             found = results_in_tasks(store.spark, shares, self)
@@ -229,7 +227,7 @@ class _Merge:
 
 
 def _merge_facts(
-    store: Store, progress: FoldProgress, published: Mapping[str, Snapshot], versions: dict[str, int], driver_bytes: int
+    store: Store, progress: FoldProgress, published: Mapping[str, Snapshot], versions: dict[str, int]
 ) -> list[Covered]:
     """Publish what was folded since the last publishing; returns the facts that are published then.
 
@@ -248,7 +246,7 @@ def _merge_facts(
     rows = StoredRows.of(known.values(), progress.incarnations)
     shares = _shares([file for name in newest for file in rows.files[name]], behind, progress.partitions.keys())
     merge = _Merge(rows, progress.folded_to, {at: each.published_to for at, each in progress.partitions.items()})
-    found = merge.in_shares(store, shares, driver_bytes)
+    found = merge.in_shares(store, shares)
     shared = {at for share in shares for at in share}
     covered = []
     for table in _PUBLISHED:
