@@ -76,12 +76,9 @@ class NewestCommits:
     query. `flush` makes it retry at once.
     """
 
-    def __init__(
-        self, target: StoreTarget | BrokerTarget, group_id: str, backoff_seconds: float = _BACKOFF_SECONDS
-    ) -> None:
+    def __init__(self, target: StoreTarget | BrokerTarget, group_id: str) -> None:
         self._target = target
         self._group_id = group_id
-        self._backoff_seconds = backoff_seconds
         self._changed = threading.Condition()
         self._newest: dict[str, CompletedBatch] = {}  # by query id: not committed yet
         self._is_committing = False
@@ -123,7 +120,7 @@ class NewestCommits:
         return flushed
 
     def _run(self) -> None:
-        backoff = self._backoff_seconds
+        backoff = _BACKOFF_SECONDS
         while batches := self._next():
             failed = None
             for query_id, batch in batches.items():
@@ -145,7 +142,7 @@ class NewestCommits:
                 self._is_committing = False
                 self._changed.notify_all()
                 if failed is None:
-                    backoff = self._backoff_seconds
+                    backoff = _BACKOFF_SECONDS
                 else:
                     self._changed.wait_for(lambda: self._closing or self._hurries, backoff)
                     self._hurries = False

@@ -156,7 +156,6 @@ class StreamUpkeep(Periodic[None]):
         settings: Settings,
         on_upkeep: Callable[[Sequence[Upkeep]], object],
         warn: Callable[[str], object],
-        stopped: threading.Event | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -171,7 +170,6 @@ class StreamUpkeep(Periodic[None]):
             at_once=False,
             warn=warn,
             describe=lambda error: f"upkeep of {store.location} failed: {in_one_line(error)}; the next run tries again",
-            stopped=stopped,
             name="upkeep",
             wrapped=self._with_session,
             close_seconds=_CLOSE_SECONDS,

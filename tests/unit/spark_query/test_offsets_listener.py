@@ -12,7 +12,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent
 
 from offsets_pipeline.errors import ConfigError, InvalidGroupId, KafkaFailed
 from offsets_pipeline.semantics.partition_state import TopicPartition
-from offsets_pipeline.spark_query import offsets_listener
+from offsets_pipeline.spark_query import newest_commits, offsets_listener
 from offsets_pipeline.spark_query.kafka_source_offsets import BatchMark, CompletedBatch, parse_kafka_offsets
 from offsets_pipeline.spark_query.newest_commits import NewestCommits
 from offsets_pipeline.spark_query.offsets_listener import OffsetsListener, _completed_batches
@@ -193,10 +193,11 @@ def test_job_that_ends_says_what_is_not_committed(target: FailingTarget, capsys:
     assert lines[-1] == "offsets: warning: 2 offsets of group g are not committed to a target: the job ends"
 
 
-def test_flush_retries_at_once() -> None:
+def test_flush_retries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest_commits, "_BACKOFF_SECONDS", 3600)
     failing = FailingTarget()
     failing.is_up = False
-    commits = NewestCommits(cast("StoreTarget", failing), "g", backoff_seconds=3600)
+    commits = NewestCommits(cast("StoreTarget", failing), "g")
     commits.add("q", CompletedBatch(0, None, {"0": {}}))  # nothing to commit is no failure
     assert commits.flush(10)
     listener = OffsetsListener("owned", "g")

@@ -50,7 +50,8 @@ class Running:
         self._end_ms = BEGIN_MS + runs * HOUR_MS
         wanted = settings or Settings()
         hourly = replace(wanted, fold=replace(wanted.fold, upkeep_interval_ms=HOUR_MS))
-        upkeep = StreamUpkeep(store, self, hourly, self.on_upkeep, self.warnings.append, self.stopped)
+        upkeep = StreamUpkeep(store, self, hourly, self.on_upkeep, self.warnings.append)
+        upkeep._stopped = self.stopped
         for _ in upkeep.results():
             pass
 
