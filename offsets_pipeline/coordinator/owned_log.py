@@ -78,10 +78,6 @@ class PreparedAppend:
 _NOT_READ = KnownVersion("", -1, None)
 
 
-def _drop(_: pa.Table) -> None:
-    """Discard the rows."""
-
-
 class OwnedLog:
     """The table `log` of an owned store, as of ``version``. Not thread-safe, except where a method says so.
 
@@ -108,7 +104,7 @@ class OwnedLog:
         """The version of the table that was read; -1 before `open`."""
         return self._known.number
 
-    def open(self, partitions: Collection[int] = (), take: Callable[[pa.Table], None] = _drop) -> None:
+    def open(self, partitions: Collection[int], take: Callable[[pa.Table], object]) -> None:
         """Read the ends and the producers of the log. ``take`` gets the rows of these log partitions, as from `load`.
 
         Raises NoSuchStore if there is no store, StoreReplaced if it is not the store that was open before,

@@ -62,7 +62,7 @@ def references_of(store: Path | str, offsets_partitions: int) -> dict[int, Repla
 def append(store: Path | str, records: Iterable[Record], offsets_partitions: int) -> None:
     """Append records as another process does."""
     log = OwnedLog(str(store), offsets_partitions, "a test")
-    log.open()
+    log.open((), [].append)
     log.write(log.prepare(list(records), NOW_MS), durable=False)
 
 

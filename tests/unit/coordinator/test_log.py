@@ -52,7 +52,7 @@ def records(*partitions: int) -> list[Record]:
 
 def log_at(store: Path) -> OwnedLog:
     log = OwnedLog(str(store), 3, "a test")
-    log.open()
+    log.open((), [].append)
     return log
 
 
@@ -385,7 +385,7 @@ def test_refused_store_names_the_reason(place: Path, store: Path) -> None:
         Coordinator.open("schema:ops")
     assert OwnedStore.open(store).properties.offsets_partitions == 3
     with pytest.raises(NoSuchStore):
-        OwnedLog(str(place), 3, "a test").open()
+        OwnedLog(str(place), 3, "a test").open((), [].append)
 
 
 def test_a_store_is_created_once(store: Path, place: Path) -> None:
