@@ -209,6 +209,4 @@ def _reason(error: Exception) -> str:
         return "the connection broke"
     if isinstance(error, AuthFailedError):
         return "the authentication failed"
-    if isinstance(error, KazooException) or not str(error):
-        return str(error) or type(error).__name__.removesuffix("Exception")
-    return str(error)
+    return str(error) or type(error).__name__.removesuffix("Exception")
