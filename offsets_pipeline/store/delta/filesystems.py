@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-import pyarrow as pa
 from pyarrow import fs
 
 from offsets_pipeline.errors import ConfigError
@@ -42,6 +41,12 @@ def open_path(path: str) -> tuple[fs.FileSystem, str]:
     return system, f"{bucket}{slash}{inner}".rstrip("/")
 
 
+def mapping_path(path: str) -> tuple[fs.FileSystem, str]:
+    """`open_path`, with a file system that memory-maps local files."""
+    system, inner = open_path(path)
+    return (fs.LocalFileSystem(use_mmap=True) if isinstance(system, fs.LocalFileSystem) else system), inner
+
+
 @cache
 def _bucket(name: str, region: str, variables: Pairs) -> fs.FileSystem:  # noqa: ARG001 - Arrow reads them
     """The client of a bucket: one in a process keeps its connections, and asks for the key of a role once."""
@@ -66,13 +71,9 @@ def encoded_uri(path: str) -> str:
 @contextmanager
 def opened(path: str) -> Iterator[memoryview]:
     """The bytes of a file; memory-maps a local file."""
-    files, inner = open_path(path)
-    with files.open_input_file(inner) as remote:
-        if not isinstance(files, fs.LocalFileSystem) or not remote.size():
-            yield memoryview(remote.read())
-            return
-    with pa.memory_map(inner) as mapped:
-        yield memoryview(mapped.read_buffer())
+    system, inner = mapping_path(path)
+    with system.open_input_file(inner) as file:
+        yield memoryview(file.read_buffer())
 
 
 def synchronise(path: str | Path) -> None:

@@ -31,7 +31,7 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.store.delta.damage import explained, reading
 from offsets_pipeline.store.delta.data_file import ALL_ROWS, APPLICATION, COMPRESSION, DataFile, rows_with, written_file
-from offsets_pipeline.store.delta.filesystems import open_path
+from offsets_pipeline.store.delta.filesystems import mapping_path
 from offsets_pipeline.store.delta.properties import require_format
 from offsets_pipeline.store.delta.protocol import (
     UNDO,
@@ -209,8 +209,7 @@ class TableFolder:
 
     @cached_property
     def _place(self) -> tuple[fs.FileSystem, str]:
-        system, path = open_path(self.folder)
-        return (fs.LocalFileSystem(use_mmap=True) if isinstance(system, fs.LocalFileSystem) else system), path
+        return mapping_path(self.folder)
 
     def commits_after(self, known: KnownVersion) -> Iterator[Commit]:
         """Yield the commits after a version. One is certain to follow the one before when the next is asked for.
