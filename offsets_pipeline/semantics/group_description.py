@@ -37,22 +37,8 @@ DEFAULT_CONSUMER_ASSIGNOR = "uniform"
 _NO_EPOCH = -1
 _TIMELINE_HASH_FACTOR = 0x9E37_79B9_7F4A_7C15
 _STABLE_MEMBER_STATE = {CONSUMER: 0, STREAMS: 1}  # in types 8 and 22 (R33)
-
-
-class RecordTypes(NamedTuple):
-    """The record types that hold the parts of a group which is not classic."""
-
-    group: int
-    member: int
-    target: int
-    current: int
-
-
-_TYPES = {
-    CONSUMER: RecordTypes(3, 5, 6, 8),
-    SHARE: RecordTypes(11, 10, 12, 14),
-    STREAMS: RecordTypes(17, 19, 20, 22),
-}
+#: Record types of a group that is not classic: of the group, a member, the target assignment, the current one.
+_TYPES = {CONSUMER: (3, 5, 6, 8), SHARE: (11, 10, 12, 14), STREAMS: (17, 19, 20, 22)}
 
 
 class GroupRecordRow(NamedTuple):
@@ -191,12 +177,12 @@ def describe_group(group_type: str, values: Mapping[tuple[int, str], bytes]) -> 
     records = {name: decode_value(name[0], value).fields for name, value in values.items()}
     if group_type == CLASSIC:
         return _classic(records.get((GROUP_METADATA, "")))
-    types = _TYPES[group_type]
-    group = records.get((types.group, ""), {})
-    target = records.get((types.target, ""), {})
-    members = {name: value for (record_type, name), value in records.items() if record_type == types.member}
+    of_group, of_member, of_target, of_current = _TYPES[group_type]
+    group = records.get((of_group, ""), {})
+    target = records.get((of_target, ""), {})
+    members = {name: value for (record_type, name), value in records.items() if record_type == of_member}
     stable = _STABLE_MEMBER_STATE.get(group_type)
-    current = {name: records.get((types.current, name), {"state": stable, "member_epoch": 0}) for name in members}
+    current = {name: records.get((of_current, name), {"state": stable, "member_epoch": 0}) for name in members}
     matching = _topics_by_regex(records) if group_type == CONSUMER else {}
     topology = records.get((RecordType.STREAMS_GROUP_TOPOLOGY, ""))
     sources = _topology_topics(topology)
