@@ -9,7 +9,7 @@ from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue
 from offsets_pipeline.kafka.record.encode import encode_key, encode_value
 from offsets_pipeline.kafka.record.log_batches import CONTROL_KEYS, CONTROL_VALUE
 from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES, RecordType
-from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, GROUP_METADATA, SHARE, STREAMS
+from offsets_pipeline.semantics.group_types import GROUP_METADATA, GROUP_REMOVING_TYPES, GROUP_TYPE_OF_RECORD_TYPE
 
 if TYPE_CHECKING:
     from offsets_pipeline.coordinator.requests import GroupMetadata, OffsetAndMetadata
@@ -27,7 +27,7 @@ _MEMBER_FIELDS = (
 )
 
 #: By group type, the record type whose tombstone removes the group (R14). That tombstone comes last.
-_REMOVING_TYPE = {CLASSIC: GROUP_METADATA, CONSUMER: 3, SHARE: 11, STREAMS: 17}
+_REMOVING_TYPE = {GROUP_TYPE_OF_RECORD_TYPE[each]: each for each in GROUP_REMOVING_TYPES}
 
 
 def commit_record(
