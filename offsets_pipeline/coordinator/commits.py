@@ -86,22 +86,17 @@ def commit_offsets(
     too_large: list[TopicPartition] = []
     for where, offset in request.offsets.items():
         if not _is_offset(offset.offset):
-            raise OffsetOutOfRange(
-                f"{offset.offset!r} is not an offset for {where.topic}-{where.partition}: it takes 0 to 2^63-1"
-            )
+            raise OffsetOutOfRange(f"{offset.offset!r} is not an offset for {where}: it takes 0 to 2^63-1")
         at_ms = offset.commit_timestamp_ms
         if at_ms is not None and not 0 <= at_ms <= _MAX_TIME_MS:
-            raise InvalidRequest(
-                f"commit_timestamp_ms={at_ms!r} is not allowed for {where.topic}-{where.partition}: "
-                "it takes ms since 1970"
-            )
+            raise InvalidRequest(f"commit_timestamp_ms={at_ms!r} is not allowed for {where}: it takes ms since 1970")
         if _is_too_large(offset, settings):  # R24
             too_large.append(where)
             continue
         try:
             records.append(record_of(where, offset))
         except UnwritableRecord as error:
-            raise InvalidCommitOffsetSize(f"cannot commit for {where.topic}-{where.partition}: {error}") from error
+            raise InvalidCommitOffsetSize(f"cannot commit for {where}: {error}") from error
     size = sum(len(record.key) + len(record.value or b"") for record in records)
     if size > MAX_REQUEST_BYTES:
         raise InvalidCommitOffsetSize(
@@ -150,7 +145,7 @@ def _too_large(
 ) -> OffsetMetadataTooLarge | None:
     if not partitions:
         return None
-    named = ", ".join(f"{topic}-{partition}" for topic, partition in partitions)
+    named = ", ".join(map(str, partitions))
     rest = f"; the {others} others were committed" if others else ""
     return OffsetMetadataTooLarge(
         f"the metadata for {named} has more than {settings.offset_metadata_max_bytes} bytes{rest}; shorten it"
@@ -251,9 +246,7 @@ def fetch_offsets(
     for where in offsets if partitions is None else partitions:
         held = offsets.get(where)
         if require_stable and state.is_pending(group_id, where):
-            error = UnstableOffsetCommit(
-                f"an open transaction has a commit of group {group_id!r} for {where.topic}-{where.partition}"
-            )
+            error = UnstableOffsetCommit(f"an open transaction has a commit of group {group_id!r} for {where}")
             answers[where] = FetchedOffset(None, error=error)  # R17
         elif held is None or held.committed_offset < 0:  # a negative offset counts as none
             answers[where] = FetchedOffset(None)

@@ -36,10 +36,13 @@ if TYPE_CHECKING:
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic; with the group id it identifies an offset (R9)."""
+    """A partition of a topic; with the group id it identifies an offset (R9). Its text is that of Kafka: orders-0."""
 
     topic: str
     partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
 
 class CommittedOffset(NamedTuple):

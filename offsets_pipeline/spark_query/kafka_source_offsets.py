@@ -77,7 +77,7 @@ def parse_kafka_offsets(text: str) -> dict[TopicPartition, int] | None:
     offsets = {TopicPartition(topic, int(key)): value for topic, each in found.items() for key, value in each.items()}
     for where, offset in offsets.items():
         if not 0 <= offset <= _MAX_OFFSET:
-            raise ValueError(f"{offset} is not an offset of {where.topic}-{where.partition}")
+            raise ValueError(f"{offset} is not an offset of {where}")
     return offsets
 
 

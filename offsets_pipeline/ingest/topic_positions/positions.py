@@ -66,7 +66,7 @@ class Positions:
         """Return the position of a partition. Raises UnknownTopicOrPartition."""
         found = self.by_partition.get(where)
         if found is None:
-            raise UnknownTopicOrPartition(f"{self.source} has no partition {where.topic}-{where.partition}")
+            raise UnknownTopicOrPartition(f"{self.source} has no partition {where}")
         return found
 
 
@@ -87,7 +87,7 @@ def read_positions(path: Path) -> Positions:
         with row.checked():
             where = validated_partition((row.fields[0], row.number("partition", row.fields[1])))
         if where in found:
-            raise row.malformed(f"{where.topic}-{where.partition} has a line already")
+            raise row.malformed(f"{where} has a line already")
         found[where] = _position(row, times)
     if not found:
         raise MalformedFile(f"{path} has no partitions: add a line for each")

@@ -173,8 +173,7 @@ def _new_offset(
         case ShiftBy(by):
             if current is None:
                 raise InvalidReset(
-                    f"cannot shift {_named(where)}: group {group_id!r} has no committed offset for it; "
-                    "choose another scenario"
+                    f"cannot shift {where}: group {group_id!r} has no committed offset for it; choose another scenario"
                 )
             return _within(where, current + by, position)
         case FromFile(offsets):
@@ -183,7 +182,7 @@ def _new_offset(
             return current, None
     if position is None or positions is None:
         raise InvalidReset(
-            f"cannot reset {_named(where)} of group {group_id!r}: the scenario needs offsets of the partition; {_ASK}"
+            f"cannot reset {where} of group {group_id!r}: the scenario needs offsets of the partition; {_ASK}"
         )
     if isinstance(scenario, ToTime):
         return _at(where, scenario.time_ms, position, positions.source)
@@ -193,9 +192,9 @@ def _new_offset(
 def _within(where: TopicPartition, offset: int, position: Position | None) -> tuple[int, str | None]:
     earliest, latest = (0, MAX_OFFSET) if position is None else (position.earliest, position.latest)
     if offset > latest:
-        return latest, f"{_named(where)}: {offset} is higher than the latest offset; using {latest}"
+        return latest, f"{where}: {offset} is higher than the latest offset; using {latest}"
     if offset < earliest:
-        return earliest, f"{_named(where)}: {offset} is lower than the earliest offset; using {earliest}"
+        return earliest, f"{where}: {offset} is lower than the earliest offset; using {earliest}"
     return offset, None
 
 
@@ -206,23 +205,16 @@ def _at(where: TopicPartition, time_ms: int, position: Position, source: str) ->
     """
     before = [each for each in position.times if each.time_ms <= time_ms]
     if not before:
-        raise InvalidReset(
-            f"{source} has no offset of {_named(where)} for {shown_time(time_ms)} or an earlier time; add one"
-        )
+        raise InvalidReset(f"{source} has no offset of {where} for {shown_time(time_ms)} or an earlier time; add one")
     found = before[-1]
     if found.offset is None:
         return position.latest, (
-            f"{_named(where)} has no record at or after {shown_time(time_ms)}; using the latest "
-            f"offset, {position.latest}"
+            f"{where} has no record at or after {shown_time(time_ms)}; using the latest offset, {position.latest}"
         )
     after = position.times[len(before)].offset if len(before) < len(position.times) else None
     if found.time_ms == time_ms or after == found.offset:
         return found.offset, None
     return found.offset, (
-        f"{_named(where)}: {source} has no offset for {shown_time(time_ms)}; using {found.offset}, the offset for "
+        f"{where}: {source} has no offset for {shown_time(time_ms)}; using {found.offset}, the offset for "
         f"{shown_time(found.time_ms)}"
     )
-
-
-def _named(where: TopicPartition) -> str:
-    return f"{where.topic}-{where.partition}"

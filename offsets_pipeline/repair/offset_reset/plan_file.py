@@ -51,7 +51,7 @@ def read_plan(path: Path, group_ids: Sequence[str]) -> dict[str, dict[TopicParti
         offset = row.number("offset", text)
         offsets = plan.setdefault(group_id, {})
         if where in offsets:
-            raise row.malformed(f"{where.topic}-{where.partition} of group {group_id!r} has a line already")
+            raise row.malformed(f"{where} of group {group_id!r} has a line already")
         offsets[where] = offset
     if not plan:
         raise MalformedFile(f"{path} has no offsets: add a line for each")
