@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-MAX_REQUEST_BYTES = 1_048_576
 #: As long as a worker waits.
 _TIMEOUT_MS = 90_000
 _BODY_SECONDS = 30.0
@@ -80,7 +79,7 @@ class ConnectService:
     ``worker_id`` is the address of the service; statuses show it. Requests to the log run in threads.
     """
 
-    def __init__(self, log: ConnectLog, worker_id: str, max_request_bytes: int = MAX_REQUEST_BYTES) -> None:
+    def __init__(self, log: ConnectLog, worker_id: str, max_request_bytes: int) -> None:
         self._management = OffsetManagement(log, _TIMEOUT_MS)
         self._cluster_id = log.store.properties.cluster_id
         self._worker_id = worker_id

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.fold.state.changes import groups_of, partitions_of
 from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionProgress, belonging
 from offsets_pipeline.fold.state.independent import Replayed, specified_groups, specified_topic
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from hashlib import _Hash
 
+    from offsets_pipeline.common.config.sections import FoldSettings
     from offsets_pipeline.semantics.effects import ReplayedPartition
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.store import Store
@@ -197,7 +197,7 @@ class _Comparison:
         }
 
 
-def verify_store(store: Store, settings: FoldSettings | None = None, *, independent: bool = False) -> Verification:
+def verify_store(store: Store, settings: FoldSettings, *, independent: bool = False) -> Verification:
     """Replay the log from its start, as far as it is folded, and compare the result with the state tables.
 
     With ``independent`` the specification replays record by record, which takes much longer. Ignores records that are
@@ -226,7 +226,7 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
         return comparison(specified_topic(rows, kind) if kind.is_connect else specified_groups(rows, count, semantics))
 
     whole, replayed = Verification(), set()
-    for partitions, each in replay_log(store, reader, files, (settings or FoldSettings()).driver_rows, compared):
+    for partitions, each in replay_log(store, reader, files, settings.driver_rows, compared):
         replayed |= partitions
         whole.add(each)
     # log partitions without records should have no rows

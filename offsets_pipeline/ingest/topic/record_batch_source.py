@@ -250,7 +250,7 @@ def are_undivided(tasks: Sequence[Sequence[OffsetRange]]) -> bool:
     return len(set(partitions)) == len(partitions)
 
 
-def shared(ahead: Mapping[int, int], most: int, turn: int = 0) -> dict[int, int]:
+def shared(ahead: Mapping[int, int], most: int, turn: int) -> dict[int, int]:
     """These numbers of record offsets, reduced to at most so many: each log partition in proportion, at least one.
 
     If there are more log partitions than that, they take turns: those from number ``turn`` on get one each.

@@ -53,7 +53,7 @@ def newest_sample_ms(table: TableFolder) -> int | None:
     return max((pc.max(each).as_py() // 1000 for each in at_us if len(each)), default=None)
 
 
-def samples_of(table: TableFolder, topics: Collection[str] | None = None) -> pa.Table:
+def samples_of(table: TableFolder, topics: Collection[str] | None) -> pa.Table:
     """The rows of `read_samples`."""
     try:
         snapshot = table.snapshot()

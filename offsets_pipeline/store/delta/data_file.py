@@ -115,7 +115,7 @@ class DataFile:
         return all(_between(only, self.lowest, self.highest).values())
 
 
-def new_file_name(compression: str = COMPRESSION) -> str:
+def new_file_name(compression: str) -> str:
     """Return a unique file name; no two tasks or attempts get the same."""
     return f"part-{uuid.uuid4()}.{compression}.parquet"
 

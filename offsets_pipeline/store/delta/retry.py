@@ -49,7 +49,7 @@ def with_retries(write: Callable[[], _Result], what: str, sleep: Callable[[float
 
 
 def put_if_absent(
-    storage: Storage, name: str, contents: bytes, *, durable: bool, may_retry: Callable[[], bool] = lambda: True
+    storage: Storage, name: str, contents: bytes, *, durable: bool, may_retry: Callable[[], bool]
 ) -> bytes:
     """Create a file. Returns what the file has then: these contents, or those of the writer that has the name.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from operator import itemgetter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -81,7 +80,7 @@ def note_quarantine(
     log_incarnation: int,
     clock: Clock,
     *,
-    replayed_to: Mapping[int, int] = MappingProxyType({}),
+    replayed_to: Mapping[int, int],
 ) -> None:
     """Add records that do not decode to the quarantine, each once (R6).
 

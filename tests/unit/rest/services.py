@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.connect.connect_log import ConnectLog
-from offsets_pipeline.connect.connect_service import MAX_REQUEST_BYTES, ConnectService
+from offsets_pipeline.connect.connect_service import ConnectService
 from offsets_pipeline.service.rest.server import Access, RestServer
 from tests.rest_client import RestClient
 
@@ -22,7 +22,7 @@ NO_ACCESS_RULES = Access()
 def service(
     location: Path,
     access: Access = NO_ACCESS_RULES,
-    max_request_bytes: int = MAX_REQUEST_BYTES,
+    max_request_bytes: int = 1_048_576,
     context: ssl.SSLContext | None = None,
 ) -> Iterator[RestClient]:
     """A service on a free port of the loopback address; yields a client of it."""
