@@ -1139,8 +1139,8 @@ MUTATIONS = [
         "DOOR",
         TABLES,
         "store/delta/data_file.py",
-        "bound.value // 1000 / 1000",
-        "bound.value // 1000 / 1000 + 1",
+        "bound.value) // 1000",
+        "bound.value) // 1000 + 1_000",
         ("tests/unit/log/test_file_writer.py",),
     ),
     Mutation(

@@ -8,7 +8,6 @@ import uuid
 from bisect import bisect_left, bisect_right
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from offsets_pipeline.common.arrow_values import array_of
+from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.errors import UnsupportedTable
 from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.protocol import json_text
@@ -250,5 +250,4 @@ def in_statistics(bound: pa.Scalar) -> int | str:
     if not pa.types.is_timestamp(bound.type):
         found: int | str = bound.as_py()
         return found
-    at = datetime.fromtimestamp(bound.value // 1000 / 1000, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return shown_time(int(bound.value) // 1000)
