@@ -143,7 +143,5 @@ def _ranks(column: pa.Array) -> npt.NDArray[np.int64]:
     if not pa.types.is_string(column.type):
         return np.asarray(column.to_numpy(), dtype=np.int64)
     encoded = column.dictionary_encode()
-    order = pc.sort_indices(encoded.dictionary).to_numpy()
-    ranks = np.empty(len(order), dtype=np.int64)
-    ranks[order] = np.arange(len(order))
-    return np.asarray(ranks[encoded.indices.to_numpy()])
+    ranks = pc.rank(encoded.dictionary, tiebreaker="first").to_numpy()
+    return np.asarray(ranks[encoded.indices.to_numpy()], dtype=np.int64)
