@@ -126,17 +126,11 @@ def _highest_of_groups(
     log_partition: npt.NDArray[np.int32], group_id: pa.Array, record_offset: Int64s | None = None
 ) -> Iterator[tuple[tuple[int, str], int]]:
     """Log partition and name of each group, and the highest of its record offsets."""
-    encoded = group_id.dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    indices = encoded.indices.to_numpy(zero_copy_only=False)
-    if record_offset is None:
-        record_offset = np.zeros(len(indices), dtype=np.int64)
-    for partition in np.unique(log_partition).tolist():
-        here = log_partition == partition
-        highest = np.full(len(names), -1, dtype=np.int64)
-        np.maximum.at(highest, indices[here], record_offset[here])
-        for index in np.flatnonzero(highest >= 0).tolist():
-            yield (partition, names[index]), int(highest[index])
+    offsets = np.zeros(len(group_id), dtype=np.int64) if record_offset is None else record_offset
+    rows = pa.table([log_partition, group_id, offsets], ["log_partition", "group_id", "offset"])
+    highest = rows.group_by(["log_partition", "group_id"], use_threads=False).aggregate([("offset", "max")])
+    groups = zip(highest["log_partition"].to_pylist(), highest["group_id"].to_pylist(), strict=True)
+    return zip(groups, highest["offset_max"].to_pylist(), strict=True)
 
 
 def described(records: pa.Table, offsets_partitions: int, semantics: CoordinatorSemantics) -> pa.Table:
