@@ -7,11 +7,9 @@ import re
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from offsets_pipeline.common.input_text import parse_json
+from offsets_pipeline.common.input_text import parse_json, shown
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.topic_kind import TopicKind
-
-_SHOWN_CHARACTERS = 60
 
 
 class ConnectRecordType(StrEnum):
@@ -92,10 +90,10 @@ def _offset_key(text: str) -> ConnectKey:
     """A key ``["<connector>", {source partition}]``. A connector without partitions has null in place of the object."""
     parsed = _json(text, "key")
     if not isinstance(parsed, list) or len(parsed) != 2 or not isinstance(parsed[0], str):
-        raise CorruptRecord("key", f"expected a JSON array of a connector's name and an object, found {_shown(text)}")
+        raise CorruptRecord("key", f"expected a JSON array of a connector's name and an object, found {shown(text)}")
     connector, partition = parsed
     if not isinstance(partition, dict) and partition is not None:
-        raise CorruptRecord("key", f"expected an object as source partition, found {_shown(text)}")
+        raise CorruptRecord("key", f"expected an object as source partition, found {shown(text)}")
     canonical_json(connector)
     return ConnectKey(_TYPE.OFFSET, connector, canonical_json(partition))
 
@@ -137,7 +135,7 @@ def parse_connect_value(value: bytes | None) -> str | None:
     if parsed is None:
         return None
     if not isinstance(parsed, dict):
-        raise CorruptRecord("value", f"expected a JSON object, found {_shown(text)}")
+        raise CorruptRecord("value", f"expected a JSON object, found {shown(text)}")
     return text
 
 
@@ -174,8 +172,4 @@ def _json(text: str, what: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return parse_json(text)
     except ValueError as error:
-        raise CorruptRecord(what, f"not JSON: {error} in {_shown(text)}") from None
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
+        raise CorruptRecord(what, f"not JSON: {error} in {shown(text)}") from None
