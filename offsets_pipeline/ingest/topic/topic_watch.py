@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.common.clock import Clock, ms_of
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog, Unfinished, check_topic, plan_reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
-from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS
 from offsets_pipeline.store.log.log_scan import ends_by_incarnation
-from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead, note_topics, partition_rows
+from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead, note_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -137,8 +137,8 @@ class TopicWatch:
         """The store's metadata of the topic, and the ends of its log."""
         current = self.store.current_log()
         ends = ends_by_incarnation(self.store.table(LOG.name))
-        rows = partition_rows(self.store, current.number)
-        followed = [row for row in rows if row["complete_since"] is not None]
+        notes = self.store.table(LOG_PARTITIONS.name).snapshot().rows(only={"log_incarnation": [current.number]})
+        followed = notes.filter(notes["complete_since"].is_valid()).to_pylist()
         if not followed:
             return KnownLog(current.offsets_partitions, current.number, ends)
         last = [ms_of(row["read_at"]) for row in followed if row["read_at"] is not None]

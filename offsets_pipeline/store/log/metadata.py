@@ -45,12 +45,6 @@ class TopicRead(NamedTuple):
     open_transactional_id: str | None = None
 
 
-def partition_rows(store: Store, log_incarnation: int) -> list[dict[str, Any]]:
-    """The rows of `log_partitions` of one incarnation of the log; None in columns that an older store lacks."""
-    rows: list[dict[str, Any]] = store.table(LOG_PARTITIONS.name).snapshot().rows().to_pylist()
-    return [row for row in rows if row["log_incarnation"] == log_incarnation]
-
-
 def note_topics(store: Store, names: Iterable[tuple[str, str]]) -> None:
     """Write pairs of topic id and name to the table `topics`; keeps the lesser of two names of one id (R35).
 
