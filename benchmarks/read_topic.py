@@ -49,6 +49,7 @@ from offsets_pipeline.common.config import load_settings
 from offsets_pipeline.ingest.topic.record_batch_source import SourceOptions, read_stream
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
+from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.store.session import build_session
 
@@ -181,7 +182,8 @@ class Reader:
 
     def _ours(self) -> DataFrame:
         tasks, most = self._spark.sparkContext.defaultParallelism, self._settings.topic.max_records_per_batch
-        options = SourceOptions(TOPIC, KafkaOptions(self._address, {}), max_offsets=most, tasks=tasks)
+        starts = dict.fromkeys(range(_LOG_PARTITIONS), FetchPosition(0, None))
+        options = SourceOptions(TOPIC, KafkaOptions(self._address, {}), starts, most, tasks)
         return read_stream(self._spark, options)
 
     def _sparks(self, options: Mapping[str, str] = _DEFAULTS) -> DataFrame:

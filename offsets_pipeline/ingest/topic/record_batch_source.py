@@ -16,18 +16,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic
 from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, ranges_row
 from offsets_pipeline.kafka.broker.cluster import Cluster, answered
 from offsets_pipeline.kafka.broker.fetch import Fetcher, FetchPosition
-from offsets_pipeline.kafka.broker.log_offsets import EARLIEST, LATEST, list_offsets
+from offsets_pipeline.kafka.broker.log_offsets import LATEST, list_offsets
 from offsets_pipeline.kafka.broker.offset_ranges import OffsetRange, require_same_log
 
 if TYPE_CHECKING:
@@ -59,8 +54,8 @@ class SourceOptions:
 
     topic: str
     kafka: KafkaOptions
-    starts: Positions | None = None  # default: each partition's log start offset
-    max_offsets: int | None = None  # largest number of record offsets in a batch; None: no limit
+    starts: Positions
+    max_offsets: int  # largest number of record offsets in a batch
     tasks: int = 2  # largest number of tasks of a batch
     wait_ms: int = 1000  # how long a look for new records waits for the brokers
     min_offsets: int = 1  # number of record offsets for which a batch waits
@@ -139,17 +134,16 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
         """Return the start of the first batch."""
-        starts = self._options.starts
-        return rendered(self._ends(self._topic({}), EARLIEST) if starts is None else starts)
+        return rendered(self._options.starts)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """The limit of the option max_offsets."""
-        return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
+        return ReadMaxRows(self._options.max_offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """Limit the reading to the present end of the log."""
         starts = self._options.starts
-        self._target = self._ends(self._topic(starts or {}), LATEST, starts)
+        self._target = self._ends(self._topic(starts), starts)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
         """Return the end of the next batch; wait for new records if there are none.
@@ -162,10 +156,10 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
                 ends = {each: self._target.get(each, position) for each, position in positions.items()}
             else:
                 topic = self._topic(positions)
-                ends = self._ends(topic, LATEST, positions)
+                ends = self._ends(topic, positions)
                 if not _ahead(positions, ends):
                     self._waiting.wait(self._client, topic, positions, self._options.wait_ms)
-                    ends = self._ends(self._topic(positions), LATEST, positions)  # a leader may have moved meanwhile
+                    ends = self._ends(self._topic(positions), positions)  # a leader may have moved meanwhile
                 ends = self._gathered(positions, ends)
             limited = self._limited(positions, ends, limit)
         except MAY_PASS:
@@ -180,7 +174,7 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         until = time.monotonic() + self._options.min_offsets_wait_ms / 1000
         while 0 < sum(_ahead(positions, ends).values()) < self._options.min_offsets and time.monotonic() < until:
             time.sleep(min(_LOOK_SECONDS, max(0, until - time.monotonic())))
-            ends = self._ends(self._topic(positions), LATEST, positions)
+            ends = self._ends(self._topic(positions), positions)
         return ends
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
@@ -206,10 +200,10 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         require_same_log(self._client, topic, known)
         return topic
 
-    def _ends(self, topic: TopicMetadata, time_ms: int, known: Mapping[int, FetchPosition] | None = None) -> Positions:
-        """The offsets at this time of the partitions of ``known``; None: of all."""
-        wanted = topic.partitions if known is None else topic.partitions.keys() & known.keys()
-        found = answered(list_offsets(self._client, {(topic.name, each): time_ms for each in wanted}))
+    def _ends(self, topic: TopicMetadata, known: Mapping[int, FetchPosition]) -> Positions:
+        """The present ends of the partitions of ``known``."""
+        wanted = topic.partitions.keys() & known.keys()
+        found = answered(list_offsets(self._client, {(topic.name, each): LATEST for each in wanted}))
         return {each: FetchPosition(offset or 0, topic.partitions[each].epoch) for (_, each), offset in found.items()}
 
     def _limited(self, positions: Positions, ends: Positions, limit: ReadLimit) -> Positions:

@@ -130,7 +130,7 @@ class Follow:
 
     def run_batch(self, number: int = 0) -> None:
         """Plan a batch as Spark does, and append it."""
-        source = RecordBatchStreamReader(SourceOptions(TOPIC, self._options, wait_ms=1))
+        source = RecordBatchStreamReader(SourceOptions(TOPIC, self._options, {}, 100, wait_ms=1))
         start: Any = {"0": {"offset": self.reading.starts[0], "leader_epoch": 3}}
         end = source.latestOffset(start, source.getDefaultReadLimit())
         source.stop()
