@@ -123,7 +123,7 @@ def _begun(store: Store, *, is_late: bool, rows: DataFrame) -> Callable[[], Appe
     """An append that has looked at the table, and ends when it is called."""
     appender = LogAppender(store)
     return (
-        partial(appender.append_late, rows, CLOCK)
+        partial(appender.append_late, rows, appender.place(CLOCK))
         if is_late
         else partial(appender.append_files, files_for(store, appender, segments_of(CAPTURE)))
     )

@@ -30,6 +30,7 @@ from offsets_pipeline.questions.query.log_info import LogPartitionInfo, log_info
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
+from offsets_pipeline.store.log.file_writer import LogFilePlace
 from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead
 from offsets_pipeline.store.store import Store
 from tests.logs import LogPartition, capture_rows
@@ -356,8 +357,9 @@ def test_a_file_with_timestamps_that_no_table_holds_is_ingested_without_their_re
 
 def test_an_error_in_a_task_names_the_file_it_was_reading(workbench: Workbench, tmp_path: Path) -> None:
     gone = tmp_path / "__consumer_offsets-0" / f"{0:020}.log"
+    folders = [LogFolder(0, (str(gone),), 0)]
     with pytest.raises(Exception, match="FileNotFoundError") as failed:
-        write_segments(workbench.spark, [LogFolder(0, (str(gone),), 0)], {}, None, StoreProperties(MIRRORED, 1))
+        write_segments(workbench.spark, folders, {}, LogFilePlace(str(tmp_path), 0), StoreProperties(MIRRORED, 1))
     ours = raised_on_executor(failed.value)
     assert isinstance(ours, TaskFailed)
     assert str(ours).startswith(f"a task failed at byte position 0 of {gone}: FileNotFoundError: ")

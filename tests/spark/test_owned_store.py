@@ -91,13 +91,14 @@ def test_appends_of_spark_and_of_the_coordinator_notice_each_other(spark: SparkS
             return LogRow(partition, offset, commit_key("g", "t", offset), commit_value(10 + offset))
 
         overtaken, of_files = LogAppender(store), LogAppender(store)
+        file_place = of_files.place(CLOCK)
         coordinator.commit_offsets("g", {("t", 0): 2})
         for append in calls(
-            lambda: overtaken.append_late(spark_rows(spark, [row(1)]), CLOCK), lambda: of_files.append_files([])
+            lambda: overtaken.append_late(spark_rows(spark, [row(1)]), file_place), lambda: of_files.append_files([])
         ):
             with pytest.raises(WriteConflict):
                 append()
-        assert LogAppender(store).append_late(spark_rows(spark, [row(2)]), CLOCK).records == 1
+        assert LogAppender(store).append_late(spark_rows(spark, [row(2)]), file_place).records == 1
         # the coordinator's next append is behind Spark's, which it sees
         coordinator.commit_offsets("g", {("t", 1): 3})
         assert {where.partition: each.offset for where, each in coordinator.fetch_offsets("g").items()} == {

@@ -136,9 +136,9 @@ def test_append_that_another_overtook_writes_nothing(
     before = table(store.location, "log").num_rows
     first, second = LogAppender(store), LogAppender(store)
     rows = store.read("log").limit(1)
-    assert first.append_late(rows, CLOCK).records == 1
+    assert first.append_late(rows, first.place(CLOCK)).records == 1
     with pytest.raises(WriteConflict):
-        second.append_late(rows, CLOCK)
+        second.append_late(rows, second.place(CLOCK))
     assert table(store.location, "log").num_rows == before + 1
 
 

@@ -258,21 +258,15 @@ def _ingest(
     ends: Offsets = {row[0]: row[1] for row in log.groupBy("log_partition").agg(F.max("record_offset")).collect()}
     known = [folder for folder in folders if folder.log_partition in ends]
     properties = store.properties
-    overlap = parsed_segments(spark, known, properties, up_to=ends) if known else None
+    overlap = parsed_segments(spark, known, properties, ends) if known else None
     cleaned = dict(store.current_log().cleaned_to) if known else {}
     missing, left_out = _missing(overlap, log, cleaned, store.location) if overlap is not None else (0, 0)
-    # `append_late` writes rows that a join selects; without such rows the tasks write their files directly
-    written = write_segments(spark, folders, ends, None if missing else place, properties)
-    if not written.records and not missing:
-        return 0, left_out, written.reports
+    written = write_segments(spark, folders, ends, place, properties)
     if overlap is None or not missing:
-        return appender.append_files(written.files).records, left_out, written.reports
-    rows = parsed_segments(spark, folders, properties, after=ends).withColumn("backfill", F.lit(False))
+        added = appender.append_files(written.files).records if written.files else 0
+        return added, left_out, written.reports
     late = overlap.where(f"NOT ({_is_before(cleaned)})").join(log, _PLACE, "left_anti")
-    rows = rows.unionByName(late.withColumn("backfill", F.lit(True)))
-    appended_at = F.timestamp_millis(F.lit(clock.now_ms()))
-    rows = rows.withColumn("appended_at", appended_at).withColumn("log_incarnation", F.lit(current))
-    return appender.append_late(rows, clock, current).records, left_out, written.reports
+    return appender.append_late(late, place, written.files).records, left_out, written.reports
 
 
 def _is_before(cleaned: Offsets) -> str:

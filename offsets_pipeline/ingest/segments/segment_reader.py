@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS = 65_536
 _TASKS_PER_CORE = 4
-_NO_END = 2**63 - 1
 
 #: Record offsets by log partition.
 Offsets = dict[int, int]
@@ -51,10 +50,9 @@ class FileReport:
 
 @dataclass
 class Written:
-    """Result of `write_segments`: a report for each segment file, the number of new records, and the files written."""
+    """Result of `write_segments`: a report for each segment file, and the files written."""
 
     reports: list[FileReport] = field(default_factory=list)
-    records: int = 0
     files: list[DataFile] = field(default_factory=list)
 
 
@@ -62,56 +60,43 @@ def write_segments(
     spark: SparkSession,
     folders: list[LogFolder],
     after: Offsets,
-    place: LogFilePlace | None,
+    place: LogFilePlace,
     properties: StoreProperties,
 ) -> Written:
-    """Write the records after the record offsets ``after`` to files of the table `log`.
-
-    Only counts the records if ``place`` is None.
-    """
+    """Write the records after the record offsets ``after`` to files of the table `log`."""
 
     def write(some: list[LogFolder]) -> Written:
-        written = Written()
-        writer = None if place is None else LogFileWriter(place)
+        written, writer = Written(), LogFileWriter(place)
         for folder in some:
             for batch in _read_folder(folder, written.reports, properties):
-                wanted = batch.slice(_rows_up_to(batch, after.get(folder.log_partition)))
-                written.records += wanted.num_rows
-                if writer is not None:
-                    with working_on(partial(place_of, wanted)):
-                        writer.write(wanted)
-        if writer is not None:
-            with working_on(lambda: f"the end of log partitions {', '.join(str(each.log_partition) for each in some)}"):
-                written.files = writer.close()
+                wanted = batch.slice(_rows_up_to(batch, after.get(folder.log_partition, -1)))
+                with working_on(partial(place_of, wanted)):
+                    writer.write(wanted)
+        with working_on(lambda: f"the end of log partitions {', '.join(str(each.log_partition) for each in some)}"):
+            written.files = writer.close()
         return written
 
     whole = Written()
     for part in results_in_tasks(spark, _shares(spark, folders), write):
         whole.reports += part.reports
-        whole.records += part.records
         whole.files += part.files
     return whole
 
 
 def parsed_segments(
-    spark: SparkSession,
-    folders: list[LogFolder],
-    properties: StoreProperties,
-    after: Offsets | None = None,
-    up_to: Offsets | None = None,
+    spark: SparkSession, folders: list[LogFolder], properties: StoreProperties, up_to: Offsets
 ) -> DataFrame:
     """The records of these folders, with the columns of the table `log` that a segment file provides.
 
-    ``after`` and ``up_to`` limit the record offsets of a log partition: above the first, and up to the second.
+    ``up_to`` has the last record offset to read of each log partition.
     """
-    after, up_to = after or {}, up_to or {}
     shares = _shares(spark, folders)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for folder in chain.from_iterable(items_of(shares, batches)):
             for records in _read_folder(folder, [], properties):
-                end = _rows_up_to(records, up_to.get(folder.log_partition, _NO_END))
-                yield records.slice(0, end).slice(_rows_up_to(records, after.get(folder.log_partition)))
+                end = _rows_up_to(records, up_to[folder.log_partition])
+                yield records.slice(0, end)
                 if end < records.num_rows:
                     break
 
@@ -124,9 +109,9 @@ def _shares(spark: SparkSession, folders: list[LogFolder]) -> list[list[LogFolde
     return [folders[at * len(folders) // count : (at + 1) * len(folders) // count] for at in range(count)]
 
 
-def _rows_up_to(records: pa.RecordBatch, last: int | None) -> int:
+def _rows_up_to(records: pa.RecordBatch, last: int) -> int:
     """How many of the first records have record offsets up to ``last``; offsets increase (R2)."""
-    return 0 if last is None else int(np.searchsorted(records["record_offset"].to_numpy(), last, side="right"))
+    return int(np.searchsorted(records["record_offset"].to_numpy(), last, side="right"))
 
 
 def _read_folder(folder: LogFolder, reports: list[FileReport], properties: StoreProperties) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.compute as pc
+from pyspark.sql import functions as F
 
 from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.semantics.log_row import place_of
@@ -85,13 +85,13 @@ class LogAppender:
         version = self._table.commit(files, seen=self._seen, advance=advance)
         return Append(version, sum(file.rows for file in files))
 
-    def append_late(self, rows: DataFrame, clock: Clock, log_incarnation: int = LOG_INCARNATION) -> Append:
-        """Append rows, some before existing records of their log partition (`backfill`).
+    def append_late(self, rows: DataFrame, place: LogFilePlace, written: Sequence[DataFile] = ()) -> Append:
+        """Append rows that precede existing records of their log partition (`backfill`), in one commit.
 
-        ``rows`` has the columns of the table `log`. Raises WriteConflict as `append_files`, and also if a cleaning was
-        committed first: the cleaning may have removed records that the caller compared with these rows.
+        ``rows`` has the columns of a source, or all. ``written`` are files of other rows, for the same commit. Raises
+        WriteConflict as `append_files`, and also if a cleaning was committed first: the cleaning may have removed
+        records that the caller compared with these rows.
         """
-        place = self.place(clock, log_incarnation)
 
         def write(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[DataFile], set[int]]]:
             writer, late = LogFileWriter(place), set[int]()
@@ -99,13 +99,12 @@ class LogAppender:
                 for of_partition in log_partitions_of(batch):
                     with working_on(partial(place_of, of_partition)):
                         writer.write(of_partition)
-                        if pc.any(of_partition["backfill"]).as_py():
-                            late.add(of_partition["log_partition"][0].as_py())
+                late.update(batch["log_partition"].unique().to_pylist())
             yield writer.close(), late
 
-        shared = rows.select(LOG.names()).repartition("log_partition")
+        shared = rows.withColumn("backfill", F.lit(True)).repartition("log_partition")
         results = task_results(shared.sortWithinPartitions("log_partition", "record_offset"), write)
-        files = [file for written, _ in results for file in written]
+        files = [*written, *(file for of_task, _ in results for file in of_task)]
         number = self._seen.transaction(LATE) + 1
         late = {late_in(at): number for _, late in results for at in late}
         advance = {APPLICATION: self.number, LATE: number, **late}

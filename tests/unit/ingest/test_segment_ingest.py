@@ -33,6 +33,7 @@ from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
 from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
 from offsets_pipeline.store.delta.store_folder import create_tables
+from offsets_pipeline.store.log.file_writer import LogFilePlace
 from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead
 from tests.folded_stores import new_store, opened
 from tests.logs import LogPartition, commit_key
@@ -115,8 +116,9 @@ def test_a_folder_is_read_from_its_start_offset_and_each_record_once(tmp_path: P
     first, *others = batches_of(simple_log(12).rows)  # four batches of three records
     torn = others[2][:-5]
     folder = folder_of(tmp_path, 0, 1, _0=first + others[0], _3=others[0] + others[1], _9=torn)
-    written = write_segments(session(), [folder], {}, None, PROPERTIES)
-    assert (written.records, written.files) == (8, [])
+    place = LogFilePlace(str(tmp_path), 0)
+    written = write_segments(session(), [folder], {}, place, PROPERTIES)
+    assert [each.rows for each in written.files] == [8]
     damage = Damage(0, 0, "3 records repeat record offsets of the segment before", b"")
     name = "__consumer_offsets-0/{:020}.log".format
     assert written.reports[:2] == [
@@ -128,24 +130,19 @@ def test_a_folder_is_read_from_its_start_offset_and_each_record_once(tmp_path: P
     assert str(last.torn_tail).startswith(f"{len(torn)} bytes at position 0: ")
     # what is known of the log is left out
     for after, records in (({0: 5}, 3), ({0: 8}, 0), ({0: 0, 1: 9}, 8)):
-        again = write_segments(session(), [folder], after, None, PROPERTIES)
-        assert (again.records, [each.records for each in again.reports]) == (records, [5, 3, 0])
+        again = write_segments(session(), [folder], after, place, PROPERTIES)
+        assert [each.rows for each in again.files] == [records] * (records > 0)
+        assert [each.records for each in again.reports] == [5, 3, 0]
 
 
-def test_rows_of_a_folder_are_limited_on_both_sides(tmp_path: Path) -> None:
+def test_rows_of_a_folder_end_at_a_record_offset(tmp_path: Path) -> None:
     halves = [batches_of(simple_log(5, at).rows) for at in (0, 1)]
     folders = [folder_of(tmp_path, at, _0=first, _3=second) for at, (first, second) in enumerate(halves)]
 
-    def read(**limits: dict[int, int]) -> list[tuple[int, int]]:
-        frame: Any = parsed_segments(session(), folders, PROPERTIES, **limits)
-        return places(frame.collect())
-
     whole = [(at, offset) for at in (0, 1) for offset in range(5)]
-    assert read() == whole
     for last in range(5):
-        assert read(up_to={0: last, 1: 9}) == [*whole[: last + 1], *whole[5:]]
-    assert read(after={0: 2}) == whole[3:]
-    assert read(after={0: 0, 1: 4}, up_to={0: 3}) == [(0, 1), (0, 2), (0, 3)]
+        frame: Any = parsed_segments(session(), folders, PROPERTIES, {0: last, 1: 9})
+        assert places(frame.collect()) == [*whole[: last + 1], *whole[5:]]
 
 
 @pytest.mark.parametrize(("cores", "shares"), [(1, [1, 1, 1, 2]), (2, [1] * 5)])
@@ -154,8 +151,9 @@ def test_neighbours_share_a_task_if_there_are_more_folders_than_tasks(
 ) -> None:
     spark: Any = session(cores)
     folders = [folder_of(tmp_path, at, _0=b"".join(batches_of(simple_log(1, at).rows))) for at in range(5)]
-    written = write_segments(spark, folders, {}, None, PROPERTIES)
-    assert (written.records, [each.log_partition for each in written.reports]) == (5, [0, 1, 2, 3, 4])
+    written = write_segments(spark, folders, {}, LogFilePlace(str(tmp_path), 0), PROPERTIES)
+    assert sum(each.rows for each in written.files) == 5
+    assert [each.log_partition for each in written.reports] == [0, 1, 2, 3, 4]
     assert [len(pickle.loads(each["result"]).reports) for each in spark.results] == shares
 
 
