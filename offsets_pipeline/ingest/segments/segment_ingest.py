@@ -248,7 +248,6 @@ def _ingest(
     Leaves out records before the offset that a log partition was cleaned to. The cleaning removed these records, or
     the tombstone that would delete them (R23).
     """
-    spark = store.spark
     current = store.current_log().number
     appender = LogAppender(store, settings.log.codec(COMPRESSION))
     # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
@@ -257,30 +256,23 @@ def _ingest(
     log = log.where(F.col("log_partition").isin([folder.log_partition for folder in folders]))
     ends: Offsets = {row[0]: row[1] for row in log.groupBy("log_partition").agg(F.max("record_offset")).collect()}
     known = [folder for folder in folders if folder.log_partition in ends]
-    properties = store.properties
-    overlap = parsed_segments(spark, known, properties, ends) if known else None
-    cleaned = dict(store.current_log().cleaned_to) if known else {}
-    missing, left_out = _missing(overlap, log, cleaned, store.location) if overlap is not None else (0, 0)
-    written = write_segments(spark, folders, ends, place, properties)
-    if overlap is None or not missing:
-        added = appender.append_files(written.files).records if written.files else 0
-        return added, left_out, written.reports
-    late = overlap.where(f"NOT ({_is_before(cleaned)})").join(log, _PLACE, "left_anti")
-    return appender.append_late(late, place, written.files).records, left_out, written.reports
+    late, left_out = _late(store, log, known, ends) if known else (None, 0)
+    written = write_segments(store.spark, folders, ends, place, store.properties)
+    if late is not None:
+        return appender.append_late(late, place, written.files).records, left_out, written.reports
+    added = appender.append_files(written.files).records if written.files else 0
+    return added, left_out, written.reports
 
 
-def _is_before(cleaned: Offsets) -> str:
-    """SQL condition: the row's record offset is before the one that its log partition was cleaned to."""
-    conditions = [f"(log_partition = {at} AND record_offset < {to}L)" for at, to in sorted(cleaned.items())]
-    return " OR ".join(conditions) or "FALSE"
-
-
-def _missing(overlap: DataFrame, log: DataFrame, cleaned: Offsets, location: str) -> tuple[int, int]:
-    """Count the rows of `overlap` that the log lacks: first those to append, then those that a cleaning has passed.
+def _late(store: Store, log: DataFrame, known: list[LogFolder], ends: Offsets) -> tuple[DataFrame | None, int]:
+    """The records up to these ends that the log lacks, None for no records; and how many more a cleaning has passed.
 
     Raises ConflictingLog if the log holds another record at the same record offset.
     """
-    overlap = overlap.withColumn("cleaned", F.expr(_is_before(cleaned)))
+    cleaned_to = sorted(store.current_log().cleaned_to.items())
+    cleaned = [f"(log_partition = {at} AND record_offset < {to}L)" for at, to in cleaned_to]
+    overlap = parsed_segments(store.spark, known, store.properties, ends)
+    overlap = overlap.withColumn("cleaned", F.expr(" OR ".join(cleaned) or "FALSE"))
     held = overlap.alias("n").join(log.withColumn("held", F.lit(True)).alias("l"), _PLACE, "left")
     where = [*_PLACE, "n.source", "l.appended_at"]
     found = held.select(
@@ -293,9 +285,10 @@ def _missing(overlap: DataFrame, log: DataFrame, cleaned: Offsets, location: str
     if conflict is not None:
         raise ConflictingLog(
             f"record {conflict['record_offset']} of log partition {conflict['log_partition']} in {conflict['source']} "
-            f"differs from the record in {location}: the segments belong to another log; name another store"
+            f"differs from the record in {store.location}: the segments belong to another log; name another store"
         )
-    return int(found["missing"]), int(found["left_out"])
+    late = overlap.where("NOT cleaned").join(log, _PLACE, "left_anti") if found["missing"] else None
+    return late, int(found["left_out"])
 
 
 def _note(notes: LogMetadata, report: IngestReport) -> None:
