@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.fold.state.fold_progress import UNSTORED_INCARNATION, PartitionProgress, progress_of
 from offsets_pipeline.fold.state.merge_on_read import StateTable, named_rows
 from offsets_pipeline.fold.state.stored_rows import StoredRows
-from offsets_pipeline.fold.state.unfolded import UnfoldedLog
+from offsets_pipeline.fold.state.unfolded import unfolded_records
 from offsets_pipeline.store.delta.data_file import ALL_ROWS
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS
+from offsets_pipeline.store.store_snapshot import log_incarnations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -98,21 +99,21 @@ def current_state(table: Callable[[str], Snapshot], properties: StoreProperties,
     """
     folded = table(FOLD_PROGRESS.name)
     stored = progress_of(folded)
-    log = UnfoldedLog(table(LOG.name), table(LOG_PARTITIONS.name), properties)
+    log, current = table(LOG.name), log_incarnations(table(LOG_PARTITIONS.name).rows(), properties)[-1]
     semantics = next((each.semantics for each in stored.values()), properties.coordinator_semantics)
     unstored = {
-        at: PartitionProgress(at, log.incarnation, UNSTORED_INCARNATION, semantics)
-        for at in range(log.offsets_partitions)
+        at: PartitionProgress(at, current.number, UNSTORED_INCARNATION, semantics)
+        for at in range(current.offsets_partitions)
     }
     is_other_log = bool(stored) and (
-        stored.keys() != unstored.keys() or any(each.log_incarnation < log.incarnation for each in stored.values())
+        stored.keys() != unstored.keys() or any(each.log_incarnation < current.number for each in stored.values())
     )
     start = unstored if is_other_log or not stored else stored
-    missing, behind, files = log.unfolded(start, folded if start is stored else None)
+    missing, behind, files = unfolded_records(log, current.number, start, folded if start is stored else None)
     chosen = _within(missing, at_most)
     unfolded = {at: number for at, number in missing.items() if at not in chosen}
     progress = {at: unstored[at] if at in behind & chosen else each for at, each in start.items()}
-    state = CurrentState(table, properties, log.incarnation, semantics, stored, progress, unfolded)
+    state = CurrentState(table, properties, current.number, semantics, stored, progress, unfolded)
     if is_other_log and unfolded:
         return replace(state, progress=stored)
     if not chosen:
@@ -120,7 +121,7 @@ def current_state(table: Callable[[str], Snapshot], properties: StoreProperties,
     # most questions have nothing to fold, and do without the replay's modules
     from offsets_pipeline.fold.state.fold_rest import fold_rest  # noqa: PLC0415
 
-    return fold_rest(state, chosen, log, files)
+    return fold_rest(state, chosen, files)
 
 
 def _within(missing: Mapping[int, int], at_most: int) -> set[int]:

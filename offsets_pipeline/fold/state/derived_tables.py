@@ -11,7 +11,7 @@ from offsets_pipeline.fold.state.fold_progress import INCARNATION, FoldProgress,
 from offsets_pipeline.fold.state.merge_on_read import CONNECT, SHARES, StateTable
 from offsets_pipeline.fold.state.published_rows import connect_rows, rows_by_sql
 from offsets_pipeline.fold.state.stored_rows import StoredRows
-from offsets_pipeline.fold.state.unfolded import UnfoldedLog
+from offsets_pipeline.fold.state.unfolded import unfolded_records
 from offsets_pipeline.fold.state.view_queries import SHARE_VIEWS, VIEWS
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
 from offsets_pipeline.store.delta.properties import OWNED, beside
@@ -151,15 +151,15 @@ def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, i
     A log partition without unfolded records has all records up to the last look at its source. Another one has them up
     to its newest commit of the last publishing, and no data time without such a commit.
     """
-    log = UnfoldedLog(store.table(LOG.name).snapshot(), store.table(LOG_PARTITIONS.name).snapshot(), store.properties)
-    if log.incarnation != progress.log_incarnation:
+    log, incarnation = store.table(LOG.name).snapshot(), progress.log_incarnation
+    if store.current_log().number != incarnation:
         return {}
-    missing, behind, _ = log.unfolded(progress.partitions, progress.snapshot)
+    missing, behind, _ = unfolded_records(log, incarnation, progress.partitions, progress.snapshot)
     whole = progress.partitions.keys() - missing.keys() - behind
     if store.properties.kind == OWNED:
         times = dict.fromkeys(whole, now_ms * 1000)
     else:
-        notes = store.table(LOG_PARTITIONS.name).snapshot().rows(only={"log_incarnation": [log.incarnation]})
+        notes = store.table(LOG_PARTITIONS.name).snapshot().rows(only={"log_incarnation": [incarnation]})
         looks = _microseconds(notes, "coalesce(read_at, max(updated_at) OVER ()) AS time FROM found")
         times = {at: looks[at] for at in whole & looks.keys()}
     if times.keys() == progress.partitions.keys():

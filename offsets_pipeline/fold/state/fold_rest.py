@@ -17,6 +17,7 @@ from offsets_pipeline.fold.state.fold_progress import progressed
 from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.store.delta.data_file import DataFile
+from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.log_reader import LogReader
 from offsets_pipeline.store.log.log_scan import LogRange
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from offsets_pipeline.fold.state.current import CurrentState
-    from offsets_pipeline.fold.state.unfolded import UnfoldedLog
     from offsets_pipeline.store.delta.schemas import Table
 
 _NO_PARTITION: Mapping[str, str] = MappingProxyType({})
@@ -48,21 +48,19 @@ class FactsInMemory:
         return DataFile("", 0, rows.num_rows, partition=partition)
 
 
-def fold_rest(
-    state: CurrentState, chosen: Collection[int], log: UnfoldedLog, files: Sequence[DataFile]
-) -> CurrentState:
+def fold_rest(state: CurrentState, chosen: Collection[int], files: Sequence[DataFile]) -> CurrentState:
     """Return the state after a fold of the rest of these log partitions, from ``files`` of the log.
 
     The fold continues the state's tables. A log partition whose incarnation is UNSTORED_INCARNATION is folded from the
     start of the log. Raises as `TableFolder.open_file`.
     """
     start = {at: state.progress[at] for at in chosen}
-    replay = ReplayStart(log.offsets_partitions, state.semantics, kind=state.properties.topic_kind).continued(start)
+    replay = ReplayStart(state.offsets_partitions, state.semantics, kind=state.properties.topic_kind).continued(start)
     tables = {each.name: FactsInMemory(each.table) for each in replay.tables}
     incarnations = {at: each.incarnation for at, each in start.items()}
     known = KnownGroups.of(map(state.table, replay.known), incarnations)
-    log_range = LogRange(replay.folded_to, log_incarnation=log.incarnation)
-    reader = LogReader(log.folder, log_range, replay.schema, replay.compact)
+    log_range = LogRange(replay.folded_to, log_incarnation=state.log_incarnation)
+    reader = LogReader(state.table(LOG.name).table_folder, log_range, replay.schema, replay.compact)
     changes = StateWriter(replay, tables, incarnations, known).changes(reader.read(files))
     return replace(
         state,

@@ -10,13 +10,11 @@ import pyarrow as pa
 
 from offsets_pipeline.store.delta.data_file import FOLDED, LATE, DataFile, late_in
 from offsets_pipeline.store.log.log_scan import LogRange, LogScan
-from offsets_pipeline.store.store_snapshot import log_incarnations
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from offsets_pipeline.fold.state.fold_progress import PartitionProgress
-    from offsets_pipeline.store.delta.properties import StoreProperties
     from offsets_pipeline.store.delta.snapshot import Snapshot
 
 _LOG_PARTITION = pa.schema([pa.field("log_partition", pa.int32())])
@@ -38,32 +36,23 @@ def with_late_records(log: Snapshot, partitions: Collection[int], folded: int) -
     return {at for at in partitions if log.transaction(late_in(at)) > folded} or set(partitions)
 
 
-class UnfoldedLog:
-    """The incarnation of the log that counts, in one version of the table `log`."""
+def unfolded_records(
+    log: Snapshot, log_incarnation: int, start: Mapping[int, PartitionProgress], progress: Snapshot | None
+) -> tuple[Mapping[int, int], set[int], list[DataFile]]:
+    """Return what to fold of the log from these starts, which ``progress`` has; None for the start of the log.
 
-    def __init__(self, log: Snapshot, log_partitions: Snapshot, properties: StoreProperties) -> None:
-        current = log_incarnations(log_partitions.rows(), properties)[-1]
-        self.incarnation, self.offsets_partitions = current.number, current.offsets_partitions
-        self.folder = log.table_folder
-        self._log = log
-
-    def unfolded(
-        self, start: Mapping[int, PartitionProgress], progress: Snapshot | None
-    ) -> tuple[Mapping[int, int], set[int], list[DataFile]]:
-        """Return what to fold from these starts, which ``progress`` has; None for the start of the log.
-
-        That is the number of records by log partition, the log partitions to fold from their start, since late records
-        precede folded ones, and the files that may hold all these records.
-        """
-        if progress is None:
-            behind, files = set[int](), self._log.files()
-        else:
-            behind = with_late_records(self._log, start, progress.transaction(LATE))
-            files = self._log.files() if behind else files_after(progress.transaction(FOLDED), self._log)
-        starts = {at: 0 if at in behind else each.folded_to for at, each in start.items()}
-        scan = LogScan(self.folder, _LOG_PARTITION, LogRange(starts, log_incarnation=self.incarnation))
-        records: Counter[int] = Counter()
-        for rows in scan.rows(files):
-            partitions, counts = np.unique(rows["log_partition"].to_numpy(), return_counts=True)
-            records.update(dict(zip(partitions.tolist(), counts.tolist(), strict=True)))
-        return records, behind, files
+    That is the number of records by log partition, the log partitions to fold from their start, since late records
+    precede folded ones, and the files that may hold all these records.
+    """
+    if progress is None:
+        behind, files = set[int](), log.files()
+    else:
+        behind = with_late_records(log, start, progress.transaction(LATE))
+        files = log.files() if behind else files_after(progress.transaction(FOLDED), log)
+    starts = {at: 0 if at in behind else each.folded_to for at, each in start.items()}
+    scan = LogScan(log.table_folder, _LOG_PARTITION, LogRange(starts, log_incarnation=log_incarnation))
+    records: Counter[int] = Counter()
+    for rows in scan.rows(files):
+        partitions, counts = np.unique(rows["log_partition"].to_numpy(), return_counts=True)
+        records.update(dict(zip(partitions.tolist(), counts.tolist(), strict=True)))
+    return records, behind, files
