@@ -105,14 +105,21 @@ class LogScan:
         """
         for file in files:
             if self.range is None or self.range.may_hold(file):
-                yield from self._of_file(file, None)
+                yield from self.rows_at(file, None)
 
-    def rows_at(self, file: DataFile, keep: Bools) -> Iterator[pa.Table]:
+    def rows_at(self, file: DataFile, keep: Bools | None) -> Iterator[pa.Table]:
         """Yield the rows of a file at the positions at which ``keep`` is true; skips row groups without one.
 
-        Raises as `rows`.
+        None keeps all rows. Raises as `rows`.
         """
-        return self._of_file(file, keep)
+        options: dict[str, Any] = {} if self.block_rows is None else {"buffer_size": _BUFFER_BYTES}
+        options["read_dictionary"] = [name for name in _REPEATED if name in self.schema.names]
+        with self.log.open_file(file, **options) as parquet:
+            for first, rows in self._blocks(parquet, file.partition, keep):
+                with working_on(lambda: f"the file {self.log.folder}/{file.name} from row {first} on"):  # noqa: B023
+                    selected = self._selected(rows, first, file.partition, keep)
+                if selected.num_rows:
+                    yield selected
 
     def last_offsets(self, file: DataFile) -> list[tuple[int, int, int]]:
         """Log incarnation, log partition and last record offset of parts of a file; see `ends_by_incarnation`."""
@@ -134,16 +141,6 @@ class LogScan:
                 by_place = rows.group_by(["log_incarnation", "log_partition"]).aggregate([("record_offset", "max")])
                 found += zip(*(by_place[name].to_pylist() for name in _LAST), strict=True)
         return found
-
-    def _of_file(self, file: DataFile, keep: Bools | None) -> Iterator[pa.Table]:
-        options: dict[str, Any] = {} if self.block_rows is None else {"buffer_size": _BUFFER_BYTES}
-        options["read_dictionary"] = [name for name in _REPEATED if name in self.schema.names]
-        with self.log.open_file(file, **options) as parquet:
-            for first, rows in self._blocks(parquet, file.partition, keep):
-                with working_on(lambda: f"the file {self.log.folder}/{file.name} from row {first} on"):  # noqa: B023
-                    selected = self._selected(rows, first, file.partition, keep)
-                if selected.num_rows:
-                    yield selected
 
     def _blocks(
         self, parquet: pq.ParquetFile, of_folder: Mapping[str, str], keep: Bools | None
