@@ -92,9 +92,8 @@ class Replay:
 
     # --- taking rows in
 
-    def add(self, rows: pa.RecordBatch | pa.Table) -> None:
+    def add(self, table: pa.Table) -> None:
         """Take rows of INPUT_SCHEMA, of any log partitions, in any order."""
-        table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
         table = self._progress.unfolded(table)
         if not table.num_rows:
             return

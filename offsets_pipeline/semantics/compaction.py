@@ -72,8 +72,6 @@ def last_values_and_tombstones(table: pa.Table) -> Int64s:
 
 def are_commits(keys: pa.Array | pa.ChunkedArray) -> Bools:
     """Whether each key is of an offset commit, by its first two bytes (R5)."""
-    if isinstance(keys, pa.ChunkedArray):
-        keys = keys.combine_chunks()
     prefix = pc.binary_slice(keys, 0, 2)
     found = pc.is_in(prefix, pa.array([bytes((0, 0)), bytes((0, 1))], prefix.type))
     return np.asarray(pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False), dtype=np.bool_)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.semantics import columnar_replay
-from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.semantics.columnar_replay import Replay
 from offsets_pipeline.semantics.compaction import last_values_and_tombstones
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from tests.folded_state import StateInMemory, assert_same
@@ -277,12 +277,9 @@ def test_timestamps_that_are_kept_can_be_told_in_every_time_zone() -> None:
             assert (epoch + timedelta(milliseconds=timestamp_ms)).astimezone(zone).year in {1, 9999}
 
 
-def test_rows_come_as_batches_and_as_tables(log: LogPartition) -> None:
+def test_a_commit_has_effects_of_three_kinds(log: LogPartition) -> None:
     log.commit(A, 1)
-    table = input_table(log.rows)
-    assert table.schema == INPUT_SCHEMA
-    for rows in (table, table.to_batches()[0]):
-        replayed = Replay(1)
-        replayed.add(rows)
-        found = [kind for kind, of_kind in effects_of(replayed).items() if of_kind]
-        assert found == ["progress", "offsets", "group_commits"]
+    replayed = Replay(1)
+    replayed.add(input_table(log.rows))
+    found = [kind for kind, of_kind in effects_of(replayed).items() if of_kind]
+    assert found == ["progress", "offsets", "group_commits"]
