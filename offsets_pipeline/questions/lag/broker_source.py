@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 class BrokerPositions(SampledPositions):
     """Positions as a cluster's brokers know them; samples where a broker does not.
 
-    At a time before now the log end is the offset of the first record after that time, by the records' timestamps. The
-    answers of now are one more sample.
+    At a time before now the log end is the offset of the first record after that time, by the records' timestamps. A
+    record with a timestamp ahead of now hides those behind it; then samples tell the log end, or the one of now does.
+    The answers of now are one more sample.
     """
 
     method_at_end = Method.EXACT
@@ -50,6 +51,7 @@ class BrokerPositions(SampledPositions):
         self._cluster = cluster
         self._now_ms = now_ms
         self._is_past = at_ms is not None
+        self._ahead: dict[Place, int] = {}  # the first record with a timestamp ahead of now, or the log end
         self._bounds: Mapping[Place, LogBounds | OffsetsError] = bounds_of_topics(cluster, topics)
         known = {place: (each.start, each.end) for place, each in self._bounds.items() if isinstance(each, LogBounds)}
         fresh = sample_rows(known, now_ms, "").select(samples.column_names).cast(samples.schema)
@@ -77,6 +79,8 @@ class BrokerPositions(SampledPositions):
                     start[row] = min(known.start if sampled[row] == UNKNOWN_END else int(sampled[row]), end[row])
             elif not np.isnan(found.end[row]):
                 start[row], end[row], highest[row] = sampled[row], int(found.end[row] + 0.5), known.end
+            elif self._ahead.get(place, known.end) < known.end and not self._is_past:
+                start[row], end[row], highest[row] = known.start, known.end, known.end
             else:
                 reasons[row] = "the broker does not tell the log end of that time"
         return BoundsAtTimes(start, end, highest, reasons)
@@ -112,15 +116,34 @@ class BrokerPositions(SampledPositions):
         return found
 
     def _ends_of(self, points: Iterable[Point]) -> dict[Point, int]:
-        """Log end at each time: the offset of the first record after it, or else the log end."""
+        """Log end at each time: the offset of the first record after it, or else the log end.
+
+        Times are missing whose first record after them is ahead of now.
+        """
         found: dict[Point, int] = {}
         for some in rounds_of(points):
-            after = {place: at_ms + 1 for place, at_ms in some.items()}
-            for place, offset in list_offsets(self._cluster, after).items():
-                bounds = self._bounds.get(place)
-                if isinstance(offset, OffsetsError) or not isinstance(bounds, LogBounds):
-                    continue
-                found[place, some[place]] = bounds.end if offset is None else offset
+            ends = self._ends_after(some)
+            within = self._within_log(ends)
+            self._ahead |= self._ends_after({each: self._now_ms for each in within if each not in self._ahead})
+            found |= {
+                (place, some[place]): end
+                for place, end in ends.items()
+                if place not in within or end != self._ahead.get(place)
+            }
+        return found
+
+    def _within_log(self, ends: Mapping[Place, int]) -> set[Place]:
+        """The partitions whose log goes on behind these ends."""
+        known = ((place, end, self._bounds.get(place)) for place, end in ends.items())
+        return {place for place, end, bounds in known if isinstance(bounds, LogBounds) and end < bounds.end}
+
+    def _ends_after(self, times_ms: Mapping[Place, int]) -> dict[Place, int]:
+        after = {place: at_ms + 1 for place, at_ms in times_ms.items()}
+        found = {}
+        for place, offset in list_offsets(self._cluster, after).items() if after else ():
+            bounds = self._bounds.get(place)
+            if isinstance(bounds, LogBounds) and not isinstance(offset, OffsetsError):
+                found[place] = bounds.end if offset is None else offset
         return found
 
 

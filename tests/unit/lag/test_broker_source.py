@@ -109,8 +109,27 @@ def test_a_mirror_that_is_behind_is_not_compared_with_ends_of_now(asked: list[tu
     """R37: the broker's end is 100, and was 61 forty seconds ago."""
     positions = source(NOW_MS)
     assert bounds(positions, (T, 60_000), (T, NOW_MS)) == [(START, 61, None), (START, END, None)]
-    assert asked == [("offsets", 1)]
+    assert asked == [("offsets", 1)] * 2  # once for the records after now
     assert time_lags(positions, 60_000, 50) == [TimeLag(10, Method.EXACT)]
+
+
+def test_a_record_ahead_of_now_does_not_hide_the_end_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records 0 to 99 of each second, and record 40 with a time of an hour later."""
+    times = [1000 * second + 3_600_000 * (second == 40) for second in range(END)]
+
+    def offsets(_cluster: object, times_ms: Mapping[Place, int]) -> dict[Place, int | None]:
+        return {
+            place: next((at for at, ms in enumerate(times) if ms >= of_ms), None) for place, of_ms in times_ms.items()
+        }
+
+    monkeypatch.setattr(broker_source, "bounds_of_topics", lambda *_: {T: LogBounds(0, END)})
+    monkeypatch.setattr(broker_source, "list_offsets", offsets)
+    assert bounds(source(NOW_MS), (T, 99_500)) == [(0, END, None)]
+    assert bounds(source(NOW_MS), (T, 20_000)) == [(0, 21, None)]  # before that record
+    assert bounds(source(NOW_MS, (50_000, 51)), (T, 75_000)) == [(0, 76, None)]  # between samples
+    reason = "the broker does not tell the log end of that time"
+    assert bounds(source(75_000, is_past=True), (T, 75_000)) == [(UNKNOWN_END, UNKNOWN_END, reason)]
+    assert np.isnan(source(NOW_MS).ends_at(places((T, 75_000)))).all()
 
 
 def test_log_ends_of_commits_lie_between_samples_or_else_come_from_timestamps(asked: list[tuple[str, int]]) -> None:
@@ -119,7 +138,7 @@ def test_log_ends_of_commits_lie_between_samples_or_else_come_from_timestamps(as
     ends = positions.ends_at(places((T, 20_000), (T, 60_000), (T, 90_000), (BROKEN, 5)))
     assert ends.tolist()[:-1] == [21, 61, 90.5]
     assert np.isnan(ends[-1])
-    assert asked == [("offsets", 2)]
+    assert asked == [("offsets", 2), ("offsets", 1)]
 
 
 def test_past_is_the_log_up_to_that_time(asked: list[tuple[str, int]]) -> None:
@@ -187,4 +206,4 @@ def test_past_without_samples_has_no_log_start(asked: list[tuple[str, int]]) -> 
     positions = source(70_000, is_past=True)
     assert bounds(positions, (T, 70_000)) == [(UNKNOWN_END, 71, None)]
     assert time_lags(positions, 70_000, 6) == [TimeLag(None, Method.NONE, "the partition was never sampled")]
-    assert asked == [("offsets", 1)]
+    assert asked == [("offsets", 1)] * 2
