@@ -633,8 +633,8 @@ MUTATIONS = [
         "R38",
         FOLDS,
         DERIVED,
-        "max(filter(None, (times.get(at), before.get((published.name, at)))), default=None)",
-        "times.get(at)",
+        "(times.get(at), before.get((published.name, at)))",
+        "(times.get(at),)",
         PUBLISHED_AS_OF,
     ),
     Mutation(

@@ -119,13 +119,16 @@ class LiveCluster(Closing):
             # a broker's client takes long to import
             from offsets_pipeline.questions.lag.broker_source import BrokerPositions
 
+            require_same_cluster(reader, self.cluster)
             return BrokerPositions(self.cluster, topics, samples_of(table, topics), now_ms, at_ms)
         sampled = SampledPositions(read_samples(table, topics), asked_ms)
         until_ms, interval_ms = sampled.until_ms, max(self._settings.lag.sample_interval_ms, 1_000)
         if until_ms is None and topics:
+            or_file = " or --positions" if isinstance(self._asked, PositionsFrom) else ""
             warn(
-                f"the lag is not known: {reader.location} has no positions of these topics; add --bootstrap-server or "
-                f"--positions, or run `offsets sample-topic-offsets --store {shlex.quote(reader.location)}`"
+                f"the lag is not known: {reader.location} has no positions of these topics; add --bootstrap-server"
+                f"{or_file}, or run `offsets sample-topic-offsets --store {shlex.quote(reader.location)} "
+                "--bootstrap-server HOST:PORT`"
             )
         elif until_ms is not None and asked_ms - until_ms > _STALE_INTERVALS * interval_ms:
             warn(f"the newest positions in {reader.location} are of {shown_time(until_ms)}; lag is as of then")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -13,6 +13,7 @@ from offsets_pipeline.common.input_text import INT32_MAX
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 _STORE = "Folder of the store, or schema:NAME."
@@ -123,6 +124,7 @@ class LiveBrokers(Options):
     """The brokers of a cluster, and how clients log in to them: the same options on every command."""
 
     needs = (("--command-config", "--bootstrap-server"),)
+    of_one_store: ClassVar[Sequence[str]] = ("--bootstrap-server",)
 
     bootstrap_server: str | None = option(
         "--bootstrap-server", type=SERVERS, help="Live brokers with the topics, separated by commas."

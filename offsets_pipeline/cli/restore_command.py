@@ -7,6 +7,7 @@ from collections import defaultdict
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.cli.answer_times import log_answer_time_of
 from offsets_pipeline.cli.history_commands import warn_of_gaps
 from offsets_pipeline.cli.live_cluster import kafka_options, require_same_cluster
 from offsets_pipeline.cli.opened import open_reader
@@ -20,6 +21,7 @@ from offsets_pipeline.ingest.topic_positions.broker_positions import positions_o
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
 from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.group_offsets_client import commit_offsets_of_groups
+from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.query.as_of import offsets_as_of
 from offsets_pipeline.repair.offset_reset.group_offsets import PROTOCOL_TYPES, cluster_group_offsets
 from offsets_pipeline.repair.offset_reset.restore_plan import (
@@ -54,6 +56,7 @@ def restore(options: Restore, settings: Settings) -> None:
     """
     at_ms = options.as_of_ms
     reader = open_reader(options.store, settings)
+    log_answer_time_of(LogHistory(reader), options.store, settings, at_ms)
     past = _past_offsets(reader, options.groups, at_ms)
     if not past:
         warn(f"no consumer group of {reader.location} had an offset as of {shown_time(at_ms)}")
@@ -133,14 +136,14 @@ def _plan(options: Restore, reader: StateReader, live: Cluster, source: Cluster 
 
 
 def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str]:
-    """Topics that have another id than those that the store knows for their name."""
+    """Topics of which the store knows another id than the cluster: under one name, the last created topic counts."""
     known: dict[str, set[str]] = defaultdict(set)
     for row in reader.table(TOPICS.name).rows().to_pylist():
         known[row["topic"]].add(row["topic_id"])
     found = [
         name
         for name, topic in live.topics(topics).items()
-        if topic.topic_id is not None and known.get(name) and topic.topic_id not in known[name]
+        if topic.topic_id is not None and known[name] - {topic.topic_id}
     ]
     for name in found:
         warn(f"topic {name!r} was created again since: its offsets may stand for other records")

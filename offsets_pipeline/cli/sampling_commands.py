@@ -8,7 +8,7 @@ import threading
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.live_cluster import kafka_options
+from offsets_pipeline.cli.live_cluster import kafka_options, require_same_cluster
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.common.clock import SystemClock
@@ -76,9 +76,15 @@ def sample_topic_offsets(options: SampleTopicOffsets, settings: Settings) -> Non
         sys.stdout.write(f"{added} positions added to {options.store}\n")
         return
     kafka = kafka_options(asked, settings)
+    is_same_cluster = False
     with closing(PositionSampler(kafka, table, pattern, clock)) as sampler:
 
         def sample() -> int:
+            nonlocal is_same_cluster
+            if not is_same_cluster:
+                with Cluster(kafka) as cluster:
+                    require_same_cluster(reader, cluster)
+                is_same_cluster = True
             properties_of(arrow_folder(reader.location))  # raises NotAStore once the store has another format
             return sampler.sample()
 

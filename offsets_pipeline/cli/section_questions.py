@@ -387,9 +387,12 @@ class ExportSegments(OneStore):
 
     def run(self, settings: Settings) -> None:
         """Write the segment files. Raises as `export_segments`."""
+        from offsets_pipeline.cli.answer_times import log_answer_time_of
         from offsets_pipeline.cli.opened import open_reader
         from offsets_pipeline.kafka.record.compression import Codec
+        from offsets_pipeline.questions.history.log_history import LogHistory
         from offsets_pipeline.repair.export.segment_export import export_segments
+        from offsets_pipeline.semantics.topic_kind import TopicKind
 
         if "://" in self.to:
             raise TargetNotWritable(f"cannot export to {self.to}: it is not a local folder; name a new or empty one")
@@ -398,6 +401,8 @@ class ExportSegments(OneStore):
         read, log, to = list[int](), reader.table("log"), Path(self.to)
         with progress_bar("exporting", lambda: (sum(read), sum(file.rows for file in log.files()), "records")):
             exported = export_segments(reader, to, as_of_ms=self.as_of_ms, codec=codec, on_read=read.append)
+        if self.as_of_ms is not None and reader.properties.topic_kind is TopicKind.CONSUMER_OFFSETS:
+            log_answer_time_of(LogHistory(reader), self.store, settings, self.as_of_ms)
         written = exported.log_partitions
         sys.stdout.write(
             f"{sum(each.records for each in written)} records of {len(written)} log partitions written to {self.to}, "

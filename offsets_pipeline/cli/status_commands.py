@@ -58,13 +58,18 @@ def check(options: Check, settings: Settings) -> int:
     else:
         worst = found[0][0].status if found else GroupStatus.OK
         counts = Counter(each.status for each, _ in found)
-        named = [f"{each.group or cluster} {each.problem}: {each.detail}" for each, cluster in found[:_SHOWN]]
+        named = [f"{_name(each, cluster)} {each.problem}: {each.detail}" for each, cluster in found[:_SHOWN]]
         as_of = min((each.as_of for _, each in times if each.as_of is not None), default="-")
         text = "; ".join(
             [f"{counts[GroupStatus.ERR]} errors, {counts[GroupStatus.WARN]} warnings, as of {as_of}", *named]
         )
     sys.stdout.write(f"{worst}: {printable(text)}\n")
     return _EXIT_STATUSES[worst]
+
+
+def _name(problem: Problem, cluster: str) -> str:
+    """The group, or the cluster of a problem of all groups; a group id may be empty."""
+    return cluster if problem.group is None else problem.group or "''"
 
 
 def _found(options: Problems, settings: Settings) -> tuple[list[tuple[Problem, str]], list[tuple[str, AnswerTime]]]:
@@ -173,4 +178,4 @@ def write_report(options: WriteReport, settings: Settings) -> None:
             raise TargetNotWritable(
                 f"cannot write the report to {path}: {error.strerror}; name another file"
             ) from error
-    sys.stdout.write(f"report of {options.store} written to {path}\n")
+        sys.stdout.write(f"report of {options.store} written to {path}\n")

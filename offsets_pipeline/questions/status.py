@@ -137,13 +137,15 @@ def _behind(
             is_known = all(row.lag_seconds is not None for row in late if row.status in _OF_STATUS)
             if is_known and (seconds or 0) * MS_OF_SECOND <= limit_ms:
                 continue
+            since_ms, until_ms = groups[name].last_commit_ms, None
             if not is_known:
+                if statuses == {PartitionStatus.STOP} and since_ms is not None and as_of_ms - since_ms <= limit_ms:
+                    continue  # it may be less than that behind, and has committed within that time
                 seconds = found.max_lag_seconds
             places = [f"{row.topic}-{row.partition}" for row in late if worst in (None, row.status)]
             known = [rates[row[:3]] for row in late if row[:3] in rates]
             rate = sum(known) if len(known) == len(late) else None
             trend = None if rate is None else _trend(rate)
-            since_ms, until_ms = groups[name].last_commit_ms, None
             if seconds is not None:
                 since_ms = as_of_ms - round(seconds * MS_OF_SECOND)
             if rate is not None and trend == _SHRINKING:
@@ -215,9 +217,11 @@ def _changed(reader: StateReader, since_ms: int) -> set[str]:
 
 
 def _left(name: str, changes: Sequence[Mapping[str, Any]], members: Collection[str]) -> Iterator[Problem]:
-    """Members that left, if the group has fewer members than before these changes."""
+    """Members that left, if the group has none now, or fewer members than before these changes."""
     left = [(row["record_timestamp"], member) for row in changes for member in row["left"] if member not in members]
-    if left and len(members) < changes[0]["member_count"] + len(changes[0]["left"]) - len(changes[0]["joined"]):
+    if left and (
+        not members or len(members) < changes[0]["member_count"] + len(changes[0]["left"]) - len(changes[0]["joined"])
+    ):
         detail = f"{first_ones([member for _, member in left], _SHOWN)} left; {len(members) or 'no'} members"
         yield Problem(GroupStatus.WARN, "left", name, shown_time(max(left)[0]), detail=detail)
 
@@ -249,9 +253,9 @@ def _open_transactions(reader: StateReader, groups: Mapping[str, GroupAnswer], s
         for each in progress.pending:
             at_ms = ms_of(each["commit_timestamp"])
             if each["group_id"] in groups and not each["misplaced"] and at_ms <= since_ms:
-                pending[each["group_id"]].append((at_ms, f"{each['topic']}-{each['partition']}", each["producer_id"]))
-    for name, commits in pending.items():
-        at_ms, _, producer_id = min(commits)
-        places = first_ones([place for _, place, _ in commits], _SHOWN)
+                pending[each["group_id"], each["producer_id"]].append((at_ms, f"{each['topic']}-{each['partition']}"))
+    for (name, producer_id), commits in pending.items():
+        at_ms, _ = min(commits)
+        places = first_ones([place for _, place in commits], _SHOWN)
         detail = f"commits of producer {producer_id} have no marker: {places}"
         yield Problem(GroupStatus.WARN, OPEN_TRANSACTION, name, shown_time(at_ms), detail=detail)

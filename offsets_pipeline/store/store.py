@@ -342,9 +342,10 @@ def _with_article(kind: str) -> str:
 
 def normalised(location: str) -> str:
     """The location in its normal form: an absolute path for a local folder, and no slash at the end."""
-    if location.startswith(SCHEMA_PREFIX) or "://" in location:
+    if location.startswith(SCHEMA_PREFIX):
         return location.rstrip("/")
-    return str(Path(location).resolve())
+    location = without_file_scheme(location)
+    return location.rstrip("/") if "://" in location else str(Path(location).resolve())
 
 
 def sql_name(location: str, table: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -181,6 +182,7 @@ def test_a_group_is_behind_after_a_time_and_its_worst_partitions_are_named(monke
     """The rows of lag are given: lag, lag in seconds, status, and records a second by which the lag grows."""
     data: dict[str, list[tuple[int | None, float | None, str | None, float | None]]] = {
         "behind": [(5, 600.001, "OK", None)],
+        "just-committed": [(7, None, "STOP", None)],
         "late": [(5, 60.001, "STOP", 0.5)],
         "mixed": [
             *((3, 100.5, "WARN", -0.25), (4, 90.0, "REWIND", -0.25), (2, 70.0, "OK", 0.0), (0, 0.0, "OK", None)),
@@ -208,12 +210,13 @@ def test_a_group_is_behind_after_a_time_and_its_worst_partitions_are_named(monke
     any_: Any = None
     member = MemberAnswer("m", None, "", "", [], None)
     held = [OffsetAnswer("t", 0, 0, None, "", committed_ms=START_MS)]
+    just_now = [replace(held[0], committed_ms=NOW_MS - MINUTE_MS)]
     groups = {
         name: GroupAnswer(
             *("Share" if name == "share" else "Classic", "", "", "", None, 0),
             misplaced=False,
             members=[member] * 2 if name == "mixed" else [],
-            offsets=held,
+            offsets=just_now if name == "just-committed" else held,
         )
         for name in data
     }
@@ -239,7 +242,8 @@ def test_a_group_is_behind_after_a_time_and_its_worst_partitions_are_named(monke
     ]
     assert found(600_000) == expected
     soon = {each.group: each.problem for each in found(59_999)}
-    assert soon == {each.group: each.problem for each in expected} | {"on-time": "behind", "soon-late": "stopped"}
+    more = {"on-time": "behind", "soon-late": "stopped", "just-committed": "stopped"}
+    assert soon == {each.group: each.problem for each in expected} | more
 
 
 def test_group_that_is_well_has_no_row(lagging: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,8 +313,11 @@ def test_members_that_left_and_rebalances_without_end(
         if number % 2 == 0:
             log.at(START_MS + number * 30_000).group_tombstone(2, "removed")
         log.members("removed", 1 + number % 2, "ab", START_MS + number * 30_000)
+    log.members("idle", 1, "a", START_MS + 300_000)
+    log.members("idle", 2, "", START_MS + 300_001)
     found = problems(capsys, sampled(log.store(tmp_path / "store", settings), {"t": [(10, 1)]}))
     assert {key: (row["since"], row["detail"]) for key, row in found.items()} == {
+        ("idle", "left"): (shown_time(START_MS + 300_001), "a left; no members"),
         ("fewer", "left"): (shown_time(START_MS), "b left; 1 members"),
         ("none", "left"): (shown_time(START_MS + 1), "a, b left; no members"),
         ("an-hour-ago", "left"): (shown_time(NOW_MS - 60 * MINUTE_MS), "b left; 1 members"),
@@ -400,6 +407,22 @@ def test_transaction_that_stays_open(tmp_path: Path, settings: Settings, capsys:
     assert {key: (row["since"], row["detail"]) for key, row in found.items()} == {
         ("hanging", "open transaction"): (*(shown_time(first_ms), "commits of producer 7 have no marker: t-0, u-0"),)
     }
+
+
+def test_open_transactions_of_two_producers_are_two_problems(
+    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, at_ms = TimedLog(), NOW_MS - 15 * MINUTE_MS
+    for topic, producer_id in (("t", 7), ("t", 8), ("u", 8)):
+        log.at(at_ms).commit(("", topic, 0), 2, producer_id, commit_timestamp=at_ms)
+    log.commit("", "t", 1, NOW_MS)
+    store = sampled(log.store(tmp_path / "store", settings), {"t": [(10, 1)]})
+    assert main(["status", "--store", str(store), "--format", "json"]) == 0
+    assert {row["detail"] for row in json.loads(capsys.readouterr().out)["problems"]} == {
+        "commits of producer 7 have no marker: t-0",
+        "commits of producer 8 have no marker: t-0, u-0",
+    }
+    assert "'' open transaction: commits of producer" in checked(capsys, store)[1]
 
 
 def test_broker_that_is_away_is_an_error_and_the_newest_samples_answer(

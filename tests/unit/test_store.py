@@ -44,6 +44,8 @@ def test_a_log_without_a_broker_has_the_semantics_of_the_setting(setting: str, s
         ("schema:offsets", "schema:offsets"),
         ("/data/./store/", "/data/store"),
         ("/data/other/../store", "/data/store"),
+        ("file:/data/store/", "/data/store"),  # as Spark names it
+        ("file:///data/store", "/data/store"),
     ],
 )
 def test_one_store_has_one_location(location: str, normal: str) -> None:

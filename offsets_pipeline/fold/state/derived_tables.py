@@ -125,18 +125,22 @@ def _facts(store: Store, table: StateTable, progress: FoldProgress) -> pa.Table:
 def note_as_of(store: Store, progress: FoldProgress, seen: Snapshot, times: Mapping[int, int], now_ms: int) -> None:
     """Write how far the published tables reach, and as of when, by `data_times`; no data time steps back.
 
-    ``seen`` is the table as it was before the progress was read. Raises WriteConflict if it was written since.
+    None is after now, as the timestamp of a commit may be. ``seen`` is the table as it was before the progress was
+    read. Raises WriteConflict if it was written since.
     """
     known = seen.rows()
     places = zip(known["table_name"].to_pylist(), known["log_partition"].to_pylist(), strict=True)
     before = dict(zip(places, known["data_time"].cast(pa.int64()).to_pylist(), strict=True))
+    now = now_ms * 1000
     rows = [
         {
             "table_name": published.name,
             "log_partition": at,
             "record_offset": each.folded_to,
-            "data_time": max(filter(None, (times.get(at), before.get((published.name, at)))), default=None),
-            "published_at": now_ms * 1000,
+            "data_time": max(
+                (min(each, now) for each in (times.get(at), before.get((published.name, at))) if each), default=None
+            ),
+            "published_at": now,
         }
         for published in published_tables_of(store.properties.topic_kind)
         for at, each in sorted(progress.partitions.items())

@@ -312,8 +312,11 @@ def compact_facts(store: Store, progress: FoldProgress, most_files: int = 0) -> 
         written = []
         for at in range(count):
             share = stored.of_partitions(every[at * len(every) // count : (at + 1) * len(every) // count])
-            facts = in_key_order(table, table.newest_rows(share.facts(table, table.columns), None))
-            facts = facts.append_column("folded_to", ended(facts, progress.folded_to))
+            every_fact = share.facts(table, [*table.columns, "folded_to"])
+            is_folded = pc.less_equal(every_fact["folded_to"], ended(every_fact, progress.folded_to))
+            facts = in_key_order(table, table.newest_rows(every_fact.filter(is_folded).select(table.columns), None))
+            facts = facts.append_column("folded_to", ended(facts, progress.folded_to)).cast(every_fact.schema)
+            facts = pa.concat_tables([facts, every_fact.filter(pc.invert(is_folded))])
             written += write_facts(folder, facts, share.incarnations)
         with suppress(WriteConflict):
             folder.commit(written, files, seen=seen, is_change=False, operation="OPTIMIZE")

@@ -168,7 +168,7 @@ class CommitsOfGroups:
         self._reader = reader
         self._group_ids = group_ids
         self._at_ms = at_ms
-        n = reader.offsets_partitions
+        n = reader.current_log.offsets_partitions
         self._of_log = n, reader.coordinator_semantics
         #: The log partitions of the groups (R1); None: all.
         self._homes = (

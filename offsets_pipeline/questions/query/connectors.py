@@ -40,7 +40,7 @@ _OF_VIEW = ("name", "type", "state", "worker_id", "target_state", "task_count", 
 class ConnectorInfo:
     """A connector. A field is None if no store has it.
 
-    ``tasks`` counts the tasks with a state, ``offsets`` the source partitions with an offset; none of a sink.
+    ``tasks`` counts the tasks with a state, ``offsets`` the source partitions with an offset; None of a sink.
     """
 
     name: str
@@ -50,7 +50,7 @@ class ConnectorInfo:
     target_state: str | None = None
     tasks: int = 0
     group_id: str | None = None
-    offsets: int = 0
+    offsets: int | None = None
 
 
 def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
@@ -62,8 +62,12 @@ def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
     offsets = Counter(
         chain.from_iterable(connect_rows("connector_offsets", [each])["connector"].to_pylist() for each in stores)
     )
+    has_offsets = any(kind in (TopicKind.CONNECT_OFFSETS, TopicKind.CONNECT) for kind, _ in stores)
     return [
-        ConnectorInfo(*(*(row[name] for name in _OF_VIEW), offsets[row["name"]] if row["type"] != "sink" else 0))
+        ConnectorInfo(
+            **{name: row[name] for name in _OF_VIEW},
+            offsets=offsets[row["name"]] if has_offsets and row["type"] != "sink" else None,
+        )
         for row in connect_rows("connectors", stores).to_pylist()
     ]
 

@@ -95,10 +95,10 @@ def export_segments(
     if is_owned_connect := kind is TopicKind.CONNECT:
         kind = TopicKind.CONNECT_OFFSETS
     topic = OFFSETS_TOPIC if kind is TopicKind.CONSUMER_OFFSETS else properties.topic_name or str(kind)
-    partitions = range(reader.offsets_partitions)
     with target_folder(to, topic) as manifest:
         store = StoreSnapshot(reader.location)  # as of now
         current = store.current_log
+        partitions = range(current.offsets_partitions)
         log = OrderedLog(store.table("log"), current.number, as_of_ms)
         writers = {
             partition: PartitionWriter(

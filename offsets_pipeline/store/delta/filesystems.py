@@ -123,11 +123,14 @@ def arrow_folder(location: str) -> str:
 
 
 def refuse_encoded(folder: str) -> None:
-    """Raise ConfigError if a local folder's path has a percent sign and two hexadecimal digits.
+    """Raise ConfigError if a local folder's path has a backslash, or a percent sign and two hexadecimal digits.
 
-    `deltalake` takes them for a character, however it is given the path, and would open the tables of another folder.
+    `deltalake` takes them for a slash and for a character, however it is given the path, and would open the tables of
+    another folder.
     """
     path = str(Path(folder).absolute())
+    if "\\" in path:
+        raise ConfigError(f"wrong location {path}: a store's path has no backslash; rename the folder")
     if unquote(path, errors="replace") != path:
         raise ConfigError(
             f"wrong location {path}: a store's path has no percent sign before two hexadecimal digits; "

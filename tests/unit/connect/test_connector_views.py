@@ -144,8 +144,8 @@ def test_connectors_of_a_worker_are_those_of_its_configurations() -> None:
     assert list_connectors([OFFSETS, CONFIGS]) == [
         ConnectorInfo("a", "source", *started, None, 2),
         ConnectorInfo("new", "source", *started, None, 0),
-        ConnectorInfo("r", "sink", *started, "connect-r", 0),
-        ConnectorInfo("s", "sink", *stopped, "connect-s", 0),
+        ConnectorInfo("r", "sink", *started, "connect-r"),
+        ConnectorInfo("s", "sink", *stopped, "connect-s"),
     ]
     assert [(each.name, each.offsets) for each in list_connectors([OFFSETS])] == [("a", 2), ("gone", 1), ("s", 1)]
 

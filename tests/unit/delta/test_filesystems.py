@@ -89,6 +89,12 @@ def test_a_store_whose_path_deltalake_decodes_is_refused_before_anything_is_writ
     assert OwnedStore.create(tmp_path / "100% of%zz", 2) == OwnedStore.open(tmp_path / "100% of%zz")
 
 
+def test_a_store_whose_path_deltalake_splits_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a store's path has no backslash; rename the folder"):
+        OwnedStore.create(tmp_path / "back\\slash", 2)
+    assert [*tmp_path.rglob("*")] == []
+
+
 def test_path_is_opened_by_itself_and_as_a_uri(tmp_path: Path) -> None:
     folder = tmp_path / "a store"
     folder.mkdir()

@@ -117,6 +117,18 @@ def test_last_sample_whose_log_end_is_not_above_the_offset_tells_the_time() -> N
     }
 
 
+@pytest.mark.parametrize(("known", "recreated"), [([], []), (["new"], []), (["old"], ["t"]), (["old", "new"], ["t"])])
+def test_a_topic_that_was_created_again_is_named(
+    capsys: pytest.CaptureFixture[str], known: list[str], recreated: list[str]
+) -> None:
+    rows = [{"topic": "t", "topic_id": each} for each in known]  # `follow` adds the new id when it sees it
+    table = SimpleNamespace(rows=lambda: SimpleNamespace(to_pylist=lambda: rows))
+    reader: Any = SimpleNamespace(table=lambda _: table)
+    live: Any = SimpleNamespace(topics=lambda _: {"t": SimpleNamespace(topic_id="new")})
+    assert restore_command._recreated(reader, live, {"t"}) == recreated
+    assert capsys.readouterr().err.count("topic 't' was created again since") == len(recreated)
+
+
 @pytest.mark.parametrize(
     ("of_store", "of_live", "same_offsets", "finder"),
     [

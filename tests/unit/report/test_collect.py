@@ -179,6 +179,7 @@ def test_command_writes_the_page_of_a_store(
     assert main([*line, "--html", "-", "--group", "nobody", "--group", "k-stable"]) == 0
     page = unescape(capsys.readouterr().out)
     assert page.startswith("<!DOCTYPE html>")
+    assert page.rstrip().endswith("</html>")
     assert f"No group 'nobody' in {store}" in page
     assert "o group 'k-stable'" not in page
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NOW_MS = 1_795_000_100_000
+LATER_MS = 2 * NOW_MS  # than this machine's clock
 READ_MS = NOW_MS - 1_000
 COMMITTED_MS = NOW_MS - 60_000
 HOME = partition_for("g", 2)
@@ -89,6 +90,21 @@ def test_log_with_later_records_has_the_time_of_its_newest_commit(store: Store, 
     assert reached(store.location) == {(name, at): (1, times[at], NOW_MS) for name in PUBLISHED for at in (0, 1)}
 
 
+def test_a_commit_of_the_future_is_no_data_time(store: Store, logs: list[LogPartition]) -> None:
+    logs[HOME].commit(("g", "t", 0), 2, commit_timestamp=NOW_MS + 10**9)
+    appended(store.location, logs[HOME].rows)
+    fold_log(store, Settings(), CLOCK)
+    for log in logs:
+        log.rows.clear()
+    logs[HOME].commit(("g", "t", 0), 3, commit_timestamp=NOW_MS)
+    appended(store.location, logs[HOME].rows)  # so the newest commit of the last publishing tells the time
+    for now_ms in (NOW_MS, NOW_MS + 1):
+        publish(store, FixedClock(now_ms))
+    times = [data_ms for _, data_ms, _ in reached(store.location).values() if data_ms is not None]
+    assert times
+    assert max(times) == NOW_MS + 1
+
+
 def test_data_time_never_steps_back(store: Store, logs: list[LogPartition]) -> None:
     read_to(store, {0: 1, 1: 1})
     assert publish(store, FixedClock(NOW_MS))
@@ -117,12 +133,12 @@ def test_connect_store_is_published_beside_a_worker_that_writes(place: Path) -> 
     flush(1)
     fold_log(store, Settings(), CLOCK)
     flush(2)  # the log has a record that is not folded
-    assert publish(store, FixedClock(NOW_MS))
+    assert publish(store, FixedClock(LATER_MS))
     position, first_ms = published()
     assert position == '{"position":1}'
-    assert reached(location) == {(name, 0): (1, None, NOW_MS) for name in ("connector_offsets", "connectors")}
+    assert reached(location) == {(name, 0): (1, None, LATER_MS) for name in ("connector_offsets", "connectors")}
     fold_log(store, Settings(), CLOCK)
     flush(3)
-    assert publish(store, FixedClock(NOW_MS))
+    assert publish(store, FixedClock(LATER_MS))
     assert published()[0] == '{"position":2}'
-    assert reached(location) == {(name, 0): (2, first_ms, NOW_MS) for name in ("connector_offsets", "connectors")}
+    assert reached(location) == {(name, 0): (2, first_ms, LATER_MS) for name in ("connector_offsets", "connectors")}

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.fold.state.publishing import publish
 from offsets_pipeline.fold.state.verify import Verification, verify_store
+from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.log.metadata import LogMetadata
 from tests.folded_stores import new_store, opened
 from tests.logs import LogPartition
 from tests.places import copied, place_of
 from tests.spark.stores import CLOCK, add, alter, appended, remove
+from tests.unit.state.dying import Died, dying
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,3 +110,30 @@ def test_a_cleaning_takes_tombstones_and_what_they_hide(stored: Path, settings: 
         LogMetadata(opened(stored), CLOCK).cleaned({1: cleaned_to})
         found = verify_store(opened(stored), settings.fold)
         assert dict(found.differences) == {"offset_facts": count, "group_records": 1}
+
+
+@pytest.mark.parametrize("upkeep", ["publishing", "reload"])
+def test_facts_of_a_fold_that_died_before_it_counted_are_no_difference(
+    place: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, upkeep: str
+) -> None:
+    store, logs = new_store(place / "store"), [LogPartition(0), LogPartition(1)]
+
+    def append(offset: int) -> None:
+        for log in logs:
+            log.rows.clear()
+            log.commit((next(each for each in "abcdef" if partition_for(each, 2) == log.log_partition), "t", 0), offset)
+            appended(store.location, log.rows)
+
+    append(1)
+    fold_log(store, settings, CLOCK)
+    append(2)
+    with monkeypatch.context() as patch:
+        dying("fold_progress", "before", patch)
+        with pytest.raises(Died):
+            fold_log(store, settings, CLOCK)
+    if upkeep == "publishing":
+        assert publish(store, CLOCK)
+    else:
+        reload_partitions(store, [0], settings, CLOCK)
+    found = verify_store(opened(place / "store"), settings.fold)
+    assert (found.equal, found.examples) == (True, [])

@@ -95,6 +95,7 @@ def test_sample_of_no_topic_says_so(
     sampler = "offsets_pipeline.ingest.topic_positions.position_sampler"
     monkeypatch.setattr(f"{sampler}.Cluster.topics", lambda *_: {"orders": None})
     monkeypatch.setattr(f"{sampler}.bounds_of_topics", lambda *_: {})
+    monkeypatch.setattr(f"{sampler}.Cluster.cluster_id", lambda _: None)
     at = ["sample-topic-offsets", "--store", str(tmp_path / "store"), "--bootstrap-server", "b:9092"]
     assert main([*at, "--topics", "nope"]) == 1
     assert capsys.readouterr().err == (
