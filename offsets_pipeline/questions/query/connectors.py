@@ -27,7 +27,7 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.reader import names_in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from offsets_pipeline.questions.query.state_reader import StateReader
 
@@ -63,13 +63,12 @@ def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
         chain.from_iterable(connect_rows("connector_offsets", [each])["connector"].to_pylist() for each in stores)
     )
     has_offsets = any(kind in (TopicKind.CONNECT_OFFSETS, TopicKind.CONNECT) for kind, _ in stores)
-    return [
-        ConnectorInfo(
-            **{name: row[name] for name in _OF_VIEW},
-            offsets=offsets[row["name"]] if has_offsets and row["type"] != "sink" else None,
-        )
-        for row in connect_rows("connectors", stores).to_pylist()
-    ]
+
+    def count(row: Mapping[str, Any]) -> int | None:
+        return offsets[row["name"]] if has_offsets and row["type"] != "sink" else None
+
+    rows = connect_rows("connectors", stores).to_pylist()
+    return [ConnectorInfo(*(*(row[name] for name in _OF_VIEW), count(row))) for row in rows]
 
 
 def describe_connector(reader: StateReader, connector: str, configs: StateReader | None = None) -> dict[str, list[Any]]:
