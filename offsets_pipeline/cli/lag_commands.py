@@ -13,7 +13,7 @@ from offsets_pipeline.cli.answer_times import STALE, answer_time_of, log_answer_
 from offsets_pipeline.cli.live_cluster import LiveCluster, kafka_options
 from offsets_pipeline.cli.opened import open_reader, open_readers
 from offsets_pipeline.cli.output import with_cluster, write_rows
-from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.clock import SystemClock, shown_time
 from offsets_pipeline.common.input_text import first_ones
 from offsets_pipeline.errors import NoSuchGroup, UnknownTopicOrPartition
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
@@ -98,7 +98,8 @@ def lag(options: Lag, settings: Settings) -> None:
     if shown or not missing:
         write_rows(columns, shown, options.format_, absolute=options.absolute, first=_FIRST_COLUMNS)
     if missing:
-        raise NoSuchGroup.of(missing, ", ".join(reader.location for reader in readers.values()))
+        then = "" if options.at_ms is None else f" as of {shown_time(options.at_ms)}"
+        raise NoSuchGroup.of(missing, ", ".join(reader.location for reader in readers.values()) + then)
 
 
 def _past_groups(log: LogHistory, patterns: Sequence[str], at_ms: int) -> dict[str, GroupAnswer]:

@@ -97,13 +97,13 @@ def histories(
     partitions: Collection[int] | None = None,
     repeats: bool = False,
     completeness: dict[tuple[int, int], Completeness] | None = None,
-    answered: set[tuple[str, TopicPartition]] | None = None,
+    replays: list[PartitionHistory] | None = None,
 ) -> Iterator[dict[str, pa.Table]]:
     """Yield rows of offset_history, group_history and deleted_offsets, some at a time, by the view's name.
 
     ``partitions``: these log partitions only. ``repeats``: include events that an earlier log incarnation has, too.
-    ``completeness`` gets an entry for each log incarnation and log partition that was read, ``answered`` the offsets of
-    ``group_ids`` that are answered at the end.
+    ``completeness`` gets an entry for each log incarnation and log partition that was read, ``replays`` those of the
+    newest incarnation.
     """
     options = HistoryOptions.of(history, retention, group_ids)
     shown: dict[int, Shown] = defaultdict(set)
@@ -125,9 +125,8 @@ def histories(
             if group_ids is None and waiting_rows >= _PENDING_ROWS:
                 waiting_rows = 0
                 yield from (each.take() for each in replayed.values())
-        if answered is not None:
-            answered.clear()
-            answered |= {identity for each in replayed.values() for identity in each.answered()}
+        if replays is not None:
+            replays[:] = replayed.values()
         for each in replayed.values():
             each.finish()
             yield each.take()
@@ -213,9 +212,13 @@ class PartitionHistory:
         if self._group_ids is not None:
             self._look_at_others()
 
-    def answered(self) -> Iterator[tuple[str, TopicPartition]]:
-        """The offsets of the groups that were asked for which are answered after these rows."""
-        return ((name, where) for name in self._group_ids or () for where in self._state.offsets_of(name))
+    def answers(self, group_id: str, where: TopicPartition) -> bool:
+        """Whether an offset of a group is answered after these rows (R14)."""
+        return where in self._state.offsets_of(group_id)
+
+    def is_pending(self, group_id: str, where: TopicPartition) -> bool:
+        """Whether an open transaction holds a commit for the offset after these rows (R17)."""
+        return self._state.is_pending(group_id, where)
 
     def take(self) -> dict[str, pa.Table]:
         """The rows of the views since the last call, by the view's name."""

@@ -345,6 +345,17 @@ def test_an_offset_that_came_back_with_its_group_is_there(tmp_path: Path) -> Non
     assert (answer.status, answer.committed_offset, len(answer.deletions)) == ("committed", 120, 1)
 
 
+def test_a_commit_that_waits_for_its_marker_is_named(tmp_path: Path) -> None:  # R11
+    log = LogPartition()
+    log.commit(("g", "t", 0), 1, commit_timestamp=START_MS)
+    log.commit(("g", "t", 0), 2, producer_id=7, commit_timestamp=START_MS)
+    log.commit(("g", "t", 1), 2, producer_id=7, commit_timestamp=START_MS)
+    store = LogHistory(written(tmp_path, log, [START_MS] * 3))
+    answers = [why(store, Retention(), "g", "t", partition) for partition in (0, 1)]
+    assert [each.status for each in answers] == ["committed", "never committed"]
+    assert all(each.text.endswith("; a commit of an open transaction waits for its marker") for each in answers)
+
+
 def compacted(tmp_path: Path, kind: str = "mirrored", source: str = "a test") -> LogHistory:
     """A log of which a compaction took the commit of t-0 and kept its tombstone; t-1 has a commit."""
     log = LogPartition(start=7)

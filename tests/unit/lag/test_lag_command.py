@@ -211,11 +211,12 @@ def test_several_stores_answer_with_their_clusters(
 
 
 def test_groups_are_named_or_match_patterns(store: Path, positions: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    at = ["lag", "--store", store, "--positions", positions]
-    for when in ([], ["--at", START_MS + 10 * MINUTE_MS]):
+    at, then_ms = ["lag", "--store", store, "--positions", positions], START_MS + 10 * MINUTE_MS
+    for when, then in (([], ""), (["--at", then_ms], f" as of {shown_time(then_ms)}")):
         assert [*rows_of(capsys, *at, *when, "--group", "s*", "--group", "ok")] == ["ok", "slow", "stuck"]
-    assert main([str(each) for each in [*at, "--group", "x*"]]) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == f"offsets: error: no group 'x*' in {store} (GROUP_ID_NOT_FOUND)"
+        assert main([str(each) for each in [*at, *when, "--group", "x*"]]) == 1
+        error = f"offsets: error: no group 'x*' in {store}{then} (GROUP_ID_NOT_FOUND)"
+        assert capsys.readouterr().err.splitlines()[-1] == error
 
 
 def test_missing_group_is_one_line(store: Path, positions: Path, capsys: pytest.CaptureFixture[str]) -> None:
