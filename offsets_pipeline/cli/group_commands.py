@@ -18,6 +18,7 @@ from offsets_pipeline.cli.output import shown_age, write_documents, write_lines,
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.common.clock import SystemClock, shown_time
 from offsets_pipeline.common.periodic import Periodic
+from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.ingest.topic_positions.sample_table import table_of
 from offsets_pipeline.questions.lag.lag_rows import LagRow, group_lags
@@ -130,7 +131,7 @@ def _with_lag(name: str, group: GroupAnswer, lags: Mapping[tuple[str, str, int],
 def _list(readers: Mapping[str, StateReader], settings: Settings, options: Describe) -> None:
     times = [(reader.cluster, answer_time_of(reader, store, settings)) for store, reader in readers.items()]
     listed = [each for reader in readers.values() for each in list_groups(reader, patterns=options.groups)]
-    if options.format_ == "table" and not (options.state or options.verbose):
+    if options.format_ == "table" and len(readers) == 1 and not (options.state or options.verbose):
         write_lines(each.group for each in listed)
         return
     columns = ["group", *(["type"] if options.verbose else []), "state"]
@@ -238,9 +239,12 @@ def _states(answers: Sequence[StoreAnswer]) -> Iterator[Row]:
 
 
 def groups(options: ListGroups, settings: Settings) -> None:
-    """List groups."""
+    """List groups; warns of names and patterns that match none of the listed ones."""
     with LiveCluster(options.live, settings) as live:
         listed, times = _listed(options, settings, live)
+    missing = without_match(options.patterns, {each.group for each in listed})
+    if missing:
+        warn(f"no listed group matches {', '.join(map(repr, missing))}")
     write_listing("groups", _FIGURES, list(map(vars, listed)), times, options.format_, absolute=options.absolute)
 
 

@@ -463,11 +463,21 @@ def test_a_cluster_gets_a_name_beside_a_coordinator(
     assert main(["name-cluster", "--store", stores[0], "no name"]) == 2
 
 
+def test_a_list_without_a_group_of_a_name_warns(unfolded: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["--group", "none", "--group", "k-stable", "--group", "x*"]
+    assert main(["groups", "--store", unfolded, *names]) == 0
+    out, err = capsys.readouterr()
+    assert "k-stable" in out
+    assert "offsets: warning: no listed group matches 'none', 'x*'\n" in err
+
+
 def test_several_clusters_are_told_apart(unfolded: str, tmp_path: Path, offsets: Callable[..., str]) -> None:
     other = str(tmp_path / "test")
     OwnedStore.create(other, 1)
     assert main(["commit", "--store", other, "--group", "k-stable", "orders:0=1"]) == 0
     at = ("--store", unfolded, "--store", other)
+    names = [line.split() for line in offsets("describe", *at, "--list").splitlines()]
+    assert [cluster for name, *_, cluster in names if name == "k-stable"] == ["prod", "test"]
     rows = rows_of(offsets("describe", *at, "--group", "k-stable", "--format", "csv"))
     assert {row["cluster"] for row in rows} == {"prod", "test"}
     document = json.loads(offsets("describe", *at, "--group", "k-stable", "--format", "json"))
