@@ -430,6 +430,7 @@ def test_a_callback_cannot_wait_for_another_request(coordinator: Coordinator, mo
     assert [each.group_id for each in coordinator.list_groups()] == ["g", "k"]
 
 
+@pytest.mark.local_only("an object store acknowledges what is durable")
 def test_a_durable_commit_makes_those_before_it_durable_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: set[int] = set()
     fsync = os.fsync

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -31,6 +30,7 @@ from tests.unit.coordinator.stores import NOW_MS, append_rows, log_of, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -290,9 +290,8 @@ def test_an_old_note_or_one_of_a_dead_process_is_not_believed(store: Path) -> No
     Registry(str(store), elsewhere).note([0], NOW_MS)
     dead = Instance(Instance.here().host, 2**22 + 1, "dead")
     Registry(str(store), dead).note([0], NOW_MS)
-    notes = Path(Registry(str(store), elsewhere)._folder)
-    for name, text in (("empty", ""), ("list", "[]"), ("other", '{"host": 1}')):
-        (notes / f"{name}.json").write_text(text)
+    for name, text in (("empty", b""), ("list", b"[]"), ("other", b'{"host": 1}')):
+        (store / "_coordinators" / f"{name}.json").write_bytes(text)
     registry = Registry(str(store), Instance.here())
     assert registry.instances_with(0, NOW_MS + BELIEVED_MS) == [elsewhere]
     assert registry.instances_with(0, NOW_MS + BELIEVED_MS + 1) == []
