@@ -415,6 +415,23 @@ def test_the_past_is_stale_only_where_the_log_lacks_records_of_it(
     assert (beyond["as_of"], [each["log_partition"] for each in beyond["stale"]]) == (None, [HOME])
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["restore", "--bootstrap-server", "localhost:1", "--option", "default.api.timeout.ms=1"], ["export-segments"]],
+)
+def test_a_copy_of_a_time_that_the_log_has_not_reached_warns(
+    followed: Store, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    since = NOW_MS - 5 * MINUTE_MS
+    LogMetadata(followed, CLOCK).read({HOME: read(2, topic_end_offset=6, open_since_ms=since)})
+    for time_ms, is_whole in ((since, True), (since + 1, False)):
+        to = ["--to", str(tmp_path / f"to-{time_ms}")] if command == ["export-segments"] else []
+        capsys.readouterr()
+        main([*command, *to, "--store", followed.location, "--as-of", shown_time(time_ms)])
+        err = capsys.readouterr().err
+        assert ("offsets: warning: the answers lack 4 records of" in err) == (not is_whole)
+
+
 def test_several_stores_are_as_of_the_earliest_and_stale_by_cluster(
     followed: Store, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

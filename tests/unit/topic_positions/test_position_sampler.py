@@ -126,3 +126,16 @@ def test_upkeep_compacts_the_files_of_samples(tmp_path: Path) -> None:
 
 def kept_for(hours: int) -> Settings:
     return Settings(lag=LagSettings(sample_retention_hours=hours))
+
+
+def test_positions_of_another_cluster_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    create_tables(str(store), StoreProperties(MIRRORED, 1, cluster_id="ours"))
+    monkeypatch.setattr(
+        "offsets_pipeline.ingest.topic_positions.position_sampler.Cluster.cluster_id", lambda _: "theirs"
+    )
+    assert main(["sample-topic-offsets", "--store", str(store), "--bootstrap-server", "b:9092"]) == 1
+    assert "b:9092 is cluster theirs, but" in capsys.readouterr().err
+    assert read_samples(TableFolder(f"{store}/topic_offsets", TOPIC_OFFSETS)).latest() == {}
