@@ -757,7 +757,7 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         PUBLISHING,
-        'pc.less_equal(facts["folded_to"], ended(facts, self.ends))',
+        "are_folded(facts, self.ends)",
         'pc.is_valid(facts["folded_to"])',
         STATE_WRITER,
     ),

@@ -23,7 +23,7 @@ from offsets_pipeline.fold.state.derived_tables import data_times, note_as_of, w
 from offsets_pipeline.fold.state.fold_progress import INCARNATION, REMOVED_BY, FoldProgress, belonging
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, StateTable, ended, state_tables_of
 from offsets_pipeline.fold.state.published_rows import divided, hiding, in_key_order, write_facts, write_published
-from offsets_pipeline.fold.state.stored_rows import StoredRows, log_partitions_in, rows_of
+from offsets_pipeline.fold.state.stored_rows import StoredRows, are_folded, log_partitions_in, rows_of
 from offsets_pipeline.store.delta.data_file import APPLICATION, DataFile
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, PUBLISHED_AS_OF, published_tables_of
 from offsets_pipeline.store.log.task_results import results_in_tasks
@@ -196,7 +196,7 @@ class _Merge:
         stored = self.rows.of_partitions(share)
         for table in _PUBLISHED:
             facts = stored.facts(table, [*table.columns, "folded_to"])
-            is_folded = pc.less_equal(facts["folded_to"], ended(facts, self.ends))
+            is_folded = are_folded(facts, self.ends)
             folded = facts.filter(is_folded).select(table.columns)
             rows = in_key_order(table, table.newest_rows(folded, stored.published(table, table.columns)))
             answered, kept = divided(table, rows, hidden)
@@ -206,8 +206,7 @@ class _Merge:
                 groups_changed = pc.any(is_new).as_py() is True
             target = stored.tables[table.names[1]]
             files[target.table.name] = write_published(target, answered)
-            later = facts.filter(pc.invert(is_folded))
-            kept = pa.concat_tables([kept.append_column("folded_to", ended(kept, self.ends)).cast(later.schema), later])
+            kept = _with_later(kept, facts.filter(pc.invert(is_folded)), self.ends)
             files[table.name] = write_facts(stored.tables[table.name], kept, stored.incarnations)
         return _MergedShare(files, groups_changed)
 
@@ -224,6 +223,11 @@ class _Merge:
         """Write those facts of these files anew that are of no log partition of ``shared``."""
         rest = replace(self.rows, files={table.name: files}).of_partitions(self.rows.incarnations.keys() - shared)
         return write_facts(rest.tables[table.name], rest.facts(table, [*table.columns, "folded_to"]), rest.incarnations)
+
+
+def _with_later(rows: pa.Table, later: pa.Table, ends: Mapping[int, int]) -> pa.Table:
+    """The rows as facts up to these ends, and the later facts."""
+    return pa.concat_tables([rows.append_column("folded_to", ended(rows, ends)).cast(later.schema), later])
 
 
 def _merge_facts(
@@ -304,20 +308,19 @@ def compact_facts(store: Store, progress: FoldProgress, most_files: int = 0) -> 
         seen = belonging(folder, progress)
         stored = StoredRows.of([seen], progress.incarnations)
         files = stored.files[table.name]
-        rows = sum(file.rows for file in files)
-        if len(files) - rows // _SHARE_ROWS - 1 <= most_files:
+        row_count = sum(file.rows for file in files)
+        if len(files) - row_count // _SHARE_ROWS - 1 <= most_files:
             continue
         every = sorted(progress.partitions)
-        count = max(1, min(len(every), rows // _SHARE_ROWS))
+        count = max(1, min(len(every), row_count // _SHARE_ROWS))
         written = []
         for at in range(count):
             share = stored.of_partitions(every[at * len(every) // count : (at + 1) * len(every) // count])
-            every_fact = share.facts(table, [*table.columns, "folded_to"])
-            is_folded = pc.less_equal(every_fact["folded_to"], ended(every_fact, progress.folded_to))
-            facts = in_key_order(table, table.newest_rows(every_fact.filter(is_folded).select(table.columns), None))
-            facts = facts.append_column("folded_to", ended(facts, progress.folded_to)).cast(every_fact.schema)
-            facts = pa.concat_tables([facts, every_fact.filter(pc.invert(is_folded))])
-            written += write_facts(folder, facts, share.incarnations)
+            facts = share.facts(table, [*table.columns, "folded_to"])
+            is_folded = are_folded(facts, progress.folded_to)
+            rows = in_key_order(table, table.newest_rows(facts.filter(is_folded).select(table.columns), None))
+            kept = _with_later(rows, facts.filter(pc.invert(is_folded)), progress.folded_to)
+            written += write_facts(folder, kept, share.incarnations)
         with suppress(WriteConflict):
             folder.commit(written, files, seen=seen, is_change=False, operation="OPTIMIZE")
 

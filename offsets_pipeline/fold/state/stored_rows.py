@@ -66,6 +66,13 @@ class StoredRows:
             found.append(rows_of(self.tables[table.name], own, partitions, columns, only))
         return pa.concat_tables(found)
 
+    def folded_facts(
+        self, table: StateTable, columns: Sequence[str], ends: Mapping[int, int], only: Only = ALL_ROWS
+    ) -> pa.Table:
+        """The facts as `facts`, without those that are later than these ends."""
+        facts = self.facts(table, [*columns, "folded_to"], only)
+        return facts.filter(are_folded(facts, ends)).select(columns)
+
     def published(self, table: StateTable, columns: Sequence[str], only: Only = ALL_ROWS) -> pa.Table | None:
         """The published rows as `facts`; None if the table has none."""
         if table.published is None:
@@ -91,9 +98,7 @@ class StoredRows:
         count. ``more`` are facts in addition to those in files.
         """
         names = [*dict.fromkeys([*columns, *only, *table.key, *table.compared, *table.of_tie])]
-        facts = self.facts(table, names if ends is None else [*names, "folded_to"], only)
-        if ends is not None:
-            facts = facts.filter(pc.less_equal(facts["folded_to"], ended(facts, ends))).select(names)
+        facts = self.facts(table, names, only) if ends is None else self.folded_facts(table, names, ends, only)
         if more is not None:
             facts = pa.concat_tables([facts, with_values(more.select(names), only)])
         return table.newest_rows(facts, self.published(table, names, only)).select(columns)
@@ -123,6 +128,11 @@ class KnownGroups(StoredRows):
         """
         found = self.newest(OFFSETS, ["log_partition", "group_id", "committed_offset"], _only(groups), more=deleted)
         return groups_in(found.filter(found["committed_offset"].is_valid())).intersection(groups)
+
+
+def are_folded(facts: pa.Table, ends: Mapping[int, int]) -> pa.ChunkedArray:
+    """Whether facts count in a state up to these ends: later ones are of a fold that has not ended, or died."""
+    return pc.less_equal(facts["folded_to"], ended(facts, ends))
 
 
 def groups_in(rows: pa.Table) -> set[Group]:

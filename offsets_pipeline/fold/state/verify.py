@@ -159,10 +159,8 @@ class _Comparison:
     def _of_state(self, table: StateTable, partitions: set[int]) -> pa.Table:
         """The rows that count, merged by another engine than publishing's: it keeps copies of published rows, too."""
         stored = self.rows.of_partitions(partitions)
-        facts = stored.facts(table, [*table.columns, "folded_to"])
         ends = {at: each.folded_to for at, each in self.progress.items()}
-        facts = facts.filter(pc.less_equal(facts["folded_to"], ended(facts, ends))).select(table.columns)
-        tables = {"facts": facts}
+        tables = {"facts": stored.folded_facts(table, table.columns, ends)}
         if table.published is not None:
             name = table.published.name
             tables["published"] = rows_of(stored.tables[name], stored.files[name], partitions)
