@@ -180,16 +180,15 @@ class ExactlyOnceTask:
             note = self._note_record(self._task, epoch, max(flushed.flush, now.flush))
             return Outcome([*records, note], None)
 
-        self._call(f"the start of {self.application} with epoch {epoch}", handler)
-        for task in self._store.log.read(self._other_tasks):
-            self._recover(task)
+        self._call(f"the start of {self.application} with epoch {epoch}", handler, self._task)
+        for task, of_task in self._store.log.read(self._other_notes).items():
+            self._recover(task, of_task)
         self._flushed, self._epoch, self._queued, self._is_unknown = flushed, epoch, {}, False
         self._followed = max(flushed.flush, note.flush)
 
-    def _recover(self, task: int) -> None:
+    def _recover(self, task: int, note: _Note) -> None:
         """Write to the store the offsets of the last flush of another task that it lacks."""
         application = self._application(task)
-        note = self._store.log.read(lambda: self._note(task))
         if note.table_id != self._target.table_id:
             return
         flushed = self._target.flushed(application, note.flush)
@@ -204,10 +203,11 @@ class ExactlyOnceTask:
 
         self._call(f"the offsets of flush {flushed.flush} of {application}", handler, task)
 
-    def _other_tasks(self) -> list[int]:
-        keys = (each.key for _, each in self._store.log.records(self._connector) if each.value is not None)
+    def _other_notes(self) -> dict[int, _Note]:
+        """The notes of the connector's other tasks. The caller holds the log's lock."""
+        keys = (each.key for _, each in self._store.log.records(self._connector))
         tasks = (key.task for key in keys if key.record_type is ConnectRecordType.TASK_FLUSH)
-        return [task for task in tasks if task is not None and task != self._task]
+        return {task: self._note(task) for task in tasks if task is not None and task != self._task}
 
     def _ahead(self, flushed: FlushedOffsets, note: _Note) -> Iterator[Record]:
         """Records of offsets that the table has and the store lacks. The caller holds the log's lock."""
@@ -246,7 +246,7 @@ class ExactlyOnceTask:
             return Outcome([*records, self._note_record(self._task, self._epoch, self.flush)], None)
 
         try:
-            self._call(f"flush {self.flush} of {self.application}", handler)
+            self._call(f"flush {self.flush} of {self.application}", handler, self._task)
         except (OffsetsError, OSError) as error:
             _LOG.warning(
                 "flush %s of %s is in %s, but not yet in the store: %s",
@@ -259,9 +259,8 @@ class ExactlyOnceTask:
         self._followed = self.flush
         return True
 
-    def _call(self, what: str, handler: Handler, task: int | None = None) -> None:
-        application = self.application if task is None else self._application(task)
-        claims = {claim_of(self._connector): SHARED, ("task", application): EXCLUSIVE}
+    def _call(self, what: str, handler: Handler, task: int) -> None:
+        claims = {claim_of(self._connector): SHARED, ("task", self._application(task)): EXCLUSIVE}
         self._store.log.submit(what, handler, claims).result()
 
     def _refuse(self) -> None:

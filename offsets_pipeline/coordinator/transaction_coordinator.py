@@ -108,15 +108,13 @@ class TransactionCoordinator:
         control_type = COMMIT if commit else ABORT
 
         def handler(_now_ms: int) -> Outcome[None]:
-            producer, begun = self._core.log.producers.get(producer_id), self._begun.get(producer_id)
-            open_in = producer.open_since_ms
-            if not open_in:  # the log knows better: the answer to an earlier request may have been lost
-                is_ended = begun is not None and producer.has_ended_since(begun.markers)
-                last_end = producer.last_end if is_ended else self._ended.get(producer_id)
-                if (begun is None or is_ended) and last_end == (producer_epoch, control_type):
+            producer = self._core.log.producers.get(producer_id)
+            if not producer.open_since_ms and self._begun_and_open(producer_id) is None:
+                last_end = producer.last_end if producer_id in self._begun else self._ended.get(producer_id)
+                if last_end == (producer_epoch, control_type):
                     return Outcome([], None)
             self._validate(producer_id, producer_epoch)
-            return Outcome(_markers(open_in, producer_id, producer_epoch, control_type), None)
+            return Outcome(_markers(producer.open_since_ms, producer_id, producer_epoch, control_type), None)
 
         def end(_: None) -> None:
             self._begun.pop(producer_id, None)
@@ -170,8 +168,8 @@ class TransactionCoordinator:
         }
         starts |= {
             producer_id: (begun.begun_at_ms, begun.timeout_ms)
-            for producer_id, begun in self._begun.items()
-            if not self._core.log.producers.get(producer_id).has_ended_since(begun.markers)
+            for producer_id in self._begun
+            if (begun := self._begun_and_open(producer_id)) is not None
         }
         return {producer_id for producer_id, (since_ms, timeout) in starts.items() if now_ms - since_ms >= timeout}
 
@@ -226,11 +224,16 @@ class TransactionCoordinator:
 
     def _is_open(self, producer_id: int, producer_epoch: int) -> bool:
         """Return whether the producer has an open transaction in this epoch, here or in the log."""
-        begun, producer = self._begun.get(producer_id), self._core.log.producers.get(producer_id)
-        is_begun_here = (
-            begun is not None and begun.producer_epoch == producer_epoch and not producer.has_ended_since(begun.markers)
-        )
+        begun, producer = self._begun_and_open(producer_id), self._core.log.producers.get(producer_id)
+        is_begun_here = begun is not None and begun.producer_epoch == producer_epoch
         return is_begun_here or (bool(producer.open_since_ms) and producer.epoch == producer_epoch)
+
+    def _begun_and_open(self, producer_id: int) -> _BegunTransaction | None:
+        """Return the transaction that this process began; None if the log has its end, whose answer may be lost."""
+        begun = self._begun.get(producer_id)
+        if begun is None or self._core.log.producers.get(producer_id).has_ended_since(begun.markers):
+            return None
+        return begun
 
     # --- requests
 
