@@ -56,8 +56,9 @@ def restore(options: Restore, settings: Settings) -> None:
     """
     at_ms = options.as_of_ms
     reader = open_reader(options.store, settings)
-    log_answer_time_of(LogHistory(reader), options.store, settings, at_ms)
-    past = _past_offsets(reader, options.groups, at_ms)
+    log = LogHistory(reader)
+    log_answer_time_of(log, options.store, settings, at_ms)
+    past = _past_offsets(log, options.groups, at_ms)
     if not past:
         warn(f"no consumer group of {reader.location} had an offset as of {shown_time(at_ms)}")
         return
@@ -85,10 +86,10 @@ def restore(options: Restore, settings: Settings) -> None:
     raise_errors(plan.active if options.groups else {}, [*failed.values()], "restore")
 
 
-def _past_offsets(reader: StateReader, group_ids: Sequence[str], at_ms: int) -> Past:
+def _past_offsets(log: LogHistory, group_ids: Sequence[str], at_ms: int) -> Past:
     """The committed offsets of these groups, or of all consumer groups, at a time; warns if the log lacks records."""
-    answer = offsets_as_of(reader, time_ms=at_ms, group_ids=group_ids or None)
-    warn_of_gaps(answer, reader.location)
+    answer = offsets_as_of(log, time_ms=at_ms, group_ids=group_ids or None)
+    warn_of_gaps(answer, log.location)
     past = {
         group_id: {
             TopicPartition(each.topic, each.partition): PastOffset(each.offset, each.metadata) for each in offsets
@@ -99,7 +100,7 @@ def _past_offsets(reader: StateReader, group_ids: Sequence[str], at_ms: int) -> 
     missing = [group_id for group_id in dict.fromkeys(group_ids) if group_id not in past]
     if missing:
         named = ", ".join(map(repr, missing))
-        raise NoSuchGroup(f"{reader.location} has no offset of group {named} as of {shown_time(at_ms)}; check the time")
+        raise NoSuchGroup(f"{log.location} has no offset of group {named} as of {shown_time(at_ms)}; check the time")
     return past
 
 
@@ -136,7 +137,7 @@ def _plan(options: Restore, reader: StateReader, live: Cluster, source: Cluster 
 
 
 def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str]:
-    """Topics of which the store knows another id than the cluster: under one name, the last created topic counts."""
+    """Topics that were created again: the store knows another id of their name than the cluster has."""
     known: dict[str, set[str]] = defaultdict(set)
     for row in reader.table(TOPICS.name).rows().to_pylist():
         known[row["topic"]].add(row["topic_id"])

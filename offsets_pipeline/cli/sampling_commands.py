@@ -76,15 +76,10 @@ def sample_topic_offsets(options: SampleTopicOffsets, settings: Settings) -> Non
         sys.stdout.write(f"{added} positions added to {options.store}\n")
         return
     kafka = kafka_options(asked, settings)
-    is_same_cluster = False
     with closing(PositionSampler(kafka, table, pattern, clock)) as sampler:
 
         def sample() -> int:
-            nonlocal is_same_cluster
-            if not is_same_cluster:
-                with Cluster(kafka) as cluster:
-                    require_same_cluster(reader, cluster)
-                is_same_cluster = True
+            require_same_cluster(reader, sampler.cluster)
             properties_of(arrow_folder(reader.location))  # raises NotAStore once the store has another format
             return sampler.sample()
 

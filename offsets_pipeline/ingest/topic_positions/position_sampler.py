@@ -27,7 +27,7 @@ class PositionSampler:
 
     def __init__(self, options: KafkaOptions, table: TableFolder, topics: str, clock: Clock) -> None:
         """``table`` is `topic_offsets` of a store. Raises the errors of `Cluster` and of `TableFolder.create`."""
-        self._cluster = Cluster(options)
+        self.cluster = Cluster(options)
         self._writer = SampleWriter(table, options.bootstrap_server)
         self._topics = re.compile(topics)
         self._clock = clock
@@ -37,11 +37,11 @@ class PositionSampler:
 
         Leaves out partitions that do not answer. Raises the errors of `Cluster` and of `TableFolder.commit`.
         """
-        names = [name for name in self._cluster.topics(None) if self._topics.fullmatch(name)]
+        names = [name for name in self.cluster.topics(None) if self._topics.fullmatch(name)]
         sampled_ms = self._clock.now_ms()
         positions = {
             place: (each.start, each.end)
-            for place, each in bounds_of_topics(self._cluster, names).items()
+            for place, each in bounds_of_topics(self.cluster, names).items()
             if not isinstance(each, OffsetsError)
         }
         self._writer.write(positions, sampled_ms)
@@ -52,7 +52,7 @@ class PositionSampler:
         try:
             self._writer.close()
         finally:
-            self._cluster.close()
+            self.cluster.close()
 
 
 class Sampler(Protocol):

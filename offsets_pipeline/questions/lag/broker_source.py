@@ -54,6 +54,7 @@ class BrokerPositions(SampledPositions):
         self._ahead: dict[Place, int] = {}  # the first record with a timestamp ahead of now, or the log end
         self._bounds: Mapping[Place, LogBounds | OffsetsError] = bounds_of_topics(cluster, topics)
         known = {place: (each.start, each.end) for place, each in self._bounds.items() if isinstance(each, LogBounds)}
+        self._ends = {place: end for place, (_, end) in known.items()}
         fresh = sample_rows(known, now_ms, "").select(samples.column_names).cast(samples.schema)
         super().__init__(PositionSamples(pa.concat_tables([samples, fresh])), now_ms if at_ms is None else at_ms)
         self.until_ms = self.at_ms  # a broker knows all times up to now
@@ -123,7 +124,7 @@ class BrokerPositions(SampledPositions):
         found: dict[Point, int] = {}
         for some in rounds_of(points):
             ends = self._ends_after(some)
-            within = self._within_log(ends)
+            within = {place for place, end in ends.items() if end < self._ends[place]}
             self._ahead |= self._ends_after({each: self._now_ms for each in within if each not in self._ahead})
             found |= {
                 (place, some[place]): end
@@ -132,19 +133,13 @@ class BrokerPositions(SampledPositions):
             }
         return found
 
-    def _within_log(self, ends: Mapping[Place, int]) -> set[Place]:
-        """The partitions whose log goes on behind these ends."""
-        known = ((place, end, self._bounds.get(place)) for place, end in ends.items())
-        return {place for place, end, bounds in known if isinstance(bounds, LogBounds) and end < bounds.end}
-
     def _ends_after(self, times_ms: Mapping[Place, int]) -> dict[Place, int]:
         after = {place: at_ms + 1 for place, at_ms in times_ms.items()}
-        found = {}
-        for place, offset in list_offsets(self._cluster, after).items() if after else ():
-            bounds = self._bounds.get(place)
-            if isinstance(bounds, LogBounds) and not isinstance(offset, OffsetsError):
-                found[place] = bounds.end if offset is None else offset
-        return found
+        return {
+            place: self._ends[place] if offset is None else offset
+            for place, offset in (list_offsets(self._cluster, after) if after else {}).items()
+            if place in self._ends and not isinstance(offset, OffsetsError)
+        }
 
 
 def exact_lag(found: FoundRecord, at_ms: int) -> TimeLag:

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.kafka.record.decode import VERSION_BYTES
 from offsets_pipeline.semantics.compaction import are_commits, paired
-from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.group_types import OFFSET_COMMIT_TYPES
 from offsets_pipeline.semantics.log_row import are_keys_of, as_bools, codes_of, group_prefix, has_one_prefix
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.kafka.record.records import Bools, Int64s
     from offsets_pipeline.questions.query.state_reader import StateReader
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 #: The columns of the log that windows are made from.
 COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id", "control_type"]
@@ -76,7 +76,7 @@ class CommitWindows:
         size: int,
         group_ids: Collection[str] | None,
         offsets_partitions: int,
-        semantics: CoordinatorSemantics = MODERN,
+        semantics: CoordinatorSemantics,
     ) -> None:
         self._size = size
         self._is_classic = semantics.is_classic

@@ -159,7 +159,7 @@ def test_misplaced_commits_do_not_count() -> None:  # R1: of two log partitions,
             partition.commit((group, "t", 0), offset, commit_timestamp=COMMITTED_MS + offset)
     found = []
     for rows in (log.rows, other.rows):
-        of_one = CommitWindows(10, None, 2)
+        of_one = CommitWindows(10, None, 2, MODERN)
         of_one.add(input_table(rows))
         found.append([each if isinstance(each, list) else each.tolist() for each in of_one.windows()])
     ms = COMMITTED_MS

@@ -83,7 +83,7 @@ def test_a_sample_has_the_bounds_of_the_topics_that_match_and_answer(tmp_path: P
             )
             assert sampler.sample() == count
             sampler.close()
-            assert all(each.is_closed for each in sampler._cluster._connections.values())
+            assert all(each.is_closed for each in sampler.cluster._connections.values())
     samples = read_samples(table)
     assert samples.latest() == {(TOPIC, 0): Sample(4, 10, 1_001)}
 
