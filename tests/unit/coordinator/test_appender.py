@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.common.config.sections import CoordinatorSettings
 from offsets_pipeline.coordinator import appender
+from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.requests import MemberOfGroup
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
@@ -23,14 +27,13 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.store.delta import filesystems
 from tests.unit.coordinator.groups import stable
 from tests.unit.coordinator.states import at, refusal
-from tests.unit.coordinator.stores import log_of, opened
+from tests.unit.coordinator.stores import NOW_MS, log_of, opened
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.coordinator.owned_log import PreparedAppend
     from offsets_pipeline.store.delta.snapshot import Commit
 
@@ -395,24 +398,18 @@ def test_close_appends_waiting_requests_and_refuses_new_ones(
 
 
 def test_housekeeping_expires_and_aborts_by_itself(store: Path) -> None:
-    from offsets_pipeline.common.config import Settings  # noqa: PLC0415
-    from offsets_pipeline.common.config.sections import CoordinatorSettings  # noqa: PLC0415
-    from offsets_pipeline.coordinator.coordinator import Coordinator  # noqa: PLC0415
-
+    clock = FixedClock(NOW_MS)  # so that nothing expires before all is written
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("offsets_pipeline.coordinator.coordinator._TICK_MS", 10)
         settings = Settings(coordinator=CoordinatorSettings(offsets_retention_check_interval_ms=1))
-        with Coordinator.open(store, settings) as coordinator:
+        with Coordinator.open(store, settings, clock=clock) as coordinator:
             coordinator.commit_offsets("g", {("t", 0): 1}, retention_time_ms=1)
             coordinator.begin_transaction(7, 0, transaction_timeout_ms=1)
             coordinator.txn_commit_offsets(7, 0, "h", {("t", 0): 1})
-            waited = threading.Event()
-            for _ in range(1_000):
-                gauges = coordinator.gauges()
-                if gauges.expired_offsets and coordinator._core.log.producers.get(7).epoch == 1:
-                    break
-                waited.wait(0.01)
-            assert coordinator.gauges().expired_groups >= 1
+            clock.advance_ms(10)
+            wait_until("the transaction is aborted", lambda: coordinator._core.log.producers.get(7).epoch == 1)
+            wait_until("the offset is expired", lambda: coordinator.gauges().expired_offsets)
+            assert coordinator.gauges().expired_groups >= 1  # h is one, too, if its transaction was aborted before
             assert coordinator._core.log.producers.get(7).open_since_ms == {}
 
 
