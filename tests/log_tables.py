@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LOG_SCHEMA = LOG.arrow_schema()
 _BOUNDS_SCHEMA = LOG_PARTITIONS.arrow_schema()
+#: Of records that were read from segment files long after they were written, in 2096.
+APPENDED_MS = 4_000_000_000_000
 
 
 def log_store(
@@ -59,7 +61,7 @@ def log_store(
 
 
 def log_table(
-    records: pa.Table, log_partition: int | pa.Array, *, appended_at_ms: int = 0, log_incarnation: int = 0
+    records: pa.Table, log_partition: int | pa.Array, *, appended_at_ms: int = APPENDED_MS, log_incarnation: int = 0
 ) -> pa.Table:
     """Rows of the table `log` from records with the columns of a segment."""
     others = {

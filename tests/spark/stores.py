@@ -97,16 +97,17 @@ def appended(
     backfill: bool = False,
     log_incarnation: int = 0,
     record_timestamp: int | None = 0,
-    appended_ms: int = 0,
+    appended_ms: int | None = None,
 ) -> None:
-    """Append rows to the table `log`, as an ingest does; all with one timestamp, in microseconds."""
+    """Append rows to the table `log`, as an ingest does; all with one timestamp in microseconds, by default at once."""
     rows = list(rows)
+    appended_us = (record_timestamp or 0) if appended_ms is None else appended_ms * 1000
     columns = [pa.array([getattr(row, name) for row in rows], _LOG_TYPES[name]) for name in LogRow._fields]
     constants = {
         "record_timestamp": pa.scalar(record_timestamp, pa.timestamp("us", tz="UTC")),
         "producer_epoch": pa.scalar(None, pa.int16()),
         "source": pa.scalar("a test"),
-        "appended_at": pa.scalar(appended_ms * 1000, pa.timestamp("us", tz="UTC")),
+        "appended_at": pa.scalar(appended_us, pa.timestamp("us", tz="UTC")),
         "log_incarnation": pa.scalar(log_incarnation, pa.int32()),
         "backfill": pa.scalar(backfill),
     }

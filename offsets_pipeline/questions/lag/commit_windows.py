@@ -17,6 +17,7 @@ from offsets_pipeline.semantics.log_row import are_keys_of, as_bools, codes_of, 
 from offsets_pipeline.semantics.partitioning import partition_for, partitions_for
 from offsets_pipeline.semantics.transactions import COMMITTED, endings
 from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.log.log_scan import WRITTEN_US
 from offsets_pipeline.store.log.ordered_log import OrderedLog
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class CommitWindows:
 class CommitsOfGroups:
     """Commits of groups in the log, up to a time in ms or up to the end of the log (None).
 
-    A time cuts each log partition before its first record with a later timestamp, as `export-segments --as-of` does.
+    A time cuts each log partition before its first record that was written later (R36).
     """
 
     def __init__(self, reader: StateReader, group_ids: Collection[str], at_ms: int | None) -> None:
@@ -201,7 +202,7 @@ class CommitsOfGroups:
         since_ms = (self._reader.opened_ms if self._at_ms is None else self._at_ms) - RECENT_MS
         condition = f"epoch_us(appended_at) >= {since_ms * 1000}"
         if self._at_ms is not None:
-            condition += f" AND epoch_us(record_timestamp) <= {self._at_ms * 1000}"
+            condition += f" AND {WRITTEN_US} <= {self._at_ms * 1000}"
         windows.add(self._rows(condition, since_ms))
         return windows.windows()
 

@@ -22,6 +22,7 @@ from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.store.delta.data_file import COMPLETE
 from offsets_pipeline.store.delta.properties import OWNED, SNAPSHOT
 from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.log.log_scan import TIMES, written_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -153,7 +154,7 @@ def _data_ms(notes: Notes, of: StoreSnapshot, log_incarnation: int) -> dict[int,
 def _newest_records(
     of: StoreSnapshot, log_incarnation: int, appended_ms: int | None = None, ends: Mapping[int, int] | None = None
 ) -> dict[int, int]:
-    """The newest timestamp in ms of the records of an incarnation, by log partition.
+    """By log partition, the newest time in ms of an incarnation's records; none is later than its append.
 
     ``appended_ms``: of those appended after this time. ``ends``: of those before a record offset, by log partition.
     """
@@ -166,15 +167,16 @@ def _newest_records(
         first = shown_time(appended_ms)  # as statistics have it, in whole milliseconds
         files = [file for file in files if file.highest.get("appended_at", first) >= first]
     newest: dict[int, int] = {}
-    for each in log.tables(["log_partition", "record_offset", "record_timestamp", "appended_at"], only, files):
+    for each in log.tables(["log_partition", "record_offset", *TIMES], only, files):
         rows = each.filter(each["record_timestamp"].is_valid())
+        if ends is not None:
+            rows = rows.filter(pc.less(rows["record_offset"], ended(rows, ends)))
         if appended_ms is not None:
             appended_us = rows["appended_at"].cast(pa.int64())
             rows = rows.filter(pc.greater(appended_us, array_of([appended_ms * 1000])[0]))
-        if ends is not None:
-            rows = rows.filter(pc.less(rows["record_offset"], ended(rows, ends)))
-        rows = in_milliseconds(last_of_each(rows, ["log_partition"], [rows["record_timestamp"]]))
-        for at, at_ms in zip(rows["log_partition"].to_pylist(), rows["record_timestamp"].to_pylist(), strict=True):
+        rows = rows.select(["log_partition"]).append_column("time_us", written_us(rows))
+        for row in last_of_each(rows, ["log_partition"], [rows["time_us"]]).to_pylist():
+            at, at_ms = row["log_partition"], row["time_us"] // 1000
             newest[at] = max(newest.get(at, at_ms), at_ms)
     return newest
 

@@ -98,8 +98,8 @@ def offsets_as_of(
 
     Args:
         store: the store's folder, or a snapshot of it.
-        time_ms: in ms since 1970. In each log partition the first record with a later timestamp, and all records after
-            it, do not count (as in `export-segments --as-of`).
+        time_ms: in ms since 1970. In each log partition the first record that was written later (R36), and all
+            records after it, do not count (as in `export-segments --as-of`).
         positions: by log partition, the first record offset that does not count. Other log partitions do not answer.
         group_ids: these groups; None: all groups that are listed.
 
@@ -148,7 +148,7 @@ def state_as_of(
 
     Args:
         history: the log.
-        time_ms: replay each log partition up to its first record with a later timestamp (as `export-segments --as-of`).
+        time_ms: replay each log partition up to its first record that was written later (as `export-segments --as-of`).
         positions: replay these log partitions only, each up to this record offset, which is left out.
         group_ids: these groups only.
 

@@ -120,10 +120,11 @@ def share_groups_until(
     from offsets_pipeline.semantics.share_replay import replay_shares  # noqa: PLC0415
     from offsets_pipeline.semantics.topic_replay import CONNECT_INPUT_SCHEMA  # noqa: PLC0415
     from offsets_pipeline.store.log.log_reader import as_input  # noqa: PLC0415
+    from offsets_pipeline.store.log.log_scan import WRITTEN_US  # noqa: PLC0415
 
     last = reader.relations.select(
         f"FROM {reader.relations.log(since_ms)} WHERE control_type IS NULL "
-        f"AND epoch_us(record_timestamp) <= {until_ms * 1000} AND epoch_us(appended_at) >= {since_ms * 1000} "
+        f"AND {WRITTEN_US} <= {until_ms * 1000} AND epoch_us(appended_at) >= {since_ms * 1000} "
         "QUALIFY row_number() OVER (PARTITION BY log_partition, key ORDER BY record_offset DESC) = 1"
     )
     facts = replay_shares([as_input(last, CONNECT_INPUT_SCHEMA)], {}).share_partitions

@@ -79,7 +79,7 @@ def export_segments(
     Args:
         reader: reads the store. The export has the newest log incarnation of its log.
         to: a new or empty folder, or one with the remains of a killed export.
-        as_of_ms: in each log partition, leave out the first record with a later timestamp and all records after it.
+        as_of_ms: in each log partition, leave out the first record that was written later (R36) and all after it.
         codec: compresses batches of records.
         segment_bytes: maximum size of a segment file; only a file with a single larger batch exceeds it.
         on_read: called with the number of records read since its last call.

@@ -23,7 +23,7 @@ from offsets_pipeline.semantics.survivors import topic_survivors
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION
 from offsets_pipeline.store.log.file_writer import SCHEMA, LogFilePlace, LogFileWriter, log_partitions_of
-from offsets_pipeline.store.log.log_scan import KEY, PLACE, POSITION, LogRange, LogScan
+from offsets_pipeline.store.log.log_scan import KEY, PLACE, POSITION, TIMES, LogRange, LogScan, written_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,10 +45,9 @@ CANDIDATES = pa.schema(
 #: Positions in a file of one log partition's records that stay: int32, little-endian, ascending.
 KEPT = pa.schema([pa.field("file", pa.int32(), nullable=False), pa.field("positions", pa.binary(), nullable=False)])
 
-_WHEN = ["record_timestamp", "appended_at"]
 _PLACE = pa.schema([SCHEMA.field(name) for name in PLACE])
-_PLACE_AND_TIME = pa.schema([SCHEMA.field(name) for name in (*PLACE, *_WHEN)])
-_READ = pa.schema([*(each for each in SCHEMA if each.name in {*_WHEN, *CANDIDATES.names} - {"key"}), KEY, POSITION])
+_PLACE_AND_TIME = pa.schema([SCHEMA.field(name) for name in (*PLACE, *TIMES)])
+_READ = pa.schema([*(each for each in SCHEMA if each.name in {*TIMES, *CANDIDATES.names} - {"key"}), KEY, POSITION])
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class CleaningLimits:
     def superseded(self, rows: pa.Table) -> Bools:
         """A mask of the records of older log incarnations that go."""
         older: Bools = rows["log_incarnation"].to_numpy() < self.range.log_incarnation
-        older &= _when(rows).to_numpy() < self.superseded_before_us
+        older &= written_us(rows).to_numpy() < self.superseded_before_us
         return older
 
 
@@ -96,17 +95,12 @@ def heads(log: TableFolder, log_range: LogRange, files: Iterable[DataFile], youn
     """By log partition, the lowest record offset of a range with a timestamp at or after a time in microseconds."""
     found: dict[int, int] = {}
     for rows in LogScan(log, _PLACE_AND_TIME, log_range).rows(files):
-        young = rows.filter(pc.greater_equal(_when(rows), young_from_us))
+        young = rows.filter(pc.greater_equal(written_us(rows), young_from_us))
         lowest = young.group_by("log_partition", use_threads=False).aggregate([("record_offset", "min")])
         for row in lowest.to_pylist():
             at, offset = row["log_partition"], row["record_offset_min"]
             found[at] = min(offset, found.get(at, offset))
     return found
-
-
-def _when(rows: pa.Table) -> pa.ChunkedArray:
-    """Time of each record in microseconds since 1970: its own timestamp, else the time of its append."""
-    return pc.coalesce(*(rows[name].cast(pa.int64()) for name in _WHEN))
 
 
 def kept(
@@ -160,7 +154,7 @@ class CleanedFiles:
         for rows in LogScan(self.log, _READ, self.limits.range).rows([self.files[number]]):
             columns = {
                 **{name: rows[name] for name in rows.column_names},
-                "aged": pc.less(_when(rows), self.limits.aged_before_us),
+                "aged": pc.less(written_us(rows), self.limits.aged_before_us),
                 "file": pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows),
                 "records": pa.array(np.ones(rows.num_rows, dtype=np.int64)),  # `compact_early` needs this column
             }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.semantics.log_row import of_each_row
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 #: The columns that tell whether a row is within a range.
 PLACE = ("log_partition", "record_offset", "log_incarnation")
+#: The columns that tell when a record was written.
+TIMES = ("record_timestamp", "appended_at")
+#: `written_us` in SQL of DuckDB.
+WRITTEN_US = f"epoch_us(least({', '.join(TIMES)}))"
 #: The column `key` with each distinct key once.
 KEY = pa.field("key", pa.dictionary(pa.int32(), pa.binary()))
 #: A column that a scan can add: the position of a row in its file.
@@ -35,6 +40,15 @@ _END = 2**63 - 1
 _BUFFER_BYTES = 1024 * 1024
 _THREADS = 8  # which mostly wait for the storage
 _LAST = ("log_incarnation", "log_partition", "record_offset_max")
+
+
+def written_us(rows: pa.Table) -> pa.ChunkedArray:
+    """When each record was written, in microseconds since 1970, by the columns TIMES (R36).
+
+    That is its timestamp, or the time of its append if that is earlier, as the clock of a broker may be ahead. A record
+    without a timestamp has the time of its append.
+    """
+    return pc.min_element_wise(*(rows[name].cast(pa.int64()) for name in TIMES))
 
 
 @dataclass(frozen=True)

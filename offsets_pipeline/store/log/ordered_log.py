@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.store.delta.schemas import LOG, RECORD_COLUMNS
 from offsets_pipeline.store.delta.table_folder import TableFolder
-from offsets_pipeline.store.log.log_scan import LogRange, LogScan
+from offsets_pipeline.store.log.log_scan import TIMES, LogRange, LogScan, written_us
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ class OrderedLog:
         Args:
             log: the snapshot.
             log_incarnation: the incarnation to read.
-            as_of_ms: in each log partition, leave out the first record with a later timestamp and all records after it.
+            as_of_ms: in each log partition, leave out the first record that was written later and all records after it.
             log_partitions: read these log partitions only; skips files and row groups by their statistics.
             ends: by log partition, a record offset from which on to leave out records.
             columns: the columns of a run.
@@ -72,7 +72,7 @@ class OrderedLog:
         self._files = [file for file in log.files() if self._range.may_hold(file)]
         self._columns = [*_PLACE, *(name for name in columns if name not in _PLACE)]
         self.ends: dict[int, int] = dict(ends)
-        looked_at = _PLACE if as_of_ms is None else [*_PLACE, "record_timestamp"]
+        looked_at = _PLACE if as_of_ms is None else [*_PLACE, *TIMES]
         self._lowest: list[list[_Lowest]] = []
         for file in self._files:
             self._lowest.append([self._look_at(block, as_of_ms) for block in self._blocks(file, looked_at)])
@@ -121,9 +121,9 @@ class OrderedLog:
     def _look_at(self, block: pa.Table, as_of_ms: int | None) -> _Lowest:
         partition, offset = block["log_partition"].to_numpy(), block["record_offset"].to_numpy()
         if as_of_ms is not None:
-            as_of = pa.scalar(as_of_ms * 1000, pa.timestamp("us", tz="UTC"))
+            is_later = pc.greater(written_us(block), as_of_ms * 1000)
             # a record without a timestamp is never too late
-            young = pc.fill_null(pc.greater(block["record_timestamp"], as_of), fill_value=False).to_numpy()
+            young = pc.and_(is_later, block["record_timestamp"].is_valid()).to_numpy()
             for at, first in _lowest(partition[young], offset[young]).items():
                 self.ends[at] = min(first, self.ends.get(at, first))
         return _lowest(partition, offset)

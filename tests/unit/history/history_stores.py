@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.store.delta.properties import StoreProperties
 from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
-from tests.log_tables import LOG_SCHEMA, capture_log, log_store
+from tests.log_tables import APPENDED_MS, LOG_SCHEMA, capture_log, log_store
 from tests.logs import capture_partitions, capture_semantics
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def table_of(rows: Sequence[LogRow], times: Times, log_incarnation: int = 0, sou
             "record_timestamp": None if (at := times[row.log_partition, row.record_offset]) is None else at * 1000,
             "producer_epoch": None if row.producer_id is None else 0,
             "source": source,
-            "appended_at": 0,
+            "appended_at": APPENDED_MS * 1000,
             "log_incarnation": log_incarnation,
             "backfill": False,
         }

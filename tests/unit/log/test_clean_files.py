@@ -25,6 +25,8 @@ LIMITS = CleaningLimits(
     LogRange({0: 0}, {0: 4}, log_incarnation=2), aged_before_us=0, superseded_before_us=1_000, semantics=MODERN
 )
 
+APPENDED_US = 10_000
+
 
 @pytest.fixture
 def log(tmp_path: Path) -> TableFolder:
@@ -35,7 +37,7 @@ def log(tmp_path: Path) -> TableFolder:
 def cleaned(log: TableFolder, *files: list[tuple[int, int, int, int]]) -> CleanedFiles:
     """Files with records: log incarnation, log partition, record offset, time in microseconds."""
     names = ("log_incarnation", "log_partition", "record_offset", "record_timestamp")
-    others = {"key": b"k", "value": b"v", "source": "a test", "appended_at": 0, "backfill": False}
+    others = {"key": b"k", "value": b"v", "source": "a test", "appended_at": APPENDED_US, "backfill": False}
     tables = (
         pa.Table.from_pylist([dict(zip(names, row, strict=True)) | others for row in rows], LOG.arrow_schema())
         for rows in files
@@ -78,3 +80,11 @@ def test_head_is_the_first_young_record_of_each_log_partition(log: TableFolder) 
     rows = [(2, 0, 0, 500), (2, 0, 1, 499), (2, 0, 3, 500), (2, 0, 2, 501), (2, 1, 0, 499), (1, 1, 1, 900)]
     files = cleaned(log, rows[:3], rows[3:])
     assert heads(log, limits, files.files, young_from_us=500) == {0: 2}
+
+
+def test_no_record_is_younger_than_its_append(log: TableFolder) -> None:
+    """R23: the clock of the broker was ahead."""
+    files = cleaned(log, [(2, 0, 0, APPENDED_US - 1), (2, 0, 1, 10**9), (2, 0, 2, APPENDED_US)]).files
+    limits = replace(LIMITS.range, ends={0: 9})
+    assert heads(log, limits, files, young_from_us=APPENDED_US) == {0: 1}
+    assert heads(log, limits, files, young_from_us=APPENDED_US + 1) == {}

@@ -16,7 +16,7 @@ from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.log import ordered_log
 from offsets_pipeline.store.log.ordered_log import OrderedLog
-from tests.log_tables import log_store, log_table
+from tests.log_tables import APPENDED_MS, log_store, log_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ PARTITIONS = 4
 Rows = list[tuple[int, int]]
 
 
-def append(places: Rows, appended_at_ms: int = 0, log_incarnation: int = 0, time_of: int = 1) -> pa.Table:
+def append(places: Rows, appended_at_ms: int = APPENDED_MS, log_incarnation: int = 0, time_of: int = 1) -> pa.Table:
     """Rows at these places; a record is as old as its record offset."""
     offset: npt.NDArray[np.int64] = np.array([at for _, at in places], dtype=np.int64)
     count = len(places)
@@ -114,6 +114,14 @@ def test_a_log_partition_ends_before_its_first_younger_record(place: Path) -> No
     log = opened(log_store(place / "s", PARTITIONS, [rows, late]), as_of_ms=20)
     assert read(log) == {0: [10, 20], 2: [5]}
     assert log.ends == {0: 30, 1: 35}
+
+
+def test_a_record_is_not_younger_than_its_append(place: Path) -> None:
+    """R36: the clock of the broker was ahead of that of `follow`."""
+    ahead, rest = append([(0, 20), (0, 99), (1, 99)], appended_at_ms=25), append([(0, 100), (1, 100)], 30, time_of=0)
+    store = log_store(place / "s", PARTITIONS, [ahead, rest])
+    for as_of_ms, found in ((19, {}), (20, {0: [20]}), (24, {0: [20]}), (25, {0: [20, 99, 100], 1: [99, 100]})):
+        assert read(opened(store, as_of_ms=as_of_ms)) == found
 
 
 def test_a_record_without_a_timestamp_is_not_too_young(place: Path) -> None:

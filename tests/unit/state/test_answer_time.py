@@ -69,7 +69,8 @@ def followed(store: Store) -> Store:
     for log in logs:
         log.commit(("g", "t", 0), 1)
         log.commit(("g", "t", 1), 2)
-    appended(store.location, [row for log in logs for row in log.rows], record_timestamp=OLD_MS * 1000)
+    rows = [row for log in logs for row in log.rows]
+    appended(store.location, rows, record_timestamp=OLD_MS * 1000, appended_ms=OLD_MS)
     LogMetadata(store, CLOCK).read({0: read(2), 1: read(2)})
     fold_log(store, Settings(), FixedClock(NOW_MS - MINUTE_MS))
     return store
@@ -273,9 +274,9 @@ def test_the_data_time_is_that_of_the_last_look_or_of_a_newer_record() -> None:
     """R36, by hand; log partitions of a topic, of segment files, and of an owned log."""
     notes = {at: {"end_offset": 9, "read_at": FRESH_MS + at} for at in range(4)}
     records = [
-        (0, 0, FRESH_MS + 10, FRESH_MS),  # appended before the last look at 0
-        (1, 0, FRESH_MS + 20, FRESH_MS + 1),
-        (1, 1, FRESH_MS + 15, FRESH_MS + 2),
+        (0, 0, FRESH_MS, FRESH_MS),  # appended before the last look at 0
+        (1, 0, FRESH_MS + 20, FRESH_MS + 25),
+        (1, 1, FRESH_MS + 15, FRESH_MS + 26),
         (2, 0, None, FRESH_MS + 9),
         (3, 0, NOW_MS + 5, NOW_MS),
     ]
@@ -295,13 +296,22 @@ def test_the_data_time_is_that_of_the_last_look_or_of_a_newer_record() -> None:
     files = {at: {"end_offset": 1, "updated_at": 70 + at} for at in range(2)}
     assert answer_time(asked(files, records), 0).data_ms == {0: 71, 1: 71}
     unread = answer_time(asked({}, records, complete_ms=NOW_MS), 0)  # segment files without a note
-    assert unread.data_ms == {0: FRESH_MS + 10, 1: FRESH_MS + 20, 3: NOW_MS}
+    assert unread.data_ms == {0: FRESH_MS, 1: FRESH_MS + 20, 3: NOW_MS}
     assert answer_time(asked({}), 0) == AnswerTime(None, [])
+
+
+def test_a_record_with_a_time_ahead_does_not_hide_that_nothing_follows_any_more() -> None:
+    """R36, by hand: the clock of the broker was an hour ahead of that of `follow`, which ended two minutes ago."""
+    ended_ms = NOW_MS - 2 * MINUTE_MS
+    notes = {0: {"end_offset": 2, "topic_end_offset": 2, "stable_offset": 2, "read_at": ended_ms - 5}}
+    records = [(0, 0, ended_ms - 7, ended_ms - 6), (0, 1, NOW_MS + 60 * MINUTE_MS, ended_ms)]
+    found = answer_time(asked(notes, records), MINUTE_MS)
+    assert found == AnswerTime(shown_time(ended_ms), [Stale(0, MIRROR_BEHIND, None, shown_time(ended_ms))])
 
 
 def test_a_log_of_snapshots_is_as_of_its_newest_record_or_sample(tmp_path: Path) -> None:
     """R36: each snapshot looks at all groups, and samples all topics."""
-    records, store = [(0, 0, OLD_MS, 0), (1, 0, OLD_MS + 9, 0)], str(tmp_path)
+    records, store = [(0, 0, OLD_MS, OLD_MS), (1, 0, OLD_MS + 9, OLD_MS + 9)], str(tmp_path)
     assert answer_time(asked({}, kind=SNAPSHOT, location=store), 0) == AnswerTime(None, [])
     for sampled_ms, expected in (
         (None, OLD_MS + 9),
@@ -317,7 +327,7 @@ def test_a_log_of_snapshots_is_as_of_its_newest_record_or_sample(tmp_path: Path)
 def test_what_is_not_folded_is_as_old_as_the_last_folded_record() -> None:
     """R36, by hand: the state has offsets before 2 of log partition 0, of 1 nothing with a time, and none of 2."""
     notes = {at: {"end_offset": 9, "read_at": FRESH_MS} for at in range(4)}
-    records = [(0, 0, 70, 0), (0, 1, 60, 0), (0, 2, 80, 0), (1, 0, None, 0), (3, 0, 5, 0)]
+    records = [(0, 0, 70, 99), (0, 1, 60, 99), (0, 2, 80, 99), (1, 0, None, 99), (3, 0, 5, 99)]
     stored = {at: SimpleNamespace(log_incarnation=1, folded_to=2, folded_at_us=90_999 + 1_000 * at) for at in (0, 1, 3)}
     found = answer_time(asked(notes, records, stored=stored, unfolded={2: 6, 1: 5, 0: 4}), MINUTE_MS)
     assert found.stale == [
