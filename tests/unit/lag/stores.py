@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 
 class TimedRow(NamedTuple):
-    """A row of the log, and its record timestamp in ms."""
+    """A row of the log, its record timestamp in ms, and when it was appended; None: at that time."""
 
     row: LogRow
     timestamp_ms: int | None
+    appended_ms: int | None = None
 
 
 def folded_store(
@@ -65,7 +66,7 @@ def append_and_fold(store: Store, rows: Collection[TimedRow], settings: Settings
             "record_timestamp": None if each.timestamp_ms is None else each.timestamp_ms * 1000,
             "producer_epoch": None,
             "source": "a test",
-            "appended_at": 0 if each.timestamp_ms is None else each.timestamp_ms * 1000,
+            "appended_at": (each.timestamp_ms or 0 if each.appended_ms is None else each.appended_ms) * 1000,
             "log_incarnation": 0,
             "backfill": False,
         }

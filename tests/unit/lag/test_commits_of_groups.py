@@ -77,3 +77,16 @@ def test_windows_end_with_the_last_commit_before_the_first_later_record_and_rece
     assert recent(NOW_MS + TEN_MINUTES_MS, "g") == {"g-t": [50]} | stray
     assert recent(NOW_MS + TEN_MINUTES_MS + 2, "g") == {}
     assert recent(NOW_MS - 1, "c") == {"c-t": [2]}
+
+
+def test_a_commit_with_a_time_ahead_counts_from_its_append_on(tmp_path: Path, settings: Settings) -> None:
+    """R36: the clock of the broker was two hours ahead."""
+    log = LogPartition(1)
+    for offset in range(3):
+        log.commit(("g", "t", 0), offset)
+    times = ((NOW_MS - 9, None), (NOW_MS + 12 * TEN_MINUTES_MS, NOW_MS - 5), (NOW_MS + 12 * TEN_MINUTES_MS, NOW_MS + 5))
+    rows = [TimedRow(row, *at) for row, at in zip(log.rows, times, strict=True)]
+    reader = StateReader(str(folded_store(rows, tmp_path / "store", 2, settings)), clock=FixedClock(NOW_MS))
+    for at_ms, offsets in ((NOW_MS - 6, [0]), (NOW_MS - 5, [0, 1]), (NOW_MS, [0, 1]), (NOW_MS + 5, [0, 1, 2])):
+        commits = CommitsOfGroups(reader, ["g"], at_ms)
+        assert (shown(commits.last(9)), shown(commits.recent())) == ({"g-t": offsets}, {"g-t": offsets[-1:]})
