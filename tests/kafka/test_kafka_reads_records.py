@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
+from offsets_pipeline.kafka.record.compression import Codec
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES, RecordType
+from offsets_pipeline.kafka.record.segment import read_segment
 from tests.logs import CAPTURE_NAMES, NO_TOPIC_ID, capture_rows
+from tests.old_messages import LOG_APPEND_TIME, message, mixed, wrapper
 
 if TYPE_CHECKING:
     import random
@@ -129,3 +132,29 @@ def test_mutated_records_are_read_as_kafka_reads_them(kafka: KafkaJvm, chance: r
         elif here is FIELDS:
             assert are_same(ours, theirs), (key.hex(), value.hex(), ours, theirs)
     assert min(outcomes[each] for each in (FIELDS, CORRUPT, UNKNOWN)) > count / 200, outcomes
+
+
+FAR = (5, 2**31 - 1, 2**31 + 52, 2**32)
+OLD_MESSAGES = {
+    "format 0 in format 1": mixed(25, 1),
+    "format 1 in format 0": mixed(25, 0),
+    "with the time of the append": mixed(25, 1, flags=LOG_APPEND_TIME, timestamp=9000),
+    "the last one is cut short": wrapper(4, message(0, b"a", b"1") + message(1, b"b", b"2")[:20], Codec.GZIP),
+    "far apart in format 0": b"".join(message(offset, b"k", b"v", magic=0) for offset in FAR),
+    "far apart in format 1": b"".join(message(offset, b"k", b"v") for offset in FAR),
+}
+
+
+@pytest.mark.parametrize("name", OLD_MESSAGES)
+def test_what_old_brokers_left_in_their_logs_is_read_as_kafka_reads_it(kafka: KafkaJvm, name: str) -> None:
+    """KAFKA-4298 and KAFKA-5413: no broker of the tests writes these any more."""
+    data = OLD_MESSAGES[name]
+    jvm = kafka.gateway.jvm
+    records = jvm.org.apache.kafka.common.record.MemoryRecords.readableRecords(jvm.java.nio.ByteBuffer.wrap(data))
+    found, theirs = records.records().iterator(), []
+    while found.hasNext():
+        record = found.next()
+        theirs.append((record.offset(), record.timestamp()))
+    rows = [row for columns in read_segment(data, source="old.log").batches() for row in columns.to_pylist()]
+    times = [-1 if (at := row["record_timestamp"]) is None else round(at.timestamp() * 1000) for row in rows]
+    assert list(zip((row["record_offset"] for row in rows), times, strict=True)) == theirs

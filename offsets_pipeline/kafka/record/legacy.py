@@ -1,6 +1,8 @@
 """Messages of formats 0 and 1, which brokers before 0.11 wrote.
 
 The value of a compressed message wraps a set of messages. The wrapper has the offset of its last inner message.
+Cleaners of brokers 0.10 left wrappers of one format around messages of the other one (KAFKA-4298): offsets are then as
+the format of the wrapper has them, timestamps as that of the message.
 """
 
 import struct
@@ -50,20 +52,18 @@ def decode_message(data: bytes) -> list[LegacyRecord]:
         return _increasing([wrapper])
     if wrapper.value is None:
         raise CorruptRecord("message", "compressed, but has no value")
-    records = _parse_set(decompress(codec, wrapper.value, legacy_lz4=magic == 0), magic)
+    is_of_append = magic == 1 and attributes & _LOG_APPEND_TIME
+    inner = decompress(codec, wrapper.value, legacy_lz4=magic == 0)
+    records = _parse_set(inner, wrapper.timestamp if is_of_append else None)
     if magic == 0:  # inner offsets are absolute
         return _increasing(records)
     # format 1: inner offsets are relative, and the wrapper has the absolute offset of the last one
     base = wrapper.offset - records[-1].offset
-    if attributes & _LOG_APPEND_TIME:
-        records = [LegacyRecord(offset, wrapper.timestamp, key, value) for offset, _, key, value in records]
-    return _increasing(
-        [LegacyRecord(base + offset, timestamp, key, value) for offset, timestamp, key, value in records]
-    )
+    return _increasing([each._replace(offset=base + each.offset) for each in records])
 
 
-# message set    messages one after another
-def _parse_set(data: bytes, magic: int) -> list[LegacyRecord]:
+# message set    messages one after another; as for a broker, one that is cut short at the end is not there
+def _parse_set(data: bytes, append_time: int | None) -> list[LegacyRecord]:
     messages: list[LegacyRecord] = []
     position = 0
     while position < len(data):
@@ -71,18 +71,20 @@ def _parse_set(data: bytes, magic: int) -> list[LegacyRecord]:
             raise CorruptRecord("message", f"holds more than {MAX_BATCH_RECORDS} messages")
         remaining = len(data) - position
         if remaining < LEGACY_HEADER_BYTES:
+            if messages:
+                break
             raise CorruptRecord("inner message", f"header cut short: {remaining} bytes")
-        _, size, crc, inner_magic, attributes = _LOG_HEADER.unpack_from(data, position)
+        _, size, crc, magic, attributes = _LOG_HEADER.unpack_from(data, position)
         end = position + _LOG_OVERHEAD + size
-        if inner_magic != magic or attributes & CODEC_MASK:
-            raise CorruptRecord(
-                "inner message", f"magic {inner_magic}, codec {attributes & CODEC_MASK} in magic {magic}"
-            )
+        if magic not in (0, 1) or attributes & CODEC_MASK:
+            raise CorruptRecord("inner message", f"magic {magic}, codec {attributes & CODEC_MASK} in a message")
+        if size >= LEGACY_MIN_LENGTH[magic] and end > len(data) and messages:
+            break
         if size < LEGACY_MIN_LENGTH[magic] or end > len(data):
             raise CorruptRecord("inner message", f"length {size}, but only {remaining - _LOG_OVERHEAD} bytes are left")
         if zlib.crc32(data[position + _CRC_END : end]) != crc:
             raise CorruptRecord("inner message", f"checksum is not {crc:#010x}")
-        messages.append(_parse(data[position:end]))
+        messages.append(_parse(data[position:end], append_time))
         position = end
     if not messages:
         raise CorruptRecord("message", "compressed, but holds no messages")
@@ -91,12 +93,12 @@ def _parse_set(data: bytes, magic: int) -> list[LegacyRecord]:
 
 # message        offset int64, length int32, crc uint32 (crc32 of all that follows), magic int8, attributes int8,
 #                [timestamp int64: format 1], key bytes, value bytes       (bytes: int32 length, -1 for null)
-def _parse(data: bytes) -> LegacyRecord:
+def _parse(data: bytes, append_time: int | None = None) -> LegacyRecord:
     offset, _, _, magic, _ = _LOG_HEADER.unpack_from(data)
     position = LEGACY_HEADER_BYTES
     timestamp = NO_TIMESTAMP
     if magic == 1:
-        (timestamp,) = _INT64.unpack_from(data, position)
+        timestamp = _INT64.unpack_from(data, position)[0] if append_time is None else append_time
         position += _INT64.size
     key, position = _parse_bytes(data, position, "key")
     value, position = _parse_bytes(data, position, "value")

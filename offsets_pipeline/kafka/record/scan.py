@@ -189,12 +189,14 @@ class Scanner:
 
         Withdraws the latest accepted batch if its offsets prove wrong.
         """
-        first, last, latest = self.first_offset, self.last_offset, self._latest
-        is_far = first is not None and found.last_offset - first > _MAX_OFFSET_SPAN
+        last, latest = self.last_offset, self._latest
+        # segments of brokers before 0.11 may span more than their indexes can tell (KAFKA-5413)
+        origin = self.first_offset if found.magic == b.MAGIC_2 else last
+        is_far = origin is not None and found.last_offset - origin > _MAX_OFFSET_SPAN
         if last is None or found.base_offset > last:
             if not is_far:
                 return None
-            return f"last offset {found.last_offset} is too far from the segment's first offset {first}"
+            return f"last offset {found.last_offset} is too far from offset {origin} of the segment"
         if is_far or latest is None or not self._is_wrong(latest, found):
             return f"base offset {found.base_offset} is not above the last offset before it, {last}"
         self._withdraw(latest)

@@ -279,7 +279,7 @@ def test_an_offset_too_far_from_the_segments_start_is_damage() -> None:
     ("bases", "kept", "reasons"),
     [
         ([0, 3, 2**31 - 3], [0, 3, 2**31 - 3], []),  # R2: 2^31 - 1 is the last one that indexes can store
-        ([0, 3, 2**31 - 2], [0, 3], ["last offset 2147483648 is too far from the segment's first offset 0"]),
+        ([0, 3, 2**31 - 2], [0, 3], ["last offset 2147483648 is too far from offset 0 of the segment"]),
         # the fourth and the fifth batch decide between the second and the third
         ([0, 10, 2, 5, 8], [0, 5, 8], ["offsets 10 to 12 are above those of later batches", "base offset 2 is not ab"]),
         ([0, 10, 3, 5, 8], [0, 5, 8], ["offsets 10 to 12 are above those of later batches", "base offset 3 is not ab"]),

@@ -10,39 +10,15 @@ import cramjam
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.kafka.record.compression import Codec, _xxh32_short, compress
+from offsets_pipeline.kafka.record.compression import Codec, _xxh32_short
 from offsets_pipeline.kafka.record.segment import SegmentReader, read_segment
+from tests.old_messages import LOG_APPEND_TIME, message, mixed, sized, wrapper
 from tests.record_batches import encode_batches
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-LOG_APPEND_TIME = 0x08
 OLD_CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
-
-
-def sized(data: bytes | None) -> bytes:
-    return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
-
-
-def message(
-    offset: int,
-    key: bytes | None,
-    value: bytes | None,
-    *,
-    magic: int = 1,
-    attributes: int = 0,
-    timestamp: int = 1000,
-    crc: int | None = None,
-) -> bytes:
-    body = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"")
-    body += sized(key) + sized(value)
-    body = struct.pack(">I", zlib.crc32(body) if crc is None else crc) + body
-    return struct.pack(">qi", offset, len(body)) + body
-
-
-def wrapper(offset: int, inner: bytes, codec: Codec, *, magic: int = 1, flags: int = 0, timestamp: int = 9000) -> bytes:
-    return message(offset, None, compress(codec, inner), magic=magic, attributes=codec | flags, timestamp=timestamp)
 
 
 def read(data: bytes) -> tuple[SegmentReader, list[tuple[Any, ...]]]:
@@ -136,14 +112,50 @@ def test_the_header_checksum_is_that_of_kafkas_own_frames(captures: Path) -> Non
     assert _xxh32_short(frame[4:6]) >> 8 & 0xFF == frame[6]
 
 
+@pytest.mark.parametrize(
+    ("data", "times"),
+    [
+        (mixed(25, 1), [None, None, 77]),
+        (mixed(25, 0), [77, 77, None]),
+        (mixed(25, 1, flags=LOG_APPEND_TIME, timestamp=9000), [None, None, 9000]),
+        (mixed(25, 0, flags=LOG_APPEND_TIME), [77, 77, None]),  # format 0 has no time of an append
+    ],
+    ids=["format 1", "format 0", "format 1 with its time", "format 0 with a flag"],
+)
+def test_messages_of_another_format_than_their_wrapper_are_read(data: bytes, times: list[int | None]) -> None:
+    reader, rows = read(message(10, b"k", b"v") + data + message(26, b"k", b"v"))
+    assert [(offset, time) for offset, time, *_ in rows[1:-1]] == list(zip((20, 23, 25), times, strict=True))
+    assert ([rows[0][0], rows[-1][0]], reader.damage) == ([10, 26], [])
+
+
+@pytest.mark.parametrize("cut", [1, 5, 12, 17, 18, 21])
+def test_an_inner_message_that_is_cut_short_behind_others_is_not_there(cut: int) -> None:
+    reader, rows = read(wrapper(4, INNER + message(1, b"b", b"2")[:cut], Codec.GZIP) + message(5, b"k", b"v"))
+    assert ([offset for offset, *_ in rows], reader.damage) == ([4, 5], [])
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_segment_spans_more_than_its_indexes_can_tell(magic: int) -> None:
+    """KAFKA-5413: cleaners of brokers before 0.11 merged such segments."""
+    offsets = (5, 2**31 - 1, 2**31 + 52, 2**32 + 51)
+    reader, rows = read(b"".join(message(offset, b"k", b"v", magic=magic) for offset in offsets))
+    assert ([offset for offset, *_ in rows], reader.damage) == ([*offsets], [])
+    reader, rows = read(b"".join(message(offset, b"k", b"v", magic=magic) for offset in (*offsets, 2**32 + 2**31 + 51)))
+    assert [offset for offset, *_ in rows] == [*offsets]
+    assert [each.reason for each in reader.damage] == [
+        f"last offset {2**32 + 2**31 + 51} is too far from offset {2**32 + 51} of the segment"
+    ]
+
+
 INNER = message(0, b"a", b"1")
 BAD = {
     "compressed without a value": (message(1, None, None, attributes=1), "has no value"),
     "wraps nothing": (wrapper(1, b"", Codec.GZIP), "holds no messages"),
     "inner message cut short": (wrapper(1, INNER[:-1], Codec.GZIP), "inner message: length"),
-    "inner header cut short": (wrapper(1, INNER + INNER[:5], Codec.GZIP), "header cut short"),
-    "inner message of another magic": (wrapper(1, message(0, b"a", b"1", magic=0), Codec.GZIP), "in magic 1"),
-    "compressed in compressed": (wrapper(1, wrapper(0, INNER, Codec.GZIP), Codec.GZIP), "codec 1 in magic 1"),
+    "inner header cut short": (wrapper(1, INNER[:5], Codec.GZIP), "header cut short"),
+    "inner message of an unknown magic": (wrapper(1, message(0, b"a", b"1", magic=2), Codec.GZIP), "magic 2, codec 0"),
+    "compressed in compressed": (wrapper(1, wrapper(0, INNER, Codec.GZIP), Codec.GZIP), "magic 1, codec 1"),
+    "a wrong length behind a message": (wrapper(1, INNER + INNER[:11] + b"\1" + INNER[12:], Codec.GZIP), "length 1"),
     "inner checksum": (wrapper(1, message(0, b"a", b"1", crc=1), Codec.GZIP), "checksum is not 0x00000001"),
     "offsets that stand still": (wrapper(1, INNER + INNER, Codec.GZIP), "do not increase"),
     "offset too small for what it wraps": (wrapper(1, INNER + message(2, b"", b""), Codec.GZIP), "do not increase"),
