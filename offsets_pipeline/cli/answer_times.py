@@ -37,9 +37,16 @@ _READER = {MIRRORED: "`offsets follow`, or the ingest again", SNAPSHOT: "`offset
 def answer_time_of(reader: StateReader, store: str, settings: Settings) -> AnswerTime:
     """Return the time that the reader's answers are as of; warn of what they lack."""
     found = answer_time(reader, mirror_interval_ms(settings))
-    if found.as_of is None and not reader.table(LOG.name).files():
-        warn(f"nothing was read into {store} yet: run {_READER[reader.properties.kind]}")
+    if (text := nothing_read(reader, store, found)) is not None:
+        warn(text)
     return _with_warnings(found, store)
+
+
+def nothing_read(reader: StateReader, store: str, time: AnswerTime) -> str | None:
+    """Return a warning if nothing was ever read into the store, else None."""
+    if time.as_of is not None or reader.table(LOG.name).files():
+        return None
+    return f"nothing was read into {store} yet: run {_READER[reader.properties.kind]}"
 
 
 def log_answer_time_of(

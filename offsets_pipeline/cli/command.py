@@ -131,9 +131,11 @@ class CommandOptions(Options):
 
     Attributes:
         work: The function that does the work, after its module in this package. It gets this object and the settings.
+        failed: The exit status after an error.
     """
 
     work: ClassVar[str]
+    failed: ClassVar[int] = 1
     config: Path | None
 
     def check(self) -> None:
@@ -194,6 +196,26 @@ class Command(click.Command):
         options.check()
         return options.run(settings)
 
+    def invoke(self, ctx: click.Context) -> int:
+        """Run the command; returns the exit status, after one line on stderr if it failed."""
+        try:
+            return super().invoke(ctx) or 0
+        except (click.ClickException, click.exceptions.Exit):
+            raise
+        except OffsetsError as error:
+            sys.stderr.write(error_line(error))
+        except BrokenPipeError:  # the reader of stdout ended, as `head` does
+            sys.stderr.close()
+            return 0
+        except KeyboardInterrupt:
+            return _INTERRUPTED
+        except Exception as error:
+            if os.environ.get(_DEBUG_ENV):
+                raise
+            extra = needed_extra(error) if isinstance(error, ModuleNotFoundError) else None
+            sys.stderr.write(f"offsets: error: {extra or f'{in_one_line(error)} ({_DEBUG_ENV}=1 shows where)'}\n")
+        return self.options.failed
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line. Raises click.UsageError."""
         try:
@@ -238,7 +260,7 @@ class Command(click.Command):
 
 
 class CommandGroup(click.Group):
-    """The program: commands by section, and errors of a command in one line."""
+    """The program: commands by section."""
 
     def leaves(self) -> dict[str, Command]:
         """The commands by name; the name of a command within a group has two words."""
@@ -260,27 +282,6 @@ class CommandGroup(click.Group):
                 formatter.write_dl(
                     [(f"{name:{width}}", each.get_short_help_str(limit=100)) for name, each in of_section]
                 )
-
-    def invoke(self, ctx: click.Context) -> int:
-        """Run a command; returns the exit status, which is 1 after one line on stderr if it failed."""
-        try:
-            return super().invoke(ctx) or 0
-        except (click.ClickException, click.exceptions.Exit):
-            raise
-        except OffsetsError as error:
-            sys.stderr.write(error_line(error))
-            return 1
-        except BrokenPipeError:  # the reader of stdout ended, as `head` does
-            sys.stderr.close()
-            return 0
-        except KeyboardInterrupt:
-            return _INTERRUPTED
-        except Exception as error:
-            if os.environ.get(_DEBUG_ENV):
-                raise
-            extra = needed_extra(error) if isinstance(error, ModuleNotFoundError) else None
-            sys.stderr.write(f"offsets: error: {extra or f'{in_one_line(error)} ({_DEBUG_ENV}=1 shows where)'}\n")
-            return 1
 
 
 def error_line(error: OffsetsError) -> str:

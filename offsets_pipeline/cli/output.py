@@ -43,6 +43,8 @@ _NARROWEST = 12  # characters of a column of text, in a table that has to fit a 
 _LONG = 16  # characters: a wide table has a note for a longer text that repeats
 _NOTES = 9  # of a column
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")  # as `shown_time` writes it
+#: Columns with names and texts that clients chose, which may look like times.
+_OF_CLIENTS = {"group", "topic", "metadata", "cluster", "connector", "client_id", "consumer_id", "group_instance_id"}
 #: A spreadsheet takes a cell with this start for a formula; the last four are full-width characters.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 #: Characters that JSON allows and that terminals obey or readers misread: DEL and C1, marks and overrides of the
@@ -210,7 +212,8 @@ class _Column(NamedTuple):
     @classmethod
     def of(cls, name: str, values: Sequence[Any], *, absolute: bool) -> _Column:
         is_number = all(map(_is_number, values))
-        is_time = not absolute and not is_number and all(each is None or _is_time(each) for each in values)
+        may_be_time = not (absolute or is_number or name in _OF_CLIENTS)
+        is_time = may_be_time and all(each is None or _is_time(each) for each in values)
         if is_time and _have_one_age([each for each in values if each is not None]):
             is_time = False
         shown = cache(shown_age if is_time else _shown)  # most texts of a column repeat

@@ -236,6 +236,7 @@ class Check(Problems):
     """
 
     work = "status_commands.check"
+    failed = 2
 
 
 @questions.command(
@@ -312,6 +313,7 @@ class Sql(SeveralStores):
         """Show the result of the query, or the views and tables. Raises QueryFailed."""
         from offsets_pipeline.cli.answer_times import answer_time_of
         from offsets_pipeline.cli.opened import open_beside, open_readers
+        from offsets_pipeline.cli.stopping import ended_by_ctrl_c
 
         if (self.query is None) is not self.tables:
             raise click.UsageError("give either a QUERY or --tables")
@@ -322,7 +324,7 @@ class Sql(SeveralStores):
 
         readers = open_readers(self.stores, settings)
         beside = [open_beside(store, reader, settings) for store, reader in readers.items()]
-        with closing(LocalSql(list(readers.values()), beside)) as local:
+        with closing(LocalSql(list(readers.values()), beside)) as local, ended_by_ctrl_c():
             if self.query is None:
                 write_rows(("name", "kind", "column", "type"), local.columns(), self.format_, all_columns=True)
                 return

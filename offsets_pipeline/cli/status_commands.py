@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.answer_times import mirror_interval_ms, warnings_of, write_listing
+from offsets_pipeline.cli.answer_times import mirror_interval_ms, nothing_read, warnings_of, write_listing
 from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_reader, open_readers, retention_of
 from offsets_pipeline.cli.options import LiveBrokers, ReportCoverage
@@ -87,6 +87,8 @@ def _found(options: Problems, settings: Settings) -> tuple[list[tuple[Problem, s
             except BrokerUnreachable:  # a problem of `_of_groups`; topics of share groups have no names
                 groups = groups_with_lag(reader, options.groups or None)
             of_groups = [*_of_groups(reader, groups, time, options, settings, live)]
+        if (text := nothing_read(reader, store, time)) is not None:
+            of_groups.append(Problem(GroupStatus.ERR, MIRROR_BEHIND, detail=text))
         found += [(each, reader.cluster) for each in (*_of_data(time, store, settings, of_groups), *of_groups)]
         times.append((reader.cluster, time))
         known |= groups.keys()

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsets_pipeline.common.foreign_errors import in_one_line, may_pass
@@ -104,6 +105,19 @@ def repeated(
     for result in runs.results():
         yield result
         sys.stdout.flush()
+
+
+@contextmanager
+def ended_by_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end the process at once while code runs that only reads: DuckDB does not look at Python's handler."""
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if is_default:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def serve_until_stopped(

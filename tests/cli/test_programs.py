@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ from tests.programs import (
     start,
 )
 from tests.spark.stores import alter, segments_of
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CAPTURE = "4.2.0-kip848"
+_SECONDS_TO_START = 3  # of one processor: more than a command needs before its query
 ROOT = Path(__file__).parents[2]
 
 
@@ -180,6 +183,24 @@ def test_reader_that_has_seen_enough_is_no_error(folded: Callable[[str], Path], 
         process.stdout.close()
         assert process.wait(60) == 0
         assert process.stderr.read() == ""
+
+
+def cpu_seconds(process: int) -> float:
+    """The seconds that all threads of a process have computed."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.process
+def test_ctrl_c_ends_a_long_query(folded: Callable[[str], Path], root: Path) -> None:
+    """Needs a process: the signal ends it."""
+    query = "SELECT count(*) FROM range(100000000000) a WHERE a.range % 7 = 9"
+    command: list[str | Path] = [OFFSETS, "sql", "--store", folded(CAPTURE), query]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        wait_until("the query is running", lambda: cpu_seconds(process.pid) > _SECONDS_TO_START)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == -signal.SIGINT
+        assert process.communicate() == (b"", b"")
 
 
 @pytest.mark.process

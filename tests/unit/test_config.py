@@ -114,6 +114,10 @@ def test_the_path_wins_over_the_environment_and_that_over_the_folder(
         ("[log]\noffsets.topic.num.partitions = 0\n", "[log] offsets_partitions: 0 is not allowed; it takes a whole"),
         ("[fold]\noffsets.topic.num.partitions = 3\n", "[fold] offsets_topic_num_partitions is not a setting; known"),
         (
+            "[questions]\nmax_unfolded_records = nan\n",
+            "[questions] max_unfolded_records: nan is not allowed; it takes a whole number from 0 to",
+        ),
+        (
             "[log]\noffsets_partitions = true\n",
             "[log] offsets_partitions: true is not allowed; it takes a whole number from 1 to 2147483647",
         ),
@@ -156,6 +160,12 @@ def test_a_wrong_setting_is_refused_with_file_name_and_what_is_allowed(tmp_path:
     with pytest.raises(ConfigError) as refused:
         load_settings(path)
     assert str(refused.value).startswith(f"{path}: {message}")
+
+
+def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "marked.toml"
+    path.write_text("log.offsets_partitions = 2", encoding="utf-8-sig")
+    assert load_settings(path).log.offsets_partitions == 2
 
 
 def test_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:

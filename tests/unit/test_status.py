@@ -20,6 +20,8 @@ from offsets_pipeline.questions.lag.consumer_status import GroupStatus
 from offsets_pipeline.questions.lag.lag_rows import LagRow
 from offsets_pipeline.questions.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
 from offsets_pipeline.questions.status import Problem, StatusLimits, _trend, problems_of, worst_first
+from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.store_folder import create_tables
 from tests.logs import CAPTURES, LogPartition, capture_partitions, capture_semantics, oracle
 from tests.member_bytes import assignment, subscription
 from tests.unit.history.test_deletion_causes import TRUE_CAUSES
@@ -264,6 +266,26 @@ def test_check_is_an_error_if_the_group_or_the_store_is_missing(
     )
     status, line = checked(capsys, tmp_path / "nothing")
     assert (status, line.split("nothing")[0]) == (2, f"ERR: no store at {tmp_path}/")
+
+
+def test_check_is_an_error_if_its_settings_are_wrong(
+    lagging: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wrong.toml").write_text("log.offsets_partitions = 0", encoding="utf-8")
+    of_store = ("--store", str(lagging), "--config", str(tmp_path / "wrong.toml"))
+    assert main(["check", *of_store]) == 2  # for Nagios 1 is a warning
+    assert main(["status", *of_store]) == 1
+    assert [line.split(":")[1] for line in capsys.readouterr().err.splitlines()] == [" error", " error"]
+
+
+def test_a_store_into_which_nothing_was_read_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A `follow` that died right after it had created the store."""
+    create_tables(str(tmp_path / "new"), StoreProperties(MIRRORED, 2))
+    status, line = checked(capsys, tmp_path / "new")
+    assert (status, line.split("; ")[1]) == (
+        2,
+        f"new mirror behind: nothing was read into {tmp_path}/new yet: run `offsets follow`, or the ingest again\n",
+    )
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def load_settings(path: Path | None = None) -> Settings:
     if chosen is None:
         return Settings()
     try:
-        return _from_document(tomllib.loads(chosen.read_text(encoding="utf-8")))
+        return _from_document(tomllib.loads(chosen.read_text(encoding="utf-8-sig")))
     except ConfigError as error:
         raise ConfigError(f"{chosen}: {error}") from error
     except OSError as error:

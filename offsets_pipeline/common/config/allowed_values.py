@@ -91,8 +91,9 @@ class Section:
             name = cls.other_names.get(written, written)
             if name not in names:
                 raise ConfigError(f"{written} is not a setting; {known_names(written, names)}")
-            if named.setdefault(name, value) != value:
+            if name in named and named[name] != value:
                 raise ConfigError(f"{name}: {as_toml(named[name])} and {as_toml(value)} differ; give one of them")
+            named[name] = value
         return cls(**named)
 
 

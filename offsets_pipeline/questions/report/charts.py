@@ -9,6 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.common.input_text import printable
+from offsets_pipeline.semantics.effects import LATEST_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -200,8 +201,8 @@ def time_ticks(from_ms: int, until_ms: int) -> list[Tick]:
         form = "%H:%M" if span < _DAY else "%d %b %H:%M"
     else:
         form = "%d %b %Y"
-    first = -(-from_ms // step) * step
-    return [Tick(at, datetime.fromtimestamp(at / 1000, UTC).strftime(form)) for at in range(first, until_ms + 1, step)]
+    first, end = -(-from_ms // step) * step, min(until_ms, LATEST_MS) + 1
+    return [Tick(at, datetime.fromtimestamp(at / 1000, UTC).strftime(form)) for at in range(first, end, step)]
 
 
 def shown_number(value: float) -> str:

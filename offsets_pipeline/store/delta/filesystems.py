@@ -26,6 +26,7 @@ OBJECT_STORES = S3_SCHEMES | {"gs", "abfs", "abfss"}
 #: The start of a local path with a scheme: file:/ or file://HOST/.
 _FILE_SCHEME = re.compile(r"file:(?://[^/]*)?(?=/)")
 _SCHEME = re.compile(r"[A-Za-z0-9]+:/")
+_LIKE_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def open_path(path: str) -> tuple[fs.FileSystem, str]:
@@ -111,9 +112,14 @@ def arrow_folder(location: str) -> str:
     """The path or URI for `open_path`, from a user's name of a folder: `file:/data`, `s3a://bucket/a%20store`, a path.
 
     A URI may have %20 or a blank. Raises ConfigError for an empty name in a URI of an object store, and for `.` and
-    `..`: some clients resolve them, others take them as names, and others refuse them.
+    `..`: some clients resolve them, others take them as names, and others refuse them. So it is with a path that
+    begins with `~`, and with one that begins like a URI.
     """
     if not _SCHEME.match(location):
+        if location.startswith("~"):
+            raise ConfigError(f"wrong location {location}: the shell did not expand the ~; write the whole path")
+        if _LIKE_SCHEME.match(location):
+            raise ConfigError(f"wrong location {location}: neither a path nor a URI; write ./{location}, or ://")
         return location
     folder = without_file_scheme(unquote(location)).rstrip("/")
     scheme, _, path = folder.partition("://")

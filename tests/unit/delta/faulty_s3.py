@@ -227,10 +227,11 @@ def _process_of(port: int, server_port: int) -> int | None:
             _, local, remote, *_, inode = line.split()[:10]
             if [local.rpartition(":")[2], remote.rpartition(":")[2]] == ends:
                 sockets.add(f"socket:[{inode}]")
-    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):  # it ended meanwhile
-            if str(descriptor.readlink()) in sockets:
-                return int(descriptor.parts[2])
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it, or what it has open, ended meanwhile
+            for descriptor in (process / "fd").iterdir():
+                if str(descriptor.readlink()) in sockets:
+                    return int(process.name)
     return None
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import ConfigError
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.store.delta.filesystems import (
     arrow_folder,
     encoded_uri,
@@ -93,6 +95,29 @@ def test_a_store_whose_path_deltalake_splits_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a store's path has no backslash; rename the folder"):
         OwnedStore.create(tmp_path / "back\\slash", 2)
     assert [*tmp_path.rglob("*")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("~/store", "~/store: the shell did not expand the ~; write the whole path"),
+        ("~", "~: the shell did not expand the ~; write the whole path"),
+        ("file:store", r"file:store: neither a path nor a URI; write \./file:store, or ://"),
+        ("s3:bucket", r"s3:bucket: neither a path nor a URI; write \./s3:bucket, or ://"),
+    ],
+)
+def test_a_store_that_deltalake_looks_for_elsewhere_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    uses: list[Any] = [partial(OwnedStore.create, offsets_partitions=2), OwnedStore.open, StateReader]
+    for use in uses:
+        with pytest.raises(ConfigError, match=f"wrong location {reason}"):
+            use(name)
+    assert [*tmp_path.iterdir()] == []
+    assert OwnedStore.create(f"./{name}", 2) == OwnedStore.open(tmp_path / name)
+    assert StateReader(f"./{name}").properties.offsets_partitions == 2
 
 
 def test_path_is_opened_by_itself_and_as_a_uri(tmp_path: Path) -> None:

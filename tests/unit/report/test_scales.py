@@ -22,6 +22,7 @@ from offsets_pipeline.questions.report.charts import (
     time_ticks,
 )
 from offsets_pipeline.questions.report.model import Point, TimeSeries
+from offsets_pipeline.semantics.effects import LATEST_MS
 
 DAY_MS = 86_400_000
 START_MS = int(datetime(2026, 11, 20, 19, 7, 40, tzinfo=UTC).timestamp() * 1000)
@@ -54,6 +55,10 @@ def test_time_ticks_lie_within_the_span_and_are_few(from_ms: int, span_ms: int) 
 )
 def test_time_ticks_are_round_times_in_utc(span_ms: int, labels: list[str]) -> None:
     assert [tick.label for tick in time_ticks(START_MS, START_MS + span_ms)] == labels
+
+
+def test_time_ticks_end_with_the_last_time_that_has_a_date() -> None:
+    assert time_ticks(LATEST_MS - 3 * DAY_MS, LATEST_MS + DAY_MS)[-1].label == "30 Dec 9999"
 
 
 @pytest.mark.parametrize(
