@@ -101,8 +101,12 @@ run: setup $(if $(filter s3://% s3a://%,$(STORE)),s3) ## a real broker's log, fr
 	$(BIN)/offsets describe --store "$$STORE" --all-groups
 
 .PHONY: test
-test: setup kafka s3 ## every test, two files at a time (JOBS=0: one by one; ARGS="-k replay -x" goes to pytest)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: setup kafka s3 ## the tests but those of the targets below, two files at a time (JOBS=0: one by one; ARGS="-k replay -x" goes to pytest)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
+
+.PHONY: test-slow
+test-slow: setup kafka s3 ## the slow tests, as long again: more servers, kills, clusters, both ways in which Spark evaluates
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m slow $(ARGS)
 
 .PHONY: test-fast
 test-fast: setup ## the tests that take neither Spark nor a broker nor a process: nine minutes on two cores

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: Makes of servers, for the fixture `s3` of a test that asks each.
-EACH_MAKE = pytest.mark.parametrize("s3", ["moto", pytest.param("s3mock", marks=pytest.mark.process)], indirect=True)
+EACH_MAKE = pytest.mark.parametrize(
+    "s3", ["moto", pytest.param("s3mock", marks=[pytest.mark.process, pytest.mark.slow])], indirect=True
+)
 FETCH_JARS = Path(__file__).parents[1] / "scripts" / "fetch_jars.py"
 _SECONDS_TO_START = 120  # four on a quiet machine
 S3MOCK_JARS = Path(sys.prefix) / "s3mock"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-TESTS = {"test", "test-fast", "test-lowest", "test-spark", "test-long", "test-sample", "test-mutations"}
+TESTS = {"test", "test-slow", "test-fast", "test-lowest", "test-spark", "test-long", "test-sample", "test-mutations"}
 TARGETS = {
     "setup",
     "kafka",
@@ -167,7 +167,8 @@ def test_a_run_on_s3_fetches_the_jars_for_it(machine: Machine, store: str, *, ja
 
 
 @pytest.mark.parametrize(
-    ("given", "chosen"), [((), "3/8"), (("-m", "slow"), "3/8"), (("-m", "not long"), "3/8"), (("-m", "long"), "5/8")]
+    ("given", "chosen"),
+    [((), "3/8"), (("-m", "not slow"), "3/8"), (("-m", "not long"), "3/8"), (("-m", "long"), "5/8")],
 )
 def test_long_tests_are_left_out_unless_they_are_asked_for(root: Path, given: tuple[str, ...], chosen: str) -> None:
     collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/coordinator/test_kill.py", *given]
@@ -175,6 +176,7 @@ def test_long_tests_are_left_out_unless_they_are_asked_for(root: Path, given: tu
     assert done.stdout.splitlines()[-1].startswith(f"{chosen} tests collected (")
 
 
+@pytest.mark.slow  # collects tests twice
 def test_a_sample_is_the_share_of_the_chosen_tests_that_its_seed_draws(root: Path) -> None:
     def sample(seed: int) -> list[str]:
         collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/readers", "-m", "long"]

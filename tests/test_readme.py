@@ -137,7 +137,6 @@ def lines_of(shown: str) -> list[str]:
 
 @pytest.mark.usefixtures("spark")  # of commands that run in this process
 @pytest.mark.process
-@pytest.mark.slow  # the way that users go: the installed program and spark-submit start a JVM each
 def test_make_run_takes_a_log_in_and_answers_as_its_broker(made: Done, clone: Path) -> None:
     records = sum(map(len, capture_rows(CAPTURE).values()))
     # Java itself says this of a JVM that spark-submit starts, before anything of ours runs

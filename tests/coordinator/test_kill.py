@@ -90,7 +90,6 @@ def assert_answers_what_is_in_the_log(store: Path | str) -> None:
             }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "commits"),
     [(2, (40, 100)), pytest.param(8, (150, 400), marks=pytest.mark.long)],
@@ -134,7 +133,6 @@ def test_acknowledged_commits_are_there_once_however_writers_are_killed(
     assert_answers_what_is_in_the_log(store)
 
 
-@pytest.mark.slow
 def test_commits_without_acknowledgement_may_be_lost_and_are_never_there_twice(place: Path) -> None:  # R27
     store = place / "store"
     OwnedStore.create(store, PARTITIONS)
@@ -157,7 +155,6 @@ def test_commits_without_acknowledgement_may_be_lost_and_are_never_there_twice(p
     assert_answers_what_is_in_the_log(store)
 
 
-@pytest.mark.slow
 def test_a_stopped_writer_does_not_stop_the_others(place: Path) -> None:
     store = place / "store"
     OwnedStore.create(store, PARTITIONS)

@@ -31,7 +31,7 @@ from tests.unit.coordinator.stores import opened
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-pytestmark = [pytest.mark.slow, pytest.mark.process]  # SIGKILL ends a process
+pytestmark = pytest.mark.process  # SIGKILL ends a process
 
 KILLED_AT = Path(__file__).parent / "killed_at.py"
 SECONDS = 120

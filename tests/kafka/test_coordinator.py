@@ -8,8 +8,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import pytest
-
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from tests.compare import compare
@@ -79,7 +77,6 @@ def differences_of(step: Step, on_broker: OnBroker, on_store: OnStore) -> list[s
     return [f"{step.what}: {each}" for each in found]
 
 
-@pytest.mark.slow  # a broker and its clients
 def test_coordinator_does_what_a_broker_does(kafka: KafkaJvm, tmp_path: Path) -> None:
     with both(kafka, tmp_path, {}) as (_, on_broker, on_store):
         found = [each for step in SCRIPT for each in differences_of(step, on_broker, on_store)]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tests.kafka.brokers import KafkaJvm
     from tests.spark.stores import Workbench
 
-pytestmark = [pytest.mark.streaming, pytest.mark.slow]
+pytestmark = pytest.mark.streaming
 
 CURRENT_OFFSETS = "SELECT group_id, topic, partition, committed_offset FROM current_offsets"
 

@@ -113,6 +113,7 @@ def test_every_notebook_is_tested(root: Path) -> None:
     assert sorted(path.stem for path in (root / "notebooks").glob("*.ipynb")) == list(NAMES)
 
 
+@pytest.mark.slow  # the notebook with most queries
 def test_tour(spark: SparkSession, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = run(root, tmp_path, "tour", monkeypatch)
     broker = oracle("4.2.0-kip848")

@@ -21,7 +21,7 @@ def schema(spark: SparkSession) -> Iterator[str]:
     spark.sql(f"DROP SCHEMA IF EXISTS {SCHEMA.removeprefix('schema:')} CASCADE")
 
 
-@pytest.fixture(params=["interpreted", "compiled"])
+@pytest.fixture(params=["interpreted", pytest.param("compiled", marks=pytest.mark.slow)])
 def code_generation(
     request: pytest.FixtureRequest, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:

@@ -31,7 +31,6 @@ RECORDS = 350  # of its segments, as Kafka's dump tool counts them
 
 
 @EACH_MAKE
-@pytest.mark.slow  # every kind of command, and the server is slow
 @pytest.mark.usefixtures("spark")
 def test_a_store_on_s3_is_ingested_folded_reloaded_described_verified_and_maintained(s3: str, tmp_path: Path) -> None:
     store = f"{s3}/a store"

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
-
 CAPTURE = "4.2.0-txn-open"  # log partition 2 has an open transaction, 4 a group with members
 ONE_ROW = {
     "current_offsets": "group_id = 'x-live' AND topic = 't1' AND partition = 0",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.spark.stores import Workbench
 
-pytestmark = [pytest.mark.streaming, pytest.mark.slow]
+pytestmark = pytest.mark.streaming
 
 DEADLINE_SECONDS = 240
 #: The job as users start it.
