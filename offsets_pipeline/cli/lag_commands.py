@@ -23,7 +23,7 @@ from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, t
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.lag.lag_rows import GroupLag, LagRow, group_lags, lag_of_groups
 from offsets_pipeline.questions.lag.starting_offset import StartingOffset, Strategy, starting_offset
-from offsets_pipeline.questions.query.describe import GroupAnswer, describe_groups, state_of
+from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer, describe_groups, state_of
 from offsets_pipeline.questions.query.group_listing import is_pattern, matching, without_match
 from offsets_pipeline.questions.query.share_partitions import SharePartitionInfo, share_partitions
 from offsets_pipeline.semantics.group_types import SHARE
@@ -127,7 +127,7 @@ def fetch(options: Fetch, settings: Settings) -> None:
         committed = {} if group is None else {(each.topic, each.partition): each for each in group.offsets}
         home = partition_for(options.group, reader.offsets_partitions) if group is None else group.log_partition
         pending = state_of(reader).pending.get((home, options.group), ())
-        positions = _fetch_positions(store, reader, options, settings, now_ms)
+        positions = _fetch_positions(store, reader, options, settings, now_ms, committed)
         sources.append(positions.source)
         if options.partition is None:
             known = {*positions.by_partition, *committed, *pending}
@@ -160,7 +160,14 @@ def fetch(options: Fetch, settings: Settings) -> None:
     write_rows(columns, rows, options.format_)
 
 
-def _fetch_positions(store: str, reader: StateReader, options: Fetch, settings: Settings, now_ms: int) -> Positions:
+def _fetch_positions(
+    store: str,
+    reader: StateReader,
+    options: Fetch,
+    settings: Settings,
+    now_ms: int,
+    committed: Mapping[tuple[str, int], OffsetAnswer],
+) -> Positions:
     policy = options.reset
     # a broker gives times before 1970 other meanings
     since_ms = max(0, now_ms - policy.duration_ms) if policy.strategy is Strategy.BY_DURATION else None
@@ -169,21 +176,31 @@ def _fetch_positions(store: str, reader: StateReader, options: Fetch, settings: 
         # a broker's client takes long to import
         from offsets_pipeline.ingest.topic_positions.broker_positions import ask_broker
 
-        return ask_broker(kafka_options(asked, settings), [options.topic], since_ms)
+        of_topic = {place: each.leader_epoch for place, each in committed.items() if place[0] == options.topic}
+        epochs = {place: epoch for place, epoch in of_topic.items() if epoch is not None}
+        return ask_broker(kafka_options(asked, settings), [options.topic], since_ms, epochs)
     if asked.positions is not None:
         rows = read_sample_file(asked.positions, now_ms, [options.topic])
-        return _fetch_samples(PositionSamples(rows), asked.positions, since_ms)
-    return _fetch_samples(read_samples(table_of(reader.location), [options.topic]), store, since_ms)
+        return _fetch_samples(PositionSamples(rows), asked.positions, since_ms, committed)
+    return _fetch_samples(read_samples(table_of(reader.location), [options.topic]), store, since_ms, committed)
 
 
-def _fetch_samples(samples: PositionSamples, source: str, since_ms: int | None) -> Positions:
-    """The newest positions; the offset for a time is the log end of the last sample up to it: no record is skipped."""
+def _fetch_samples(
+    samples: PositionSamples, source: str, since_ms: int | None, committed: Mapping[tuple[str, int], OffsetAnswer]
+) -> Positions:
+    """The newest positions; the offset for a time is the log end of the last sample up to it: no record is skipped.
+
+    A commit after the newest sample proves that the records before it were there (R37).
+    """
     before = {} if since_ms is None else samples.latest(since_ms)
     found = {}
     for place, newest in samples.latest().items():
         then = before.get(place)
         times = () if then is None or since_ms is None else (TimedOffset(since_ms, then.log_end_offset),)
-        found[TopicPartition(*place)] = Position(newest.log_start_offset, newest.log_end_offset, times)
+        commit, end = committed.get(place), newest.log_end_offset
+        if commit is not None and (commit.committed_ms is None or commit.committed_ms > newest.sampled_ms):
+            end = max(end, commit.offset)
+        found[TopicPartition(*place)] = Position(newest.log_start_offset, end, times)
     return Positions(source, found)
 
 

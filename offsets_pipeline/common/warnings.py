@@ -25,22 +25,21 @@ def line_time() -> str:
 
 
 def set_line_times(*, are_on: bool) -> None:
-    """Begin each line of this process with its time, or no more; then records of Python's logging are warnings, too."""
+    """Begin each line of this process with its time, or no more. Records of Python's logging are warnings then."""
     _LogLines.have_times = are_on
-    if are_on:
-        logging.basicConfig(handlers=[_LogLines()])
+    logging.basicConfig(handlers=[_LogLines()])
 
 
 class _LogLines(logging.Handler):
     """Writes records of Python's logging as warnings, without stack traces.
 
-    Leaves out those of Py4J's callbacks: the query that called one raises its exception, too.
+    Leaves out those of Py4J's calls and callbacks: whoever called raises the exception, or ends by Ctrl-C.
     """
 
     have_times = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name != "py4j.clientserver":
+        if record.name != "py4j.clientserver" and record.module != "java_gateway":  # of Py4J
             error = record.exc_info[1] if record.exc_info else None
             warn(record.getMessage() if error is None else f"{record.getMessage()}: {in_one_line(error)}")
 

@@ -17,7 +17,7 @@ from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsets_pipeline.coordinator.owned_log import CHECKPOINT_COMMITS, OwnedLog, PreparedAppend
 from offsets_pipeline.errors import (
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     Claims = Mapping[tuple[str, Hashable], bool]
 
 _LOG = logging.getLogger(__name__)
+_Response = TypeVar("_Response")
 
 #: Capacity of the queue. `submit` blocks while the queue is full.
 _MAX_WAITING = 10_000
@@ -92,18 +93,23 @@ class Request:
 
         Raises InvalidRequest in a callback of another request, which ``thread`` calls: it would wait for itself.
         """
-        if threading.current_thread() is self.thread and self.done.cancel():
+        return self.result_of(self.done, self.thread)
+
+    def result_of(self, done: Future[_Response], thread: threading.Thread | None) -> _Response:
+        """Wait for what follows the response: as `result`, for callbacks that ``thread`` calls."""
+        if threading.current_thread() is thread and not done.done():
+            written = "it was not written" if self.done.cancel() else "it may still be written"
             raise InvalidRequest(
-                f"{self.what}: a callback of a request cannot wait for another one; it was not written; use the "
-                "asynchronous method there"
+                f"{self.what}: a callback of a request cannot wait for another one; {written}; use the asynchronous "
+                "method there"
             )
         try:
-            return self.done.result(self.seconds_left())
+            return done.result(self.seconds_left())
         except FutureTimeoutError:
             if self.done.cancel():
                 raise RequestTimedOut(f"{self.what}: timed out; it was not written") from None
-            if self.done.done():
-                return self.done.result()
+            if done.done():
+                return done.result()
             raise RequestTimedOut(f"{self.what}: timed out; it may still be written") from None
 
 

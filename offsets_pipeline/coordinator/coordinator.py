@@ -36,14 +36,14 @@ from offsets_pipeline.errors import NoSuchGroup, OffsetsError
 from offsets_pipeline.semantics.retention import ExpiredGroup, Expiry, GroupForecast, forecast, holdings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
     from concurrent.futures import Future
     from pathlib import Path
 
     from offsets_pipeline.coordinator.appender import Request
     from offsets_pipeline.coordinator.commits import FetchedOffset
     from offsets_pipeline.coordinator.loading import LoadStatus, OnGroupLoaded, OnPartitionLoaded
-    from offsets_pipeline.coordinator.offsets_storage import DualCommit, IsWanted
+    from offsets_pipeline.coordinator.offsets_storage import DualRequest, IsWanted
     from offsets_pipeline.coordinator.requests import OffsetsByPartition
     from offsets_pipeline.semantics.group_description import GroupDescription
     from offsets_pipeline.semantics.partition_state import TopicPartition
@@ -347,7 +347,7 @@ class Coordinator(Closing):
         retention_time_ms: int | None,
         acks: int | None,
         timeout_ms: int | None,
-    ) -> Request | DualCommit:
+    ) -> Request | DualRequest[None]:
         with self._core.refusals.counted():
             commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets), member, retention_time_ms)
             self._core.acks(acks)
@@ -382,22 +382,23 @@ class Coordinator(Closing):
 
     def remove_group(self, group_id: str, *, timeout_ms: int | None = None) -> int:
         """Delete a group and its offsets; returns the number of offsets (R26). Raises NoSuchGroup, NonEmptyGroup."""
-        return self._offsets.remove_group(group_id, timeout_ms)()
+        removed: int = self._offsets.remove_group(group_id, timeout_ms).result()
+        return removed
 
     def delete_groups(
         self, group_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, OffsetsError | None]:
         """Delete groups, each on its own. Returns by group id the error, or None if the group was deleted."""
         answers: dict[str, OffsetsError | None] = dict.fromkeys(group_ids)
-        removals: dict[str, Callable[[], int]] = {}
+        removals: dict[str, Request | DualRequest[int]] = {}
         for group_id in answers:
             try:
                 removals[group_id] = self._offsets.remove_group(group_id, timeout_ms)
             except OffsetsError as error:
                 answers[group_id] = error
-        for group_id, wait in removals.items():
+        for group_id, removal in removals.items():
             try:
-                wait()
+                removal.result()
             except OffsetsError as error:
                 answers[group_id] = error
         return answers

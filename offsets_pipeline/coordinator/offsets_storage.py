@@ -10,10 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from offsets_pipeline.coordinator import commits, groups
 from offsets_pipeline.coordinator.commits import FetchedOffset
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     IsWanted = Callable[[TopicPartition, CommittedOffset | None], bool]
 
 _LOG = logging.getLogger(__name__)
+_Response = TypeVar("_Response")
 
 
 class LogOffsets:
@@ -58,7 +57,7 @@ class LogOffsets:
     def refuse_transactions(self) -> None:
         """Raise InvalidRequest if the offsets are kept where there are no transactions."""
 
-    def commit(self, commit: OffsetCommit, acks: int | None, timeout_ms: int | None) -> Request | DualCommit:
+    def commit(self, commit: OffsetCommit, acks: int | None, timeout_ms: int | None) -> Request | DualRequest[None]:
         """Submit a commit."""
 
         def change(state: PartitionState, now_ms: int) -> Outcome[None]:
@@ -107,15 +106,17 @@ class LogOffsets:
         ).result()
         return deleted
 
-    def remove_group(self, group_id: str, timeout_ms: int | None) -> Callable[[], int]:
-        """Submit the deletion of a group and its offsets. Raises InvalidGroupId.
+    def remove_group(self, group_id: str, timeout_ms: int | None) -> Request | DualRequest[int]:
+        """Submit the deletion of a group and its offsets; its result is the number of deleted offsets.
 
-        The answer waits for the deletion, and returns the number of deleted offsets. It raises NoSuchGroup,
-        NonEmptyGroup.
+        Raises InvalidGroupId. The result may be NoSuchGroup, NonEmptyGroup.
         """
+        return self._removal(group_id, timeout_ms)
+
+    def _removal(self, group_id: str, timeout_ms: int | None) -> Request:
         return self._core.submit_change(
             "delete group", group_id, lambda state, _: groups.delete_group(state, group_id), timeout_ms
-        ).result
+        )
 
 
 class ZooKeeperOffsets(LogOffsets):
@@ -129,8 +130,7 @@ class ZooKeeperOffsets(LogOffsets):
         self._settings = settings
         self._lock = threading.Lock()
         self._connected: ZooKeeperClient | None = None
-        # one thread writes, so that later commits of this process are written later
-        self._writer = ThreadPoolExecutor(1, "offsets-zookeeper")
+        self._writer = _Writer()
 
     def close(self) -> None:
         """Write the waiting commits, then end the session."""
@@ -146,7 +146,7 @@ class ZooKeeperOffsets(LogOffsets):
             "dual_commit_enabled to false"
         )
 
-    def commit(self, commit: OffsetCommit, acks: int | None, timeout_ms: int | None) -> DualCommit:
+    def commit(self, commit: OffsetCommit, acks: int | None, timeout_ms: int | None) -> DualRequest[None]:
         """Submit a commit to the log; ZooKeeper follows with the offsets that the log has accepted.
 
         Raises InvalidGroupId or UnknownTopicOrPartition if no node of ZooKeeper can have the name.
@@ -167,13 +167,22 @@ class ZooKeeperOffsets(LogOffsets):
 
         request = self._core.submit_change("commit of group", commit.group_id, change, timeout_ms, acks, shared=True)
 
-        def write() -> None:
-            if not request.seconds_left():
-                raise ZooKeeperFailed("ZooKeeper did not take earlier commits in time")
-            if accepted:
-                self._client().write({paths[where]: b"%d" % each.offset for where, each in accepted.items()})
+        def write(logged: Future[None]) -> None:
+            refused = logged.exception()
+            if not isinstance(refused, OffsetMetadataTooLarge | None):
+                raise refused
+            try:
+                if not request.seconds_left():
+                    raise ZooKeeperFailed("ZooKeeper did not take earlier commits in time")
+                if accepted:
+                    self._client().write({paths[where]: b"%d" % each.offset for where, each in accepted.items()})
+            except OffsetsError as error:
+                failed = f"{request.what}: not all of it is in ZooKeeper: {error}; commit again"
+                raise ZooKeeperFailed(failed) from error
+            if refused is not None:  # the other offsets were accepted
+                raise refused
 
-        return DualCommit(request, write, self._writer)
+        return DualRequest(request, write, self._writer)
 
     def fetch(
         self,
@@ -212,36 +221,41 @@ class ZooKeeperOffsets(LogOffsets):
             return groups.delete_offsets(state, group_id, partitions)
 
         request = self._core.submit_change("delete offsets", group_id, change, timeout_ms)
-        try:
-            in_log = self._deleted(group_id, request.result)
-        except GroupSubscribedToTopic:
-            self._delete(group_id, [where for where in partitions if where.topic not in subscribed])
-            raise
-        return max(in_log, self._delete(group_id, partitions))
 
-    def remove_group(self, group_id: str, timeout_ms: int | None) -> Callable[[], int]:
+        def delete(logged: Future[int]) -> int:
+            """Delete the nodes of offsets of a group, which may be in ZooKeeper alone."""
+            try:
+                in_log = logged.result()
+            except GroupSubscribedToTopic:
+                self._delete(group_id, [where for where in partitions if where.topic not in subscribed])
+                raise
+            except NoSuchGroup:
+                nodes = self._nodes(group_id, None)
+                if not (nodes.offsets or nodes.skipped):
+                    raise
+                in_log = 0
+            return max(in_log, self._delete(group_id, partitions))
+
+        return DualRequest(request, delete, self._writer).result()
+
+    def remove_group(self, group_id: str, timeout_ms: int | None) -> DualRequest[int]:
         """Submit the deletion of a group; its nodes in ZooKeeper follow.
 
         Raises NonEmptyGroup also if consumers of the group are registered in ZooKeeper.
         """
-        named = [group_id] if consumer_nodes.is_node_name(group_id) else []
-        group = next(consumer_nodes.read_groups(self._client(), named), GroupNodes(group_id))
-        if group.consumer_ids:
-            raise NonEmptyGroup(
-                f"group {group_id!r} has {len(group.consumer_ids)} consumers in ZooKeeper; stop them first"
-            )
-        removed = super().remove_group(group_id, timeout_ms)
-        return lambda: max(self._deleted(group_id, removed), consumer_nodes.delete_group(self._client(), group_id))
+        if ids := consumer_nodes.consumer_ids(self._client(), group_id):
+            raise NonEmptyGroup(f"group {group_id!r} has {len(ids)} consumers in ZooKeeper; stop them first")
 
-    def _deleted(self, group_id: str, wait: Callable[[], int]) -> int:
-        """Return the number of offsets deleted from the log; 0 for a group that only ZooKeeper has."""
-        try:
-            return wait()
-        except NoSuchGroup:
-            nodes = self._nodes(group_id, None)
-            if nodes.offsets or nodes.skipped:
-                return 0
-            raise
+        def delete(logged: Future[int]) -> int:
+            refused = logged.exception()
+            if not isinstance(refused, NoSuchGroup | None):
+                raise refused
+            in_zookeeper = consumer_nodes.delete_group(self._client(), group_id)
+            if refused is not None and in_zookeeper is None:
+                raise refused
+            return max(in_zookeeper or 0, 0 if refused is not None else logged.result())
+
+        return DualRequest(self._removal(group_id, timeout_ms), delete, self._writer)
 
     def _delete(self, group_id: str, partitions: Collection[TopicPartition]) -> int:
         return self._client().delete(consumer_nodes.offset_paths(group_id, partitions))
@@ -259,14 +273,17 @@ class ZooKeeperOffsets(LogOffsets):
             if held.error is None and (held.offset is None or node.offset > held.offset):
                 answers[where] = FetchedOffset(node.offset)
         for path, reason in nodes.skipped:
-            topic, _, partition = path.removeprefix(f"{consumer_nodes.offsets_path(group_id)}/").partition("/")
+            _, _, _, _, *of_offset = path.split("/")  # topic and partition
             failed = ZooKeeperFailed(f"cannot read the offset in node {path} of ZooKeeper: {reason}")
+            if len(of_offset) < len(TopicPartition._fields):  # it hides all nodes below
+                raise failed
             try:
-                where = TopicPartition(topic, consumer_nodes.partition_of(partition))
+                where = TopicPartition(of_offset[0], consumer_nodes.partition_of(of_offset[1]))
             except ValueError:
                 _LOG.warning("%s", failed)  # no partition has this name
             else:
-                answers[where] = FetchedOffset(None, error=failed)
+                if where not in nodes.unset:
+                    answers[where] = FetchedOffset(None, error=failed)
         return answers
 
     def _nodes(self, group_id: str, partitions: Collection[TopicPartition] | None) -> GroupNodes:
@@ -281,57 +298,52 @@ class ZooKeeperOffsets(LogOffsets):
             return self._connected
 
 
-class DualCommit:
-    """A commit to the log, and then to ZooKeeper. ``done`` is the future of both.
+class _Writer(ThreadPoolExecutor):
+    """Writes to ZooKeeper in one thread, so that later requests of this process are written later."""
 
-    If the log refused the commit, it has the log's error, and ZooKeeper gets no offset.
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        super().__init__(1, "offsets-zookeeper", self._begin)
+
+    def _begin(self) -> None:
+        self.thread = threading.current_thread()
+
+
+class DualRequest(Generic[_Response]):
+    """A request to the log, and then to ZooKeeper. ``done`` is the future of both.
+
+    ``follow`` is the part of ZooKeeper. ``writer`` calls it with the answer of the log, in the order of the log, and
+    what it returns or raises is the answer of both. It is not called if the log never got the request.
     """
 
-    def __init__(self, logged: Request, write: Callable[[], None], writer: ThreadPoolExecutor) -> None:
+    def __init__(self, logged: Request, follow: Callable[[Future[_Response]], _Response], writer: _Writer) -> None:
         self._logged = logged
-        self._write = write
+        self._follow = follow
         self._writer = writer
-        self.done: Future[None] = Future()
+        self.done: Future[_Response] = Future()
         self.done.set_running_or_notify_cancel()
         logged.done.add_done_callback(self._after_log)
 
-    def _after_log(self, logged: Future[None]) -> None:
+    def _after_log(self, logged: Future[_Response]) -> None:
         if logged.cancelled():
             self.done.set_exception(RequestTimedOut(f"{self._logged.what}: timed out; it was not written"))
-        elif isinstance(logged.exception(), OffsetMetadataTooLarge | None):  # the other offsets were accepted
-            self._writer.submit(self._to_zookeeper)
         else:
-            self._answer_as_log()
+            self._writer.submit(self._in_zookeeper, logged)
 
-    def _to_zookeeper(self) -> None:
+    def _in_zookeeper(self, logged: Future[_Response]) -> None:
         try:
-            self._write()
-        except OffsetsError as error:
-            failed = ZooKeeperFailed(f"{self._logged.what}: not all of it is in ZooKeeper: {error}; commit again")
-            failed.__cause__ = error
-            self.done.set_exception(failed)
+            self.done.set_result(self._follow(logged))
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self.done.set_exception(error)
-        else:
-            self._answer_as_log()
 
-    def _answer_as_log(self) -> None:
-        """Answer as the log does: it may have refused a part of the request."""
-        error = self._logged.done.exception()
-        if error is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(error)
+    def result(self) -> _Response:
+        """Wait for both. Raises the error, RequestTimedOut, or ZooKeeperFailed at the deadline.
 
-    def result(self) -> None:
-        """Wait for both. Raises the error, RequestTimedOut, or ZooKeeperFailed at the deadline."""
-        with suppress(OffsetMetadataTooLarge):  # raised after ZooKeeper has the other offsets
-            self._logged.result()
+        Raises InvalidRequest in a callback of another request: it would wait for itself.
+        """
         try:
-            self.done.result(self._logged.seconds_left())
-        except FutureTimeoutError:
-            if not self.done.done():
-                raise ZooKeeperFailed(
-                    f"{self._logged.what}: ZooKeeper has not answered in time; commit again"
-                ) from None
-            self.done.result()
+            return self._logged.result_of(self.done, self._writer.thread)
+        except RequestTimedOut:
+            if self.done.done() or not self._logged.done.done() or self._logged.done.cancelled():
+                raise
+            raise ZooKeeperFailed(f"{self._logged.what}: ZooKeeper has not answered in time; ask again") from None

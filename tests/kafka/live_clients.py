@@ -275,9 +275,16 @@ class LiveClients:
         self._clients.append(client)
         return Transaction(self._jvm, client)
 
-    def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int], metadata: str = "") -> None:
+    def commit(
+        self,
+        group_id: str,
+        offsets: Mapping[tuple[str, int], int],
+        metadata: str = "",
+        leader_epoch: int | None = None,
+    ) -> None:
         """Commit or reset offsets of a group without members, as the Admin client does."""
-        self._admin.alterConsumerGroupOffsets(group_id, _offsets(self._jvm, offsets, metadata)).all().get()
+        found = _offsets(self._jvm, offsets, metadata, leader_epoch)
+        self._admin.alterConsumerGroupOffsets(group_id, found).all().get()
 
     def delete_group(self, group_id: str) -> None:
         """Delete a group."""
@@ -378,9 +385,14 @@ class Transaction:
         self._client.abortTransaction()
 
 
-def _offsets(jvm: Any, offsets: Mapping[tuple[str, int], int], metadata: str) -> dict[JavaObject, JavaObject]:  # noqa: ANN401 - of the JVM
-    kafka = jvm.org.apache.kafka
+def _offsets(
+    jvm: Any,  # noqa: ANN401 - of the JVM
+    offsets: Mapping[tuple[str, int], int],
+    metadata: str,
+    leader_epoch: int | None = None,
+) -> dict[JavaObject, JavaObject]:
+    kafka, epoch = jvm.org.apache.kafka, jvm.java.util.Optional.ofNullable(leader_epoch)
     return {
-        kafka.common.TopicPartition(*place): kafka.clients.consumer.OffsetAndMetadata(offset, metadata)
+        kafka.common.TopicPartition(*place): kafka.clients.consumer.OffsetAndMetadata(offset, epoch, metadata)
         for place, offset in offsets.items()
     }

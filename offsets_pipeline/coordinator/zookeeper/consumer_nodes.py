@@ -65,13 +65,17 @@ class SkippedNode(NamedTuple):
 
 @dataclass
 class GroupNodes:
-    """The nodes of a group. ``consumer_ids`` and ``owners`` are registrations of running consumers."""
+    """The nodes of a group. ``consumer_ids`` and ``owners`` are registrations of running consumers.
+
+    ``unset`` are partitions whose nodes are skipped for a negative number, which a broker answers as no offset.
+    """
 
     group_id: str
     offsets: dict[TopicPartition, NodeOffset] = field(default_factory=dict)
     skipped: list[SkippedNode] = field(default_factory=list)
     consumer_ids: list[str] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
+    unset: set[TopicPartition] = field(default_factory=set)
 
     def add(self, kind: str, topic: str, partition: str, node: Node | Missing) -> None:
         """Add the node of a partition below `owners`, or below `offsets`, or the reason why it holds no offset."""
@@ -87,9 +91,15 @@ class GroupNodes:
             return
         try:
             where = TopicPartition(topic, partition_of(partition))
-            self.offsets[where] = NodeOffset(offset_of(node.data), node.modified_ms)
+            offset = offset_of(node.data)
         except ValueError as error:
             self.skipped.append(SkippedNode(path, str(error)))
+            return
+        if offset < 0:
+            self.unset.add(where)
+            self.skipped.append(SkippedNode(path, f"'{offset}' is negative"))
+        else:
+            self.offsets[where] = NodeOffset(offset, node.modified_ms)
 
 
 def partition_of(name: str) -> int:
@@ -100,7 +110,7 @@ def partition_of(name: str) -> int:
 
 
 def offset_of(data: bytes) -> int:
-    """Return the offset in a node's data. Raises ValueError with the reason."""
+    """Return the number in a node's data, which is no offset if it is negative. Raises ValueError with the reason."""
     if not data:
         raise ValueError("the node is empty")
     shown = repr(data[:_SHOWN_BYTES])[1:] + ("..." if len(data) > _SHOWN_BYTES else "")
@@ -109,8 +119,6 @@ def offset_of(data: bytes) -> int:
         raise ValueError(f"{shown} is not a number")
     if len(text) > _SHOWN_BYTES or int(text) > _MAX_OFFSET:
         raise ValueError(f"{shown} is above 2^63-1")
-    if int(text) < 0:
-        raise ValueError(f"{shown} is negative")
     return int(text)
 
 
@@ -179,17 +187,37 @@ def read_offsets(
     return group
 
 
-def delete_group(client: ZooKeeperClient, group_id: str) -> int:
-    """Delete all nodes of a group; returns the number of its offsets."""
-    levels = [[f"{ROOT}/{group_id}"] if is_node_name(group_id) else []]
-    offsets = 0
+def consumer_ids(client: ZooKeeperClient, group_id: str) -> list[str]:
+    """Return the ids of a group's running consumers. Raises ZooKeeperFailed if their node may not be read."""
+    return [name for _, name in _children(client, [f"{ROOT}/{group_id}/ids"] if is_node_name(group_id) else [])]
+
+
+def delete_group(client: ZooKeeperClient, group_id: str) -> int | None:
+    """Delete all nodes of a group; returns the number of its offsets, None if it had no node.
+
+    Raises ZooKeeperFailed if a node may not be read or deleted, or if one was created meanwhile.
+    """
+    root = f"{ROOT}/{group_id}"
+    levels = [[root] if is_node_name(group_id) else []]
+    offsets = deleted = 0
     while levels[-1]:
-        below = client.children(levels[-1])
-        levels.append([f"{path}/{name}" for path, names in below if isinstance(names, list) for name in names])
+        levels.append([f"{path}/{name}" for path, name in _children(client, levels[-1])])
     for paths in reversed(levels):
         offsets += sum(path.count("/") == _DEPTH_OF_OFFSETS and path.split("/")[3] == "offsets" for path in paths)
-        client.delete(paths)
-    return offsets
+        deleted += client.delete(paths)
+    if any(names is not Missing.ABSENT for _, names in client.children(levels[0])):
+        raise ZooKeeperFailed(f"ZooKeeper at {client.at} has new nodes below {root}: delete the group again")
+    return offsets if deleted else None
+
+
+def _children(client: ZooKeeperClient, paths: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the names below these nodes, each with the path of its node. Raises ZooKeeperFailed."""
+    found = []
+    for path, names in client.children(paths):
+        if names is Missing.FORBIDDEN:
+            raise ZooKeeperFailed(f"ZooKeeper at {client.at} does not allow reading {path}: check its ACL")
+        found += [(path, name) for name in names] if isinstance(names, list) else []
+    return found
 
 
 def _add_below(client: ZooKeeperClient, kind: str, groups: Mapping[str, GroupNodes]) -> None:

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.input_text import opened_text, shown
 from offsets_pipeline.errors import MalformedFile
 from offsets_pipeline.ingest.topic_positions.positions import Position, Positions, TimedOffset
 from offsets_pipeline.kafka.broker.cluster import Cluster, answered
-from offsets_pipeline.kafka.broker.log_offsets import bounds_of_topics, list_offsets
+from offsets_pipeline.kafka.broker.log_offsets import bounds_of_topics, epoch_ends, list_offsets
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
+    from offsets_pipeline.kafka.broker.cluster_metadata import Place
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 
 
-def ask_broker(options: KafkaOptions, topics: Collection[str], time_ms: int | None = None) -> Positions:
+def ask_broker(
+    options: KafkaOptions,
+    topics: Collection[str],
+    time_ms: int | None = None,
+    leader_epochs: Mapping[Place, int] = MappingProxyType({}),
+) -> Positions:
     """Return start and end of the partitions of these topics, and their first records at or after a time (ms).
 
-    Leaves out topics that do not exist. Raises the errors of `Cluster`, also if one partition does not answer.
+    ``leader_epochs`` are epochs whose ends are asked, too. Leaves out topics that do not exist. Raises the errors of
+    `Cluster`, also if one partition does not answer.
     """
     with Cluster(options) as cluster:
-        return positions_of(cluster, topics, time_ms)
+        found = positions_of(cluster, topics, time_ms)
+        known = {place: epoch for place, epoch in leader_epochs.items() if TopicPartition(*place) in found.by_partition}
+        ends = answered(epoch_ends(cluster, known)) if known else {}
+    by_partition = {
+        where: position._replace(epoch_end=ends.get((where.topic, where.partition)))
+        for where, position in found.by_partition.items()
+    }
+    return Positions(found.source, by_partition)
 
 
 def positions_of(cluster: Cluster, topics: Collection[str], time_ms: int | None = None) -> Positions:

@@ -34,11 +34,15 @@ class TimedOffset(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Offsets of a partition's first record and of its next record; times in order."""
+    """Offsets of a partition's first record and of its next record; times in order.
+
+    ``epoch_end`` is the end of the leader epoch in which an offset was committed; None if not asked for or not known.
+    """
 
     earliest: int
     latest: int
     times: tuple[TimedOffset, ...] = ()
+    epoch_end: int | None = None
 
 
 @dataclass(frozen=True)

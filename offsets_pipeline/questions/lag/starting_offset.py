@@ -72,7 +72,8 @@ def starting_offset(
 ) -> StartingOffset:
     """Return where a consumer of a group would start in a partition (R29); it waits first if a commit ``is_pending``.
 
-    ``position`` has the partition's start and end, and for `by_duration` one time; None if it is not known.
+    ``position`` has the partition's start and end, and for `by_duration` one time; None if it is not known. With the
+    end of the commit's leader epoch a consumer notices a log that was truncated since, as Java's does since Kafka 2.1.
     """
 
     def answer(offset: int | None, strategy: str, reason: str) -> StartingOffset:
@@ -83,10 +84,17 @@ def starting_offset(
     if is_pending:  # R17: with or without a committed offset
         unstable = "; a consumer waits first: an open transaction has a newer commit (UNSTABLE_OFFSET_COMMIT)"
     if committed is not None:
-        if position is None or position.earliest <= committed.offset <= position.latest:
+        end = None if position is None else position.epoch_end
+        is_cut = end is not None and end < committed.offset
+        if position is None or (position.earliest <= committed.offset <= position.latest and not is_cut):
             return answer(committed.offset, "committed", "the group committed this offset" + unstable)
-        side = "below the log start" if committed.offset < position.earliest else "above the log end"
-        why = f"the committed offset {committed.offset} is {side}"
+        why = f"the committed offset {committed.offset} is "
+        if end is not None and is_cut:
+            why += f"above the end of its leader epoch {committed.leader_epoch}, {end}: the log was truncated"
+            if policy.strategy is not Strategy.NONE and end >= position.earliest:
+                return answer(end, "truncated", f"{why}, and a consumer goes on at that end{unstable}")
+        else:
+            why += "below the log start" if committed.offset < position.earliest else "above the log end"
     else:
         why = "the group has no committed offset"
     offset, reason = _by_policy(policy, position, now_ms)
@@ -107,5 +115,5 @@ def _by_policy(policy: ResetPolicy, position: Position | None, now_ms: int) -> t
         return None, f"no sample is as old as {since}, which by_duration stands for"
     offset = position.times[0].offset
     if offset is None:
-        return position.latest, f"no record is of {since} or later, so by_duration is the log end"
+        return position.latest, f"no record is of {since} or later: a consumer waits for one, from the log end"
     return max(offset, position.earliest), f"by_duration is the first record of {since} or later"

@@ -25,7 +25,10 @@ PROTOCOL_TYPES = ("", "consumer")
 
 
 def owned_group_offsets(coordinator: Coordinator, group_ids: Sequence[str] | None) -> dict[str, GroupOffsets]:
-    """Return state and offsets of these or (None) all consumer groups. Raises NoSuchGroup for a share group."""
+    """Return state and offsets of these or (None) all consumer groups; a group may be in ZooKeeper alone.
+
+    Raises NoSuchGroup for a share group, ZooKeeperFailed for an offset that cannot be read.
+    """
     if group_ids is None:
         group_ids = [each.group_id for each in coordinator.list_groups(protocol_types=PROTOCOL_TYPES)]
     found = {}
@@ -34,8 +37,12 @@ def owned_group_offsets(coordinator: Coordinator, group_ids: Sequence[str] | Non
         if group is not None:
             refuse_share_group(group_id, group.group_type)
         held = coordinator.fetch_offsets(group_id)
+        for each in held.values():
+            if each.error is not None:
+                raise each.error
         offsets = {where: each.offset for where, each in held.items() if each.offset is not None}
-        found[group_id] = GroupOffsets(None if group is None else group.state, offsets)
+        state = EMPTY if offsets else None
+        found[group_id] = GroupOffsets(state if group is None else group.state, offsets)
     return found
 
 

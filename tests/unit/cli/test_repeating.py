@@ -148,6 +148,9 @@ def test_exception_in_python_s_logging_is_one_line_and_that_of_a_callback_none(
     error = ValueError("no answer\nat line 7")
     logging.getLogger("a.library").error("cannot ask", exc_info=error)
     logging.getLogger("py4j.clientserver").error("an exception while executing the Python Proxy", exc_info=error)
+    what = "KeyboardInterrupt while sending command."
+    trace = (KeyboardInterrupt, KeyboardInterrupt(), None)
+    logging.getLogger().handle(logging.LogRecord("root", logging.ERROR, "java_gateway.py", 1070, what, (), trace))
     set_line_times(are_on=False)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.partition(" ")[2] == "offsets: warning: cannot ask: ValueError: no answer"

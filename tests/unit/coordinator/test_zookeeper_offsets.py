@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,9 +36,12 @@ from offsets_pipeline.errors import (
     UnstableOffsetCommit,
     ZooKeeperFailed,
 )
+from offsets_pipeline.repair.offset_reset.group_offsets import owned_group_offsets
+from offsets_pipeline.repair.offset_reset.plan import GroupOffsets
 from tests.unit.coordinator.groups import stable
-from tests.unit.coordinator.states import at
+from tests.unit.coordinator.states import at, refusal
 from tests.unit.coordinator.stores import opened
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -166,7 +172,7 @@ def test_deleted_group_has_no_nodes_and_its_offsets_are_counted() -> None:
     tree = Tree(a={"offsets/t/0": "5", "offsets/t/1": "x", "owners/t/0": "c", "ids/c": ""}, b={"offsets/t/0": "5"})
     assert delete_group(tree, "a") == 2  # type: ignore[arg-type]
     assert (tree.below("/consumers"), tree.offsets()) == (["b"], {"/consumers/b/offsets/t/0": b"5"})
-    assert delete_group(tree, "..") == delete_group(tree, "none") == 0  # type: ignore[arg-type]
+    assert delete_group(tree, "..") is delete_group(tree, "none") is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0", "\x7f", "\ue000", "\uffff"])
@@ -262,7 +268,8 @@ def test_deleted_offsets_and_groups_are_gone_from_both(dual: Coordinator, tree: 
     with pytest.raises(NonEmptyGroup, match="group 'g' has 1 consumers in ZooKeeper; stop them first"):
         dual.remove_group("g")
     tree.delete(["/consumers/g/ids/c"])
-    assert [dual.remove_group(each) for each in ("g", "there")] == [1, 1]
+    tree.write({"/consumers/bare/owners/t": b""})
+    assert [dual.remove_group(each) for each in ("g", "there", "bare")] == [1, 1, 0]
     with pytest.raises(NoSuchGroup):
         dual.remove_group("none")
     assert (tree.below("/consumers"), dual.fetch_all_offsets()) == (["odd"], {})
@@ -274,3 +281,89 @@ def test_offsets_of_subscribed_topics_stay_in_both(dual: Coordinator, tree: Tree
     with pytest.raises(GroupSubscribedToTopic):
         dual.delete_offsets("g", [("t", 0), ("x", 0)])
     assert tree.offsets() == {"/consumers/g/offsets/t/0": b"1"}
+
+
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_a_deletion_is_written_behind_the_commits_before_it(dual: Coordinator, tree: Tree, acks: int) -> None:
+    """The commits are in the log, and wait for ZooKeeper."""
+    goes_on, write = threading.Event(), tree.write
+
+    def late(nodes: dict[str, bytes]) -> None:
+        assert goes_on.wait(10)
+        write(nodes)
+
+    tree.write = late  # type: ignore[method-assign]
+    with ThreadPoolExecutor(2) as threads:
+        commits = [threads.submit(dual.commit_offsets, each, {("t", 0): 7}, acks=acks) for each in ("g", "h")]
+        wait_until("both commits are in the log", lambda: dual.gauges().appended_records == 2)
+        deletions = [threads.submit(dual.delete_offsets, "g", [("t", 0)]), threads.submit(dual.remove_group, "h")]
+        if acks == 0:
+            wait_until("both deletions are in the log", lambda: dual.gauges().appended_records > 3)
+        goes_on.set()
+        assert [each.result(10) for each in commits] == [None, None]
+        assert [each.result(10) for each in deletions] == [1, 1]
+    assert (tree.offsets(), dual.fetch_all_offsets()) == ({}, {})
+
+
+def test_what_may_not_be_read_is_an_error_and_nothing_is_deleted(dual: Coordinator, tree: Tree) -> None:
+    dual.commit_offsets("g", {("t", 0): 5, ("u", 0): 6})
+    offsets = tree.offsets()
+    for path in ("offsets", "offsets/t"):
+        tree.forbidden = {f"/consumers/g/{path}"}
+        for fetch in (partial(dual.fetch_offsets, "g"), dual.fetch_all_offsets):
+            with pytest.raises(ZooKeeperFailed, match=f"cannot read the offset in node /consumers/g/{path} of"):
+                fetch()
+    tree.forbidden = {"/consumers/g/ids"}
+    tree.write({"/consumers/g/ids/live": b"{}"})
+    with pytest.raises(ZooKeeperFailed, match="does not allow reading /consumers/g/ids: check its ACL"):
+        dual.remove_group("g")
+    assert dual.get_group("g") is not None
+    tree.delete(["/consumers/g/ids/live", "/consumers/g/ids"])
+    tree.forbidden = {"/consumers/g/offsets/t"}
+    with pytest.raises(ZooKeeperFailed, match="does not allow reading /consumers/g/offsets/t: check its ACL"):
+        dual.remove_group("g")
+    assert tree.offsets() == offsets
+
+
+def test_a_group_that_gets_nodes_while_it_is_deleted_is_an_error(tree: Tree) -> None:
+    tree.write({"/consumers/g/offsets/t/0": b"5"})
+    delete = tree.delete
+    tree.delete = lambda paths: delete(path for path in paths if path != "/consumers/g/offsets")  # type: ignore[method-assign]
+    with pytest.raises(ZooKeeperFailed, match="has new nodes below /consumers/g: delete the group again"):
+        delete_group(tree, "g")  # type: ignore[arg-type]
+
+
+def test_a_negative_number_is_no_offset(dual: Coordinator, tree: Tree) -> None:
+    """A broker of 0.10 answers -1, which means that there is none."""
+    dual.commit_offsets("g", {("t", 0): 42})
+    tree.write({f"/consumers/g/offsets/t/{partition}": b"-1" for partition in range(2)})
+    assert dual.fetch_offsets("g", [("t", 0), ("t", 1)]) == {
+        at("t", 0): FetchedOffset(42),
+        at("t", 1): FetchedOffset(None),
+    }
+    nodes = next(read_groups(tree, ["g"]))  # type: ignore[arg-type]
+    assert nodes.skipped == [SkippedNode(f"/consumers/g/offsets/t/{each}", "'-1' is negative") for each in range(2)]
+
+
+def test_a_callback_cannot_wait_for_another_commit(dual: Coordinator) -> None:
+    refused, called = [], threading.Event()
+
+    def call(_: object) -> None:
+        refused.append(refusal(dual.commit_offsets, "h", {("t", 0): 1}))
+        refused.append(refusal(dual.delete_offsets, "g", [("t", 0)]))
+        dual.commit_offsets_async("k", {("t", 0): 1}).add_done_callback(lambda _: called.set())
+
+    dual.commit_offsets_async("g", {("t", 0): 1}).add_done_callback(call)
+    assert called.wait(10)
+    assert refused == ["INVALID_REQUEST", "INVALID_REQUEST"]
+
+
+def test_a_reset_covers_what_zookeeper_alone_has_and_refuses_what_it_cannot_read(dual: Coordinator, tree: Tree) -> None:
+    tree.write({"/consumers/old/offsets/t/0": b"5"})
+    assert owned_group_offsets(dual, ["old", "none"]) == {
+        "old": GroupOffsets("Empty", {at("t", 0): 5}),
+        "none": GroupOffsets(None, {}),
+    }
+    tree.write({"/consumers/old/offsets/t/1": b"x"})
+    with pytest.raises(ZooKeeperFailed, match="cannot read the offset in node /consumers/old/offsets/t/1 of ZooKeeper"):
+        owned_group_offsets(dual, ["old"])

@@ -244,6 +244,28 @@ def test_fetch_shows_where_a_consumer_would_start(
     assert (unknown["offset"], unknown["partition"]) == (None, 3)
 
 
+@pytest.mark.parametrize(
+    ("sampled_ms", "offset", "strategy"), [(-1, 20, "committed"), (0, 3, "earliest"), (1, 3, "earliest")]
+)
+def test_a_commit_after_the_newest_sample_is_not_above_the_log_end(
+    tmp_path: Path,
+    settings: Settings,
+    capsys: pytest.CaptureFixture[str],
+    sampled_ms: int,
+    offset: int,
+    strategy: str,
+) -> None:
+    """R37: the records before it were there. By a later sample the log was truncated."""
+    log = LogPartition()
+    log.commit(("g", "t", 0), 20, commit_timestamp=START_MS)
+    store = folded_store([TimedRow(row, START_MS) for row in log.rows], tmp_path / "store", 1, settings)
+    header = "topic,partition,log_start_offset,log_end_offset,sampled_at"
+    (tmp_path / "sampled.csv").write_text(f"{header}\nt,0,3,5,{START_MS + sampled_ms}\n", encoding="utf-8")
+    at = ["fetch", "--store", store, "--topic", "t", "--positions", tmp_path / "sampled.csv", "--group", "g"]
+    (found,) = rows_of(capsys, *at, "--reset", "earliest").values()
+    assert (found["offset"], found["strategy"]) == (offset, strategy)
+
+
 def test_fetch_says_that_a_consumer_waits_for_a_transaction(
     tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:  # R17

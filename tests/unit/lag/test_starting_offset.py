@@ -15,7 +15,12 @@ SINCE = "2026-11-18T10:06:40.000Z"
 
 
 def committed(offset: int) -> OffsetAnswer:
-    return OffsetAnswer("t", 0, offset, None, "")
+    return OffsetAnswer("t", 0, offset, 4, "")
+
+
+def truncated(end: int) -> Position:
+    """Leader epoch 4 ends at this offset."""
+    return Position(3, 20, epoch_end=end)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +44,18 @@ def committed(offset: int) -> OffsetAnswer:
         ),
         (committed(11), "earliest", Position(3, 10), 3, "earliest", "the committed offset 11 is above the log end"),
         (committed(11), "none", Position(3, 10), None, "none", "and none makes the consumer fail"),
+        (committed(9), "latest", truncated(9), 9, "committed", "the group committed this offset"),
+        (
+            committed(10),
+            "latest",
+            truncated(9),
+            9,
+            "truncated",
+            "offset 10 is above the end of its leader epoch 4, 9: the log was truncated, and a consumer goes on",
+        ),
+        (committed(50), "earliest", truncated(3), 3, "truncated", "leader epoch 4, 3: the log was truncated"),
+        (committed(50), "latest", truncated(2), 20, "latest", "the log was truncated, and latest is the log end"),
+        (committed(10), "none", truncated(9), None, "none", "was truncated, and none makes the consumer fail"),
         (
             None,
             "by_duration:PT1H",
@@ -61,7 +78,7 @@ def committed(offset: int) -> OffsetAnswer:
             Position(3, 10, (TimedOffset(NOW_MS - HOUR_MS, None),)),
             10,
             "by_duration",
-            f"no record is of {SINCE} or later, so by_duration is the log end",
+            f"no record is of {SINCE} or later: a consumer waits for one, from the log end",
         ),
         (None, "by_duration:PT1H", Position(3, 10), None, "by_duration", f"no sample is as old as {SINCE}"),
         (

@@ -101,14 +101,14 @@ def test_missing_dump_and_binary_dump_are_one_line(tmp_path: Path) -> None:
         read_dump(tmp_path / "binary")
 
 
-@pytest.mark.parametrize(("data", "offset"), [(b"0", 0), (b"+7", 7), (b"007", 7), (b"%d" % (2**63 - 1), 2**63 - 1)])
+@pytest.mark.parametrize(
+    ("data", "offset"), [(b"0", 0), (b"+7", 7), (b"007", 7), (b"-1", -1), (b"%d" % (2**63 - 1), 2**63 - 1)]
+)
 def test_data_are_read_as_java_reads_a_long(data: bytes, offset: int) -> None:
     assert offset_of(data) == offset
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"1\n", b" 1", b"1.0", b"0x1", b"\xff", b"1_0", "٣".encode(), b"-1", b"9" * 5000]
-)
+@pytest.mark.parametrize("data", [b"", b"1\n", b" 1", b"1.0", b"0x1", b"\xff", b"1_0", "٣".encode(), b"9" * 5000])
 def test_other_data_are_no_offset(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"^\S"):
         offset_of(data)
