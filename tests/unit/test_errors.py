@@ -82,6 +82,11 @@ def test_the_error_of_a_task_is_found_in_what_spark_says_of_it() -> None:
     assert foreign_errors.raised_on_executor(ours) is ours
 
 
+def test_an_error_without_a_message_is_told_by_its_class() -> None:
+    assert foreign_errors.first_line(ValueError()) == foreign_errors.first_line(ValueError(" \n")) == "ValueError"
+    assert foreign_errors.in_one_line(ValueError()) == "ValueError: "
+
+
 def test_a_task_whose_process_was_killed_is_told_in_one_line_and_may_pass() -> None:
     said = """An error occurred while calling o7.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 10.0 failed 1 times, most recent \

@@ -304,6 +304,9 @@ def test_partitions_name_the_member_that_consumes_them(unfolded: str, offsets: C
 def test_groups_are_chosen_by_pattern_state_type_and_topic(unfolded: str, offsets: Callable[..., str]) -> None:
     broker = {name: group for name, group in oracle(CAPTURE)["groups"].items() if group["listed"]}
     listed = offsets("describe", "--store", unfolded, "--list").splitlines()
+    header, *rows = offsets("describe", "--store", unfolded, "--list", "--state").splitlines()
+    assert header.split() == ["GROUP", "STATE"]
+    assert [row.split()[0] for row in rows] == listed
     assert listed == sorted(broker)
     document = json.loads(offsets("describe", "--store", unfolded, "--group", "k-s*", "--format", "json"))
     assert sorted(document["groups"]) == [name for name in sorted(broker) if name.startswith("k-s")] != []

@@ -80,6 +80,7 @@ def test_a_commit_is_seen_at_once_on_a_store_that_no_stream_folds(committed: str
             "no column comitted_offset in current_offsets: nearest are com",
         ),
         ("SELECT c.topics FROM current_offsets c", "no column topics in current_offsets: nearest are topic"),
+        ("SELECT a.b FROM (SELECT 1 AS c) a", "no column b in the query: there are "),
         ("SELECT group_id FROM current_offsets ORDER BY 1 WHERE", "the query is not DuckDB's SQL: "),
         ("SELECT nosuch(group_id) FROM current_offsets", "the query failed: Scalar Function with name nosuch"),
         ("SELECT sum(commit_timestamp::BIGINT) FROM current_offsets", "the query failed: Unimplemented type for cast"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from tests.spark.stores import CLOCK, appended
 from tests.unit.coordinator.stores import NOW_MS
 from tests.unit.coordinator.stores import opened as opened_coordinator
 from tests.unit.state.state_files import progress_of, published
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +49,16 @@ def test_fold_to_the_end_of_an_owned_store_has_the_tombstones_of_its_expiry(
     Folding(opened(place), settings, clock, on_expiry=lambda *counts: runs.append(counts)).fold_to_end()
     assert runs == expired
     assert published(place) == ([] if expired else [("t0", 0, 5)])
+
+
+def test_a_folding_ends_its_threads(place: Path, settings: Settings) -> None:
+    OwnedStore.create(place, 2)
+    folding = Folding(opened(place), replace(settings, fold=replace(settings.fold, upkeep_interval_ms=0)), CLOCK)
+    before = set(threading.enumerate())
+    folding.start()
+    assert len(set(threading.enumerate()) - before) >= 2  # publishing and expiry, whose coordinator has one, too
+    folding.close()
+    wait_until("all have ended", lambda: set(threading.enumerate()) <= before)
 
 
 def test_records_that_do_not_decode_are_named_or_nothing_is_folded(store: Store, settings: Settings) -> None:  # R6
