@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import CoordinatorSettings, FoldSettings
-from offsets_pipeline.coordinator import expiry_runs as retention
+from offsets_pipeline.coordinator import expiry_runs
 from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
 from offsets_pipeline.coordinator.owned_log import OwnedLog
 from offsets_pipeline.coordinator.registry import FOLDER
-from offsets_pipeline.errors import UnsafeStorage
+from offsets_pipeline.errors import StorageFailed, UnsafeStorage
 from offsets_pipeline.fold.stream import folding
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from offsets_pipeline.coordinator.coordinator import Coordinator
 
 DEADLINE_SECONDS = 60
 INTERVAL_MS = 20  # of the test's clock, and of the looks at it
@@ -41,7 +43,7 @@ class Running:
         self.warnings: list[str] = []
         self._said = threading.Condition()
         settings = Settings(coordinator=CoordinatorSettings(offsets_retention_check_interval_ms=INTERVAL_MS))
-        monkeypatch.setattr(retention, "warn", lambda text: self._note(self.warnings, text))
+        monkeypatch.setattr(expiry_runs, "warn", lambda text: self._note(self.warnings, text))
         self.expiry = StreamExpiry(str(store), settings, clock, lambda *counts: self._note(self.runs, counts))
 
     def _note(self, of: list, each: object) -> None:  # type: ignore[type-arg]
@@ -150,6 +152,26 @@ def test_store_out_of_reach_is_warned_of_and_the_next_run_tries_again(
     (said,) = running.warnings
     assert said.startswith(f"cannot expire offsets of {store}: ")
     assert said.endswith("; the next run tries again")
+
+
+def test_the_run_after_one_that_failed_opens_the_log_again(
+    clock: FixedClock, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expire_once = expiry_runs.expire_once
+    used: list[Coordinator] = []
+
+    def expire(coordinator: Coordinator, *rest: Any) -> expiry_runs.ExpiryRun:  # noqa: ANN401
+        used.append(coordinator)
+        if len(used) == 1:
+            raise StorageFailed("it is away")
+        return expire_once(coordinator, *rest)
+
+    monkeypatch.setattr(expiry_runs, "expire_once", expire)
+    running.expiry.start()
+    running.wait(runs=0, warnings=1)
+    clock.advance_ms(HOUR_MS)
+    running.wait(runs=1, warnings=1)
+    assert used[0] is not used[1]
 
 
 def test_storage_that_is_not_safe_is_warned_of_once(
