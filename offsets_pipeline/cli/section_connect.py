@@ -104,6 +104,8 @@ class DescribeConnector(OfConnector):
         """Show the offsets. Raises NoSuchConnector, StoreMismatch."""
         from offsets_pipeline.cli.answer_times import answer_time_of
         from offsets_pipeline.cli.opened import open_beside, open_reader
+        from offsets_pipeline.common.warnings import warn
+        from offsets_pipeline.connect.connector_offsets import sink_group
         from offsets_pipeline.questions.query.connectors import describe_connector
         from offsets_pipeline.semantics.connect_keys import canonical_json
 
@@ -114,6 +116,8 @@ class DescribeConnector(OfConnector):
             beside = open_beside(self.store, reader, settings)
             configs = [each for each in beside if each.properties.topic_kind is TopicKind.CONNECT_CONFIGS]
         answer = describe_connector(reader, self.connector, *configs)
+        if not (answer["offsets"] or configs) and reader.properties.topic_kind is TopicKind.CONSUMER_OFFSETS:
+            warn(f"{self.store} has no offsets of a group {sink_group(self.connector, {})}; check the connector's name")
         answer_time_of(reader, self.store, settings)
         if self.format_ == "json":
             write_json(answer)  # of Connect's REST interface, which has no more fields

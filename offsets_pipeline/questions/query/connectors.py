@@ -78,8 +78,8 @@ def describe_connector(reader: StateReader, connector: str, configs: StateReader
     connectors, by the connector's group. ``configs`` reads the store of `config.storage.topic`: it has the connectors
     that were not deleted, and the group of a sink connector with `consumer.override.group.id`.
 
-    Raises NoSuchConnector if no log has a record of the connector or of its group, or ``configs`` has no configuration
-    of it, StoreMismatch for a store of another kind.
+    Raises NoSuchConnector if no log has a record of the connector, or ``configs`` has no configuration of it,
+    StoreMismatch for a store of another kind.
     """
     kinds = TopicKind.CONNECT_OFFSETS, TopicKind.CONNECT, TopicKind.CONSUMER_OFFSETS
     reader.properties.require_topic_kind(reader.location, *kinds)
@@ -88,11 +88,6 @@ def describe_connector(reader: StateReader, connector: str, configs: StateReader
         return _described_source(reader, connector, config)
     group_id = sink_group(connector, {}) if config is None else _group_of(config)
     groups = describe_groups(reader, [group_id])
-    if config is None and group_id not in groups:
-        raise NoSuchConnector(
-            f"Connector {connector} not found: {reader.location} has no group {group_id}; a store of "
-            "config.storage.topic knows if it has another one"
-        )
     offsets = groups[group_id].offsets if group_id in groups else []
     return sink_answer({(each.topic, each.partition): each.offset for each in offsets})
 

@@ -97,5 +97,9 @@ def test_commands_alter_and_reset_a_store_for_groups(tmp_path: Path, capsys: pyt
     assert json.loads(capsys.readouterr().out) == {"offsets": [pair(0, 5)]}
     assert main(["connect", "reset", *of_sink]) == 0
     assert capsys.readouterr().out == "The offsets for this connector have been reset successfully\n"
+    assert main(["connect", "describe", *of_sink, "--format", "json"]) == 0  # as a worker answers
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"offsets": []}
+    assert err.endswith("/groups has no offsets of a group connect-sink; check the connector's name\n")
     with Coordinator.open(OwnedStore.open(tmp_path / "groups")) as coordinator:
         assert held(coordinator) == {}
