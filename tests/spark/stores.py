@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 CLOCK = FixedClock(1_795_000_000_000)
+#: Later than all records of the captures, some of which have times after CLOCK.
+AFTER_CAPTURES = FixedClock(1_796_000_000_000)
 _LOG_TYPES = {field.name: field.type for field in LOG.arrow_schema()}
 
 
@@ -53,7 +55,12 @@ class Workbench:
     settings: Settings
 
     def ingest(
-        self, location: Path | str, *paths: Path | str, partitions: int | None = None, topic: str | None = None
+        self,
+        location: Path | str,
+        *paths: Path | str,
+        partitions: int | None = None,
+        topic: str | None = None,
+        clock: FixedClock = CLOCK,
     ) -> IngestReport:
         """Ingest segment files into a store."""
         return ingest_segments(
@@ -61,7 +68,7 @@ class Workbench:
             str(location),
             [str(path) for path in paths],
             self.settings,
-            CLOCK,
+            clock,
             partitions,
             topic=topic,
         )

@@ -15,7 +15,7 @@ from offsets_pipeline.store.log.clean import clean_log
 from tests.logs import oracle
 from tests.places import copied
 from tests.spark.segments import write_prefix
-from tests.spark.stores import CLOCK, differences, export_of, log_of, rows_of, segments_of
+from tests.spark.stores import AFTER_CAPTURES, CLOCK, differences, export_of, log_of, rows_of, segments_of
 from tests.unit.share_logs import CAPTURE, PARTITIONS, TOPIC, answers, as_described, needed, shown
 from tests.unit.state.test_stream_upkeep import keeps_nothing
 
@@ -110,9 +110,11 @@ def test_cleaned_and_compacted_share_partitions_are_those_of_the_broker(  # R39
 
 
 def test_young_records_and_records_that_are_not_folded_stay(
-    workbench: Workbench, folded: Callable[[str], Path], empty: Callable[[int], Path], place: Path
+    workbench: Workbench, empty: Callable[[int], Path], place: Path
 ) -> None:
-    store = copied(folded("4.2.0-kip848"), place / "store")
+    store = copied(empty(5), place / "store")
+    workbench.ingest(store, segments_of("4.2.0-kip848"), clock=AFTER_CAPTURES)
+    workbench.fold(store)
     first = min(row["record_timestamp"] for row in rows_of(store, "log")) // 1000
     done = clean_log(workbench.open(store), workbench.settings, FixedClock(first + 1000), older_than_ms=1001)
     assert done.removed == 0

@@ -27,6 +27,7 @@ from tests.kafka.live import wait_until
 from tests.logs import capture_rows
 from tests.places import copied
 from tests.spark.stores import (
+    AFTER_CAPTURES,
     CLOCK,
     appended,
     assert_as_reference,
@@ -34,6 +35,7 @@ from tests.spark.stores import (
     export_of,
     log_of,
     rows_of,
+    segments_of,
     state_rows,
 )
 
@@ -296,7 +298,12 @@ def test_rows_of_an_older_log_incarnation_are_dropped_when_no_reader_needs_them(
     assert_state_is_of(store, new_log())
 
 
-def test_cleaning_removes_a_superseded_log_incarnation(workbench: Workbench, store: Path) -> None:
+def test_cleaning_removes_a_superseded_log_incarnation(
+    workbench: Workbench, empty: Callable[[int], Path], place: Path
+) -> None:
+    store = copied(empty(5), place / "store")
+    workbench.ingest(store, segments_of(OLD), clock=AFTER_CAPTURES)
+    workbench.fold(store)
     old = rows_of(store, "log")
     times = sorted(row["record_timestamp"] for row in old)
     middle_ms = times[len(times) // 2] // 1000

@@ -103,12 +103,18 @@ class TopicClient(Closing):
     def epoch_ends(self, leader_epochs: Mapping[int, int]) -> dict[int, int]:
         """The record offset at which these leader epochs end in the log of the leader.
 
-        Omits unknown epochs, and log partitions that the topic does not have.
+        It is 0 if the leader has only earlier epochs: the topic was created again. Omits other unknown epochs, and log
+        partitions that the topic does not have.
         """
         partitions = self._cluster.topic(self._topic).partitions
         places = {(self._topic, at): epoch for at, epoch in leader_epochs.items() if at in partitions}
         found = answered(epoch_ends(self._cluster, places))
-        return {at: end for (_, at), end in found.items() if end is not None}
+        now = {at: partitions[at].epoch for _, at in found}
+        return {
+            at: end or 0
+            for (_, at), end in found.items()
+            if end is not None or ((epoch := now[at]) is not None and epoch < leader_epochs[at])
+        }
 
     def first_records(self, bounds: Mapping[int, LogPartitionBounds]) -> list[RecordKey]:
         """A few of the first records of each log partition.

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from offsets_pipeline.store.delta.properties import StoreProperties
 
 
+#: Clocks of two machines that follow one store may differ so much.
+_CLOCKS_DIFFER_MS = 600_000
+
+
 @dataclass(frozen=True)
 class CompleteReads:
     """Times of complete reads of the topic, in milliseconds since 1970.
@@ -33,9 +37,13 @@ class CompleteReads:
     since_ms: int
     last_ms: int | None = None
 
-    def gap_ms(self, now_ms: int) -> int:
-        """Milliseconds since the last complete read: the log may lack tombstones that came and went since."""
-        return now_ms - (self.since_ms if self.last_ms is None else self.last_ms)
+    def is_gap(self, now_ms: int, longest_ms: int) -> bool:
+        """Whether the log may lack tombstones that came and went since the last complete read.
+
+        So it may if that was longer ago than ``longest_ms``, or ahead of this clock, which was set back.
+        """
+        gap_ms = now_ms - (self.since_ms if self.last_ms is None else self.last_ms)
+        return not -_CLOCKS_DIFFER_MS <= gap_ms <= longest_ms
 
 
 @dataclass(frozen=True)
@@ -152,7 +160,7 @@ def _resumed(
     reading = unfinished.reading
     if reading.log_incarnation <= known.log_incarnation or reading.log_incarnation < max(known.ends, default=0):
         return None  # another process began a later log incarnation, which wins
-    if reading.complete.gap_ms(now_ms) > delete_retention_ms:
+    if reading.complete.is_gap(now_ms, delete_retention_ms):
         return None
     there = known.ends.get(reading.log_incarnation, {})
     starts = {at: max(start, there.get(at, 0)) for at, start in reading.starts.items()}
@@ -193,10 +201,13 @@ def _reasons(
                 f"a new leader of log partition {at} has the records of leader epoch {known.leader_epochs[at]} only up "
                 f"to {end}, but it was read up to {positions[at]}"
             )
-    if complete.gap_ms(now_ms) > delete_retention_ms:
+    if complete.is_gap(now_ms, delete_retention_ms):
         last = (
             f"its first reading began at {shown_time(complete.since_ms)} and did not reach its end"
             if complete.last_ms is None
             else f"it was last read to its end at {shown_time(complete.last_ms)}"
         )
-        yield f"{last}, longer ago than the topic keeps tombstones (delete.retention.ms {delete_retention_ms})"
+        if (complete.since_ms if complete.last_ms is None else complete.last_ms) > now_ms:
+            yield f"{last}, ahead of this machine's clock, which was set back"
+        else:
+            yield f"{last}, longer ago than the topic keeps tombstones (delete.retention.ms {delete_retention_ms})"

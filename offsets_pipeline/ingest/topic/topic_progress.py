@@ -88,7 +88,7 @@ class TopicProgress:
         ``transactions``: the oldest open one of each log partition. None if the cluster refuses this request: then the
         time since when the stable offset has not moved is a lower bound of the age.
         """
-        if self.complete.gap_ms(now_ms) > self._longest_gap_ms:
+        if self.complete.is_gap(now_ms, self._longest_gap_ms):
             return False  # even if the query has caught up since: the process may have slept for longer than the gap
         self.bounds = bounds
         self._still = {

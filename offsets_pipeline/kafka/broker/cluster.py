@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 _MAX_BACKOFF_SECONDS = 1.0
+#: When an address failed, or its metadata did not help: it is tried after the others. For all clients of this process.
+_failed_at: dict[tuple[str, int], float] = {}
 
 _Key = TypeVar("_Key", bound="Hashable")
 _Answer = TypeVar("_Answer")
@@ -49,6 +51,7 @@ class Cluster(Closing):
         self._lock = threading.RLock()
         self._connections: dict[int, Connection] = {}
         self._any: Connection | None = None
+        self._any_address: tuple[str, int] | None = None
         self._brokers: dict[int, Broker] = {}
         self._cluster_id: str | None = None
 
@@ -271,6 +274,7 @@ class Cluster(Closing):
                     raise  # no bootstrap address answers
                 failed = error
             if time.monotonic() + backoff >= deadline:
+                self.distrust()
                 raise failed from None
             time.sleep(backoff)
             backoff = min(2 * backoff, _MAX_BACKOFF_SECONDS)
@@ -305,17 +309,27 @@ class Cluster(Closing):
             self._any = self._bootstrapped()
             return self._any
 
+    def distrust(self) -> None:
+        """Let this process ask other brokers first from now on: what this one says of the cluster did not help."""
+        with self._lock:
+            if self._any_address is not None:
+                _failed_at[self._any_address] = time.monotonic()
+
     def _bootstrapped(self) -> Connection:
         known = [(each.host, each.port) for each in self._brokers.values()]
         failed: BrokerUnreachable | None = None
         deadline = time.monotonic() + self.settings.api_seconds
-        for host, port in dict.fromkeys([*self.settings.bootstrap, *known]):
+        addresses = dict.fromkeys([*self.settings.bootstrap, *known])
+        for address in sorted(addresses, key=lambda each: _failed_at.get(each, 0.0)):
             try:
-                return Connection(self.settings, host, port)
+                found = Connection(self.settings, *address)
             except BrokerUnreachable as error:
-                failed = error
+                failed, _failed_at[address] = error, time.monotonic()
                 if time.monotonic() >= deadline:
                     break
+            else:
+                self._any_address = address
+                return found
         assert failed is not None  # noqa: S101 - there is at least one address
         raise failed
 

@@ -96,7 +96,8 @@ class _RangeReader:
                 is_full = False
                 for partition, fetched in answers.items():
                     yield from self._take(partition, fetched, is_full=is_full)
-                    is_full = is_full or bool(fetched.records)
+                    # a partition with a problem may have used it up, too: the broker sent what it cannot tell
+                    is_full = is_full or bool(fetched.records) or fetched.problem is not None
             self._is_stale = self._is_stale or not leaders or time.monotonic() > self._deadline
 
     def pause(self) -> None:
@@ -104,6 +105,7 @@ class _RangeReader:
         if not self.waiting:
             return
         if time.monotonic() > self._deadline:
+            self._cluster.distrust()
             raise self._failed or BrokerUnreachable(
                 f"cannot read partition {min(self.waiting)} of topic {self._topic}: no leader answers at "
                 f"{self._cluster.settings.at}; check the brokers"
@@ -160,9 +162,13 @@ def require_same_log(cluster: Cluster, metadata: TopicMetadata, known: Mapping[i
         if position.leader_epoch is not None and metadata.partitions[partition].epoch != position.leader_epoch
     }
     for (topic, partition), end in answered(epoch_ends(cluster, doubtful)).items():
+        epoch, now = doubtful[topic, partition], metadata.partitions[partition].epoch
         if end is not None and end < known[partition].offset:
             raise LogTruncated(
                 f"partition {partition} of topic {topic} has another log before record "
-                f"{known[partition].offset}: its new leader has only the records before {end} of leader "
-                f"epoch {doubtful[topic, partition]}"
+                f"{known[partition].offset}: its new leader has only the records before {end} of leader epoch {epoch}"
+            )
+        if end is None and now is not None and now < epoch:  # a topic without an id that was created again
+            raise LogTruncated(
+                f"partition {partition} of topic {topic} has another log: its leader epoch is {now}, and was {epoch}"
             )

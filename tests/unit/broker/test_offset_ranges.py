@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.consumer import FetchRequest, FetchResponse
+from kafka.protocol.metadata import MetadataRequest
 
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, LogTruncated
 from offsets_pipeline.kafka.broker import offset_ranges
+from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
+from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.offset_ranges import FetchedBatches, OffsetRange, read_ranges, require_same_log
 from offsets_pipeline.kafka.record.corrupt import NotASegment
 from offsets_pipeline.kafka.record.segment import read_segment
@@ -298,3 +302,73 @@ def test_a_slow_reader_is_no_missing_leader(monkeypatch: pytest.MonkeyPatch) -> 
         ranges: Iterable[OffsetRange] = (OffsetRange(0, 0, 3), OffsetRange(1, 0, 1))
         found, _ = read(topic, *ranges, after=write_slowly, fetch_max_bytes=one)
     assert found == {0: [0, 1, 2], 1: [0]}
+
+
+def test_what_a_damaged_batch_used_up_is_not_taken_for_a_cleaned_range() -> None:
+    """The second look at the damage is throttled: its answer has no partitions."""
+    with fake_topic({0: FakePartition([damaged(batch(0)), batch(1)]), 1: FakePartition([batch(0, 40)])}) as topic:
+        answer = topic.brokers[1].answers[FetchRequest.API_KEY]
+        throttled = FetchResponse(throttle_time_ms=10, error_code=0, session_id=0, responses=[])
+        topic.brokers[1].answers[FetchRequest.API_KEY] = lambda number: throttled if number == 1 else answer(number)
+        with cluster_of(topic, max_partition_fetch_bytes=str(len(batch(0).data) + 10)) as cluster:
+            found: Offsets = {0: [], 1: []}
+            for each in read_ranges(cluster, TOPIC, [OffsetRange(0, 0, 2, 3), OffsetRange(1, 0, 40, 3)]):
+                reader = read_segment(each.records, source="a test", max_records=10**6, good_at=each.good_at)
+                found[each.range.partition] += [
+                    offset for rows in reader.batches() for offset in rows["record_offset"].to_pylist()
+                ]
+    assert found == {0: [1], 1: [*range(40)]}
+
+
+def test_a_leader_that_never_had_the_epoch_has_another_log() -> None:
+    """A topic without an id that was created again: its leader epochs begin anew."""
+    with (
+        fake_topic({0: FakePartition([batch(each) for each in range(25)], epoch=0)}) as topic,
+        cluster_of(topic) as cluster,
+    ):
+        metadata = cluster.topic(TOPIC)
+        require_same_log(cluster, metadata, {0: FetchPosition(10, 0)})
+        with pytest.raises(
+            LogTruncated, match=r"partition 0 of topic .* has another log: its leader epoch is 0, and was 3"
+        ):
+            require_same_log(cluster, metadata, {0: FetchPosition(10, 3)})
+
+
+def test_a_broker_with_old_metadata_is_asked_last_by_the_next_client() -> None:
+    with fake_topic({0: FakePartition([batch(0)])}, (1, 2, 3)) as topic:
+        leader = topic.partitions[0]
+        leader.leader, leader.epoch, leader.epoch_ends = 3, 4, {3: 1}
+        fresh = topic.brokers[1].answers[MetadataRequest.API_KEY]
+
+        def old(number: int) -> object:
+            leader.leader, leader.epoch = 2, 3
+            try:
+                return fresh(number)
+            finally:
+                leader.leader, leader.epoch = 3, 4
+
+        topic.brokers[1].answers[MetadataRequest.API_KEY] = old
+        with cluster_of(topic, default_api_timeout_ms="400") as cluster, pytest.raises(BrokerUnreachable):
+            list(read_ranges(cluster, TOPIC, [OffsetRange(0, 0, 1, 3)]))
+        with cluster_of(topic, default_api_timeout_ms="4000") as cluster:
+            (found,) = read_ranges(cluster, TOPIC, [OffsetRange(0, 0, 1, 3)])
+        assert found.range == OffsetRange(0, 0, 1, 3)
+
+
+def test_addresses_that_do_not_answer_are_tried_last_by_the_next_client() -> None:
+    silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    with fake_topic({0: FakePartition([batch(0)])}) as topic:
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in silent]
+        options = KafkaOptions(
+            ",".join([*addresses, topic.brokers[1].address]),
+            {"request.timeout.ms": "200", "default.api.timeout.ms": "300"},  # as the defaults: there is time for two
+        )
+        with (
+            Cluster(options) as cluster,
+            pytest.raises(BrokerUnreachable, match=f"no broker answers at {addresses[1]}"),
+        ):
+            cluster.topic(TOPIC)
+        with Cluster(options) as cluster:
+            assert cluster.topic(TOPIC).name == TOPIC
+    for each in silent:
+        each.close()

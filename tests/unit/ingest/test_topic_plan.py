@@ -66,6 +66,14 @@ def test_just_as_long_as_tombstones_are_kept_is_not_too_long() -> None:
     assert "longer ago than the topic keeps tombstones (delete.retention.ms 86400000)" in str(late.anew)
 
 
+def test_a_clock_that_was_set_back_does_not_hide_a_gap() -> None:
+    differing = replace(FOLLOWED, complete=CompleteReads(DAY_MS, NOW_MS + 600_000))  # clocks of two machines
+    assert plan(differing).anew is None
+    ahead = plan(replace(FOLLOWED, complete=CompleteReads(DAY_MS, NOW_MS + 600_001)))
+    assert (ahead.log_incarnation, ahead.starts) == (1, {0: 0, 1: 5})
+    assert "ahead of this machine's clock, which was set back" in str(ahead.anew)
+
+
 def test_another_topic_of_the_name_is_read_again_also_into_a_log_without_records() -> None:
     assert "created again (its id was old, it is id)" in str(plan(FOLLOWED, "old").anew)
     assert plan(KnownLog(2), "old").log_incarnation == 1
