@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from time import CLOCK_BOOTTIME, clock_gettime
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from offsets_pipeline.store.delta.protocol import UNDO, Action, changes_rules, f
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
 from offsets_pipeline.store.delta.snapshot import Commit, KnownVersion, Snapshot
 from offsets_pipeline.store.delta.storage import Winners, beside
-from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.delta.table_folder import READERS_SECONDS, TableFolder
 from offsets_pipeline.store.log.log_scan import LogScan
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class OwnedLog:
         self._source = source
         self._winners = Winners(source)
         self._known = _NOT_READ
+        self._looked_at = 0.0  # the last time at which no later commit was there, on a clock that runs while asleep
         self.number = -1
         self.ends = [0] * offsets_partitions
         self.producers = Producers()
@@ -110,7 +112,7 @@ class OwnedLog:
         Raises NoSuchStore if there is no store, StoreReplaced if it is not the store that was open before,
         UnsupportedTable if only Spark can read the log, NotAStore if the store has another format.
         """
-        found = self._snapshot()
+        found, self._looked_at = self._snapshot(), clock_gettime(CLOCK_BOOTTIME)
         for partition, end in self._noted_ends():
             self.ends[partition] = max(self.ends[partition], end)
         transactional: list[pa.Table] = []
@@ -133,6 +135,9 @@ class OwnedLog:
         UnsupportedTable if only Spark can read the table from now on, NotAStore if the store got another format.
         Raises DamagedTable, StorageFailed.
         """
+        # Commits are removed after an hour in any order: the next one may be gone, and this one and later ones there.
+        is_old = clock_gettime(CLOCK_BOOTTIME) - self._looked_at > READERS_SECONDS / 2
+        newest = self._table.snapshot_after(self._known).version if is_old else -1
         try:
             for (text, actions), rows in self._with_rows(self._table.commits_after(self._known)):
                 if takes_rows(actions):
@@ -145,6 +150,9 @@ class OwnedLog:
                     yield new
         except WriteConflict as gone:
             raise LogMovedOn(str(gone)) from gone
+        if self.version < newest:
+            raise LogMovedOn(f"the table {self._folder} no longer has the commits since version {self.version}")
+        self._looked_at = clock_gettime(CLOCK_BOOTTIME)
 
     def load(self, partitions: Collection[int]) -> Iterator[pa.Table]:
         """Yield all rows of these log partitions in any order, with ROW_SCHEMA, a part of a file at a time.

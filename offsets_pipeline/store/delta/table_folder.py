@@ -449,7 +449,7 @@ class TableFolder:
         """
         commits: list[Commit] = []
         version, previous = known.number + 1, known.text
-        # one request: commits are removed oldest first, so the next one is kept if this one is
+        # one request: the caller has just looked for the next commit, and a commit is kept for an hour
         check = None if previous is None else self._begin_check(known.number, previous)
         file = self.write_file(rows, compression=compression, few_rows=True)
         with self._committing([file], durable=durable, after=after):

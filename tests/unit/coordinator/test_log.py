@@ -7,6 +7,7 @@ import json
 import shutil
 import uuid
 from concurrent.futures import Future
+from time import CLOCK_BOOTTIME, clock_gettime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from offsets_pipeline.coordinator.commits import FetchedOffset
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_log import CHECKPOINT_COMMITS, OwnedLog, Record
 from offsets_pipeline.coordinator.owned_store import OwnedStore
@@ -32,6 +34,7 @@ from offsets_pipeline.store.delta.data_file import APPLICATION
 from offsets_pipeline.store.delta.protocol import commit_path
 from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS, TABLES
 from offsets_pipeline.store.delta.storage import LocalStorage, NoAnswer, ObjectStorage, Winners
+from offsets_pipeline.store.delta.table_folder import READERS_SECONDS
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import NOW_MS, append, log_of, opened
 from tests.waiting import wait_until
@@ -418,3 +421,23 @@ def test_creation_goes_on_where_another_process_stands_or_was_killed(tmp_path: P
 def test_append_of_a_test_is_an_append(store: Path) -> None:
     append(store, records(0), 3)
     assert log_at(store).ends == [1, 0, 0]
+
+
+@pytest.mark.local_only("removes a commit by its path")
+def test_a_coordinator_that_was_idle_finds_out_that_the_next_commit_was_removed(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta removes commits that a checkpoint has in any order: the one that is known may still be there."""
+    with opened(store) as idle, opened(store) as other:
+        idle.commit_offsets("g", {("t", 0): 1})
+        known = idle._core.log.version
+        for offset in range(3):
+            other.commit_offsets("g", {("t", 0): offset})
+        other._core.log.checkpoint()
+        (store / "log" / commit_path(known + 1)).unlink()
+        now = clock_gettime(CLOCK_BOOTTIME)
+        monkeypatch.setattr("offsets_pipeline.coordinator.owned_log.clock_gettime", lambda _: now + READERS_SECONDS)
+        idle.commit_offsets("g", {("t", 1): 7})
+        assert not (store / "log" / commit_path(known + 1)).exists()
+    with opened(store) as fresh:
+        assert fresh.fetch_offsets("g") == {at("t", 0): FetchedOffset(2), at("t", 1): FetchedOffset(7)}
