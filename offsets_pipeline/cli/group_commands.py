@@ -65,7 +65,7 @@ _HEAD_LINES = 3  # of a refresh: time, header, and the line of the shell
 _SORT_KEYS: Mapping[str, Callable[[GroupFigures], Any]] = {
     "group": lambda each: (each.group, each.cluster),
     "last-commit": lambda each: (each.last_commit or "", each.group),
-    "lag": lambda each: (-1 if each.lag is None else -each.lag, each.group),
+    "lag": lambda each: (-0.5 if each.lag is None else -each.lag, each.group),
     "members": lambda each: (-each.members, each.group),
     "offsets": lambda each: (-each.offsets, each.group),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from contextlib import contextmanager
 from dataclasses import astuple, fields
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -193,12 +194,17 @@ def _fetch_samples(
     A commit after the newest sample proves that the records before it were there (R37).
     """
     before = {} if since_ms is None else samples.latest(since_ms)
-    found = {}
+    found, newest_ms = {}, samples.newest_ms or 0
     for place, newest in samples.latest().items():
         then = before.get(place)
-        times = () if then is None or since_ms is None else (TimedOffset(since_ms, then.log_end_offset),)
+        times: tuple[TimedOffset, ...] = ()
+        if then is not None and since_ms is not None:
+            sampled_ms, _, ends = samples.series(place)
+            later = ends[sampled_ms >= then.sampled_ms].tolist()
+            is_anew = any(end < before_it for before_it, end in pairwise(later))  # all its records are of later
+            times = (TimedOffset(since_ms, newest.log_start_offset if is_anew else then.log_end_offset),)
         commit, end = committed.get(place), newest.log_end_offset
-        if commit is not None and (commit.committed_ms is None or commit.committed_ms > newest.sampled_ms):
+        if commit is not None and (commit.committed_ms is None or commit.committed_ms > newest_ms):
             end = max(end, commit.offset)
         found[TopicPartition(*place)] = Position(newest.log_start_offset, end, times)
     return Positions(source, found)

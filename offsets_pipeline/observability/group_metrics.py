@@ -195,19 +195,20 @@ def _of_lag(cluster: str, lags: Collection[GroupLag], rows: Collection[LagRow]) 
 
 def _of_partitions(cluster: str, rows: Collection[LagRow], committed: Committed) -> Values:
     at = [(cluster, row.group, str(row.partition), row.topic) for row in rows]
+    in_time = sorted(rows, key=lambda row: row.as_of)
     return {
         "kafka_consumergroup_group_offset": dict(zip(at, (committed[row[:3]] for row in rows), strict=True)),
         "kafka_consumergroup_group_lag": dict(zip(at, (row.lag for row in rows), strict=True)),
         "kafka_consumergroup_group_lag_seconds": dict(zip(at, (row.lag_seconds for row in rows), strict=True)),
-        # several groups have rows of a partition, and one of them may lack a position
+        # several groups have rows of a partition: the newest one counts, and one of them may lack a position
         "kafka_partition_latest_offset": {
             (cluster, str(row.partition), row.topic): row.log_end_offset
-            for row in rows
+            for row in in_time
             if row.log_end_offset is not None
         },
         "kafka_partition_earliest_offset": {
             (cluster, str(row.partition), row.topic): row.log_start_offset
-            for row in rows
+            for row in in_time
             if row.log_start_offset is not None
         },
     }

@@ -42,7 +42,7 @@ _OF_STATUS = {
     PartitionStatus.WARN: "slow",
 }
 OPEN_TRANSACTION = "open transaction"
-_SHRINKING = "shrinking"
+_SHRINKING, _GROWING = "shrinking", "growing"
 _STEADY = 1 / 60  # records a second: slower changes are neither growing nor shrinking
 _LOOP_MS, _LOOP_REBALANCES = 600_000, 10
 _SHOWN = 3  # names in a detail
@@ -146,10 +146,16 @@ def _behind(
             known = [rates[row[:3]] for row in late if row[:3] in rates]
             rate = sum(known) if len(known) == len(late) else None
             trend = None if rate is None else _trend(rate)
+            if trend == _SHRINKING and PartitionStatus.STOP in statuses:
+                trend = None  # it shrank before the last commit
             if seconds is not None:
                 since_ms = as_of_ms - round(seconds * MS_OF_SECOND)
-            if rate is not None and trend == _SHRINKING:
-                until_ms = as_of_ms + int((found.lag or 0) / -rate * MS_OF_SECOND)
+            trends = [_trend(each) for each in known]
+            if trend == _SHRINKING and PartitionStatus.STALL not in statuses and _GROWING not in trends:
+                # a steady partition has what is on its way
+                shrinking = [row for row, each in zip(late, trends, strict=True) if each == _SHRINKING]
+                seconds_left = max((-(row.lag or 0) / rates[row[:3]] for row in shrinking), default=0)
+                until_ms = as_of_ms + int(seconds_left * MS_OF_SECOND)
             members = "" if found.members is None else f"; {found.members or 'no'} members"
             yield Problem(
                 GroupStatus.ERR if found.status == GroupStatus.ERR else GroupStatus.WARN,
@@ -165,7 +171,7 @@ def _behind(
 
 
 def _trend(rate: float) -> str:
-    return _SHRINKING if rate < -_STEADY else "growing" if rate > _STEADY else "steady"
+    return _SHRINKING if rate < -_STEADY else _GROWING if rate > _STEADY else "steady"
 
 
 def _events(
@@ -200,7 +206,7 @@ def _events(
     for name, rows in of_groups.items():
         members = {each.member_id for each in groups[name].members} if name in groups else set()
         yield from _left(name, [row for row in rows if row["record_timestamp"] >= since_ms], members)
-        yield from _rebalance_loop(name, [row for row in rows if row["record_timestamp"] >= data_ms - _LOOP_MS])
+        yield from _rebalance_loop(name, rows, data_ms - _LOOP_MS)
 
 
 def _changed(reader: StateReader, since_ms: int) -> set[str]:
@@ -226,10 +232,14 @@ def _left(name: str, changes: Sequence[Mapping[str, Any]], members: Collection[s
         yield Problem(GroupStatus.WARN, "left", name, shown_time(max(left)[0]), detail=detail)
 
 
-def _rebalance_loop(name: str, changes: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    epochs = [epoch for row in changes if (epoch := row["generation"] or row["group_epoch"])]
+def _rebalance_loop(name: str, rows: Sequence[Mapping[str, Any]], since_ms: int) -> Iterator[Problem]:
+    with_epoch = [(row, epoch) for row in rows if (epoch := row["generation"] or row["group_epoch"])]
+    changes = [row for row, _ in with_epoch if row["record_timestamp"] >= since_ms]
+    earlier = [epoch for row, epoch in with_epoch if row["record_timestamp"] < since_ms]
+    epochs = [epoch for row, epoch in with_epoch if row["record_timestamp"] >= since_ms]
     # a group that was removed counts from 1 again
-    rebalances = sum(before != after for before, after in pairwise([None, *epochs]))
+    before = earlier[-1:] if changes and changes[0]["event"] != "created" else []
+    rebalances = sum(one != other for one, other in pairwise([*(before or [None]), *epochs]))
     if rebalances >= _LOOP_REBALANCES:
         detail = f"{rebalances} rebalances in {_LOOP_MS // MS_PER_MINUTE} minutes"
         yield Problem(

@@ -111,6 +111,16 @@ def test_each_incident_has_its_alert(
     )
 
 
+@pytest.mark.parametrize(("epochs", "is_loop"), [("500x3 _ 1x6", False), ("5+2x20", True), ("5+1x20", False)])
+def test_a_group_that_was_removed_and_came_back_does_not_rebalance_without_end(
+    promtool: Promtool, epochs: str, is_loop: bool
+) -> None:
+    firing = 'ALERTS{alertname="OffsetsRebalanceLoop",alertstate="firing"}'
+    fired = [{"labels": firing.replace("}", ',group="g",severity="critical"}'), "value": 1}] if is_loop else []
+    expected = {"expr": firing, "eval_time": "9m", "exp_samples": fired}
+    promtool.test({'offsets_group_epoch{group="g"}': epochs}, [expected])
+
+
 def test_dashboard_has_data_in_each_panel(promtool: Promtool, root: Path) -> None:
     """Prometheus itself evaluates the queries, over a sample of each metric."""
     dashboard = json.loads((root / "conf" / "grafana" / "consumer-lag.json").read_text(encoding="utf-8"))

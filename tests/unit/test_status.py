@@ -236,7 +236,7 @@ def test_a_group_is_behind_after_a_time_and_its_worst_partitions_are_named(monke
         Problem(warn, "behind", "behind", since(600.001), None, 5, 600.001, None, "t-0; no members"),
         Problem(err, "stopped", "late", since(60.001), None, 5, 60.001, "growing", "t-0; no members"),
         Problem(
-            *(err, "rewound", "mixed", since(100.5), shown_time(NOW_MS + 20_000), 10, 100.5, "shrinking"),
+            *(err, "rewound", "mixed", since(100.5), shown_time(NOW_MS + 16_000), 10, 100.5, "shrinking"),
             "t-1, t-4; 2 members",
         ),
         Problem(err, "stalled", "no-time", shown_time(START_MS), None, 7, None, "steady", "t-0; no members"),
@@ -331,6 +331,9 @@ def test_members_that_left_and_rebalances_without_end(
         log.members("looping", generation, "ab", START_MS + generation * 30_000)
     for generation in range(2, 11):  # not often enough
         log.members("busy", generation, "ab", START_MS + generation * 30_000)
+    log.members("border", 1, "a", NOW_MS - 11 * MINUTE_MS)
+    for generation in range(1, 11):  # nor if the first record in the ten minutes has the generation before them
+        log.members("border", generation, "ab", START_MS + generation * 30_000)
     for number in range(10):  # the group is removed after each second rebalance
         if number % 2 == 0:
             log.at(START_MS + number * 30_000).group_tombstone(2, "removed")

@@ -41,37 +41,52 @@ _RECORDS = "offsets-records"
 
 
 def write_derived(
-    store: Store, progress: FoldProgress, seen: Mapping[str, Snapshot], *, groups_changed: bool
+    store: Store,
+    progress: FoldProgress,
+    seen: Mapping[str, Snapshot],
+    versions: Mapping[str, int],
+    *,
+    groups_changed: bool,
 ) -> dict[str, int]:
     """Write the tables that are made from the published groups, or from connect records; returns their versions.
 
-    ``seen`` are these tables as they were before the progress was read. Raises WriteConflict if another process has
-    written them since, DamagedTable as `belonging`.
+    ``seen`` are these tables as they were before the progress was read. ``versions`` are those of the published tables
+    that this publishing has written: a later one may have rows of a reload that never ends.
+
+    Raises WriteConflict if another process has written them since, DamagedTable as `belonging`.
     """
     for table in published_tables_of(store.properties.topic_kind):
         belonging(store.table(table.name), progress)
     if not store.properties.topic_kind.has_groups:
         return _write_from_facts(store, progress, seen)
+    folder, version = store.table(CONSUMER_GROUPS.name), versions.get(CONSUMER_GROUPS.name)
+    groups = belonging(folder, progress) if version is None else folder.snapshot()
+    if version is not None and groups.version != version:
+        groups = folder.snapshot(version)
     return {
-        GROUP_MEMBERS.name: _write_members(store, progress, seen[GROUP_MEMBERS.name], groups_changed=groups_changed),
-        UNSTABLE_OFFSETS.name: _write_unstable(store, progress, seen[UNSTABLE_OFFSETS.name]),
+        GROUP_MEMBERS.name: _write_members(
+            store, progress, seen[GROUP_MEMBERS.name], groups, groups_changed=groups_changed
+        ),
+        UNSTABLE_OFFSETS.name: _write_unstable(store, progress, seen[UNSTABLE_OFFSETS.name], groups),
     }
 
 
-def _write_members(store: Store, progress: FoldProgress, seen: Snapshot, *, groups_changed: bool) -> int:
+def _write_members(
+    store: Store, progress: FoldProgress, seen: Snapshot, groups: Snapshot, *, groups_changed: bool
+) -> int:
     names = store.table(TOPICS.name).snapshot()
     made_of = {INCARNATION: progress.incarnation, _TOPICS: names.version}
     if not groups_changed and all(seen.transaction(each) == version for each, version in made_of.items()):
         return seen.version
     rows = rows_by_sql(
         VIEWS["group_members"].format(groups="groups", answers="TRUE", topics="topics", **DUCKDB),
-        groups=_published_groups(store, "group_id", "members"),
+        groups=groups.rows(["group_id", "members"]),
         topics=names.rows(),
     )
     return store.table(GROUP_MEMBERS.name).replace(rows, seen=seen, advance=made_of)
 
 
-def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot) -> int:
+def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot, groups: Snapshot) -> int:
     """R17: the pending commits of groups that exist."""
     if not any(each.pending for each in progress.partitions.values()) and not seen.files():
         return seen.version
@@ -79,14 +94,10 @@ def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot) -> int
         VIEWS["unstable_offsets"].format(
             groups="groups", hides_offsets=HIDES_OFFSETS, fold_progress="progress", **DUCKDB
         ),
-        groups=_published_groups(store, "log_partition", "group_id", "group_type", "state"),
+        groups=groups.rows(["log_partition", "group_id", "group_type", "state"]),
         progress=pending_of(progress.partitions),
     ).cast(UNSTABLE_OFFSETS.arrow_schema())
     return seen.version if found.equals(seen.rows()) else store.table(UNSTABLE_OFFSETS.name).replace(found, seen=seen)
-
-
-def _published_groups(store: Store, *columns: str) -> pa.Table:
-    return store.table(CONSUMER_GROUPS.name).snapshot().rows(columns)
 
 
 # --- Kafka Connect, and share partitions
@@ -155,6 +166,7 @@ def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, i
     A log partition without unfolded records has all records up to the last look at its source. Another one has them up
     to its newest commit of the last publishing, and no data time without such a commit.
     """
+    notes = store.table(LOG_PARTITIONS.name).snapshot()  # before the log: a look at the source may follow an append
     log, incarnation = store.table(LOG.name).snapshot(), progress.log_incarnation
     if store.current_log().number != incarnation:
         return {}
@@ -163,8 +175,8 @@ def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, i
     if store.properties.kind == OWNED:
         times = dict.fromkeys(whole, now_ms * 1000)
     else:
-        notes = store.table(LOG_PARTITIONS.name).snapshot().rows(only={"log_incarnation": [incarnation]})
-        looks = _microseconds(notes, "coalesce(read_at, max(updated_at) OVER ()) AS time FROM found")
+        rows = notes.rows(only={"log_incarnation": [incarnation]})
+        looks = _microseconds(rows, "coalesce(read_at, max(updated_at) OVER ()) AS time FROM found")
         times = {at: looks[at] for at in whole & looks.keys()}
     if times.keys() == progress.partitions.keys():
         return times

@@ -60,7 +60,8 @@ def publish(store: Store, clock: Clock) -> bool:
         covered = []
         if store.properties.topic_kind.has_groups:
             covered = _merge_facts(store, progress, seen, versions)
-        versions |= write_derived(store, progress, seen, groups_changed=any(each.has_news for each in covered))
+        has_news = any(each.has_news for each in covered)
+        versions |= write_derived(store, progress, seen, versions, groups_changed=has_news)
         newest = progress
         if covered or not versions.items() <= progress.versions.items():
             newest = progress.note_published(versions)

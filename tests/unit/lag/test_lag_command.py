@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.clock import SystemClock, shown_time
 from tests.logs import LogPartition, commit_key, commit_value
 from tests.unit.lag.stores import TimedRow, folded_store
 
@@ -264,6 +264,24 @@ def test_a_commit_after_the_newest_sample_is_not_above_the_log_end(
     at = ["fetch", "--store", store, "--topic", "t", "--positions", tmp_path / "sampled.csv", "--group", "g"]
     (found,) = rows_of(capsys, *at, "--reset", "earliest").values()
     assert (found["offset"], found["strategy"]) == (offset, strategy)
+
+
+@pytest.mark.parametrize(("ends", "offset"), [((40, 45, 50), 40), ((40, 5, 50), 3), ((900, 1_000, 5), 3)])
+def test_a_duration_does_not_reach_into_an_earlier_incarnation_of_the_topic(
+    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str], ends: tuple[int, ...], offset: int
+) -> None:
+    """The log end fell after that time: each record that is there now is of later."""
+    log = LogPartition()
+    log.commit(("g", "t", 0), 20)
+    store = folded_store([TimedRow(row, START_MS) for row in log.rows], tmp_path / "store", 1, settings)
+    now_ms = SystemClock().now_ms()
+    times = [now_ms - minutes * 60_000 for minutes in (120, 30, 1)]
+    lines = [f"t,0,3,{end},{at_ms}" for end, at_ms in zip(ends, times, strict=True)]
+    header = "topic,partition,log_start_offset,log_end_offset,sampled_at"
+    (tmp_path / "sampled.csv").write_text("\n".join([header, *lines, ""]), encoding="utf-8")
+    at = ["fetch", "--store", store, "--topic", "t", "--positions", tmp_path / "sampled.csv", "--group", "new"]
+    (found,) = rows_of(capsys, *at, "--reset", "by_duration:PT1H").values()
+    assert found["offset"] == offset
 
 
 def test_fetch_says_that_a_consumer_waits_for_a_transaction(

@@ -15,14 +15,17 @@ from deltalake import DeltaTable
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.state import published_rows, publishing
+from offsets_pipeline.fold.state.derived_tables import write_derived
 from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionProgress
 from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS
 from offsets_pipeline.fold.state.publishing import compact_facts, drop_replaced, publish
 from offsets_pipeline.fold.state.stored_rows import log_partitions_in
+from offsets_pipeline.fold.state.unfolded import unfolded_records
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.delta.data_file import APPLICATION, DataFile
-from offsets_pipeline.store.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS, TABLES
+from offsets_pipeline.store.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS, GROUP_MEMBERS, TABLES
+from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead
 from tests.folded_stores import new_store, opened
 from tests.logs import LogPartition
 from tests.parameters import crossed
@@ -405,3 +408,68 @@ def test_published_as_of_says_when_it_was_published(busy: Store) -> None:
         assert publish(busy, FixedClock(CLOCK.now_ms() + later_ms))
         found = {row["published_at"] for row in read(busy.location, "published_as_of")}
         assert found == {(CLOCK.now_ms() + later_ms) * 1_000}
+
+
+def test_members_are_those_of_the_groups_that_the_publishing_wrote(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload puts its rows into `consumer_groups` right behind it, and dies before they count."""
+    log = LogPartition(partition_for("g", 2))
+
+    def put() -> None:
+        appended(store.location, log.rows)
+        log.rows.clear()
+
+    log.group(3, "g")
+    log.group(5, "g", "m1")
+    put()
+    fold_log(store, settings, CLOCK)
+    publish(store, CLOCK)
+    log.group(5, "g", "m2")
+    put()
+    fold_log(store, settings, CLOCK)
+    for member in ("m1", "m2"):
+        log.group_tombstone(5, "g", member)
+    put()  # not folded yet
+
+    def beside_a_reload(*arguments: Any, **options: Any) -> dict[str, int]:  # noqa: ANN401
+        monkeypatch.setattr(publishing, "write_derived", write_derived)
+        with monkeypatch.context() as patch, suppress(Died):
+            patch.setattr(FoldProgress, "replace", die)
+            reload_partitions(store, None, settings, CLOCK)
+        return write_derived(*arguments, **options)
+
+    def die(*_: object, **__: object) -> None:
+        raise Died
+
+    monkeypatch.setattr(publishing, "write_derived", beside_a_reload)
+    for _ in range(2):
+        publish(store, CLOCK)
+        assert sorted(row["member_id"] for row in read(store.location, GROUP_MEMBERS.name)) == ["m1", "m2"]
+
+
+def test_the_data_time_of_a_published_table_is_not_that_of_a_look_after_it(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`follow` appends records and notes its look at the topic between two reads of the publishing (R38)."""
+    logs = [LogPartition(0), LogPartition(1)]
+
+    def followed(committed_ms: int, read_ms: int) -> None:
+        for log in logs:
+            log.commit(("g", "t", 0), 1, commit_timestamp=committed_ms)
+        appended(store.location, [row for log in logs for row in log.rows[-1:]])
+        known = {name: len(log.rows) for name in ("end_offset", "topic_end_offset", "stable_offset")}
+        given: dict[str, Any] = {**dict.fromkeys(TopicRead._fields), **known, "start_offset": 0, "complete_since_ms": 0}
+        LogMetadata(store, CLOCK).read(dict.fromkeys(range(2), TopicRead(**given | {"read_at_ms": read_ms})))
+
+    followed(CLOCK.now_ms() - 60_000, CLOCK.now_ms() - 50_000)
+    fold_log(store, settings, CLOCK)
+
+    def meanwhile(*arguments: Any) -> Any:  # noqa: ANN401
+        found = unfolded_records(*arguments)
+        followed(CLOCK.now_ms() - 20_000, CLOCK.now_ms() - 1_000)
+        return found
+
+    monkeypatch.setattr("offsets_pipeline.fold.state.derived_tables.unfolded_records", meanwhile)
+    assert publish(store, CLOCK)
+    assert {row["data_time"] for row in read(store.location, "published_as_of")} == {(CLOCK.now_ms() - 50_000) * 1_000}
