@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.store.store import Store
     from tests.spark.stores import Workbench
 
-pytestmark = pytest.mark.streaming
+pytestmark = [pytest.mark.streaming, pytest.mark.slow]  # each plans the views in Spark several times
 
 
 #: Log partition of the group "g" in a log of two (R1).
