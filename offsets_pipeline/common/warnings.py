@@ -25,7 +25,7 @@ def line_time() -> str:
 
 
 def set_line_times(*, are_on: bool) -> None:
-    """Begin each line of this process with its time, or no more. Records of Python's logging are warnings then."""
+    """Begin each line of this process with its time, or no more; make records of Python's logging warnings."""
     _LogLines.have_times = are_on
     logging.basicConfig(handlers=[_LogLines()])
 
@@ -33,7 +33,7 @@ def set_line_times(*, are_on: bool) -> None:
 class _LogLines(logging.Handler):
     """Writes records of Python's logging as warnings, without stack traces.
 
-    Leaves out those of Py4J's calls and callbacks: whoever called raises the exception, or ends by Ctrl-C.
+    Leaves out those of Py4J: the caller of the JVM gets the exception, too.
     """
 
     have_times = False

@@ -281,9 +281,9 @@ class ZooKeeperOffsets(LogOffsets):
                 where = TopicPartition(of_offset[0], consumer_nodes.partition_of(of_offset[1]))
             except ValueError:
                 _LOG.warning("%s", failed)  # no partition has this name
-            else:
-                if where not in nodes.unset:
-                    answers[where] = FetchedOffset(None, error=failed)
+                continue
+            if where not in nodes.unset:
+                answers[where] = FetchedOffset(None, error=failed)
         return answers
 
     def _nodes(self, group_id: str, partitions: Collection[TopicPartition] | None) -> GroupNodes:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 CLOCK = FixedClock(1_795_000_000_000)
-#: Later than all records of the captures, some of which have times after CLOCK.
+#: Later than all records of the captures. CLOCK is earlier than some of them.
 AFTER_CAPTURES = FixedClock(1_796_000_000_000)
 _LOG_TYPES = {field.name: field.type for field in LOG.arrow_schema()}
 

@@ -109,11 +109,10 @@ class TopicClient(Closing):
         partitions = self._cluster.topic(self._topic).partitions
         places = {(self._topic, at): epoch for at, epoch in leader_epochs.items() if at in partitions}
         found = answered(epoch_ends(self._cluster, places))
-        now = {at: partitions[at].epoch for _, at in found}
         return {
             at: end or 0
             for (_, at), end in found.items()
-            if end is not None or ((epoch := now[at]) is not None and epoch < leader_epochs[at])
+            if end is not None or partitions[at].is_before(leader_epochs[at])
         }
 
     def first_records(self, bounds: Mapping[int, LogPartitionBounds]) -> list[RecordKey]:

@@ -37,13 +37,17 @@ class CompleteReads:
     since_ms: int
     last_ms: int | None = None
 
+    @property
+    def known_ms(self) -> int:
+        """The last complete read, or else the start of the first reading."""
+        return self.since_ms if self.last_ms is None else self.last_ms
+
     def is_gap(self, now_ms: int, longest_ms: int) -> bool:
         """Whether the log may lack tombstones that came and went since the last complete read.
 
         So it may if that was longer ago than ``longest_ms``, or ahead of this clock, which was set back.
         """
-        gap_ms = now_ms - (self.since_ms if self.last_ms is None else self.last_ms)
-        return not -_CLOCKS_DIFFER_MS <= gap_ms <= longest_ms
+        return not -_CLOCKS_DIFFER_MS <= now_ms - self.known_ms <= longest_ms
 
 
 @dataclass(frozen=True)
@@ -207,7 +211,7 @@ def _reasons(
             if complete.last_ms is None
             else f"it was last read to its end at {shown_time(complete.last_ms)}"
         )
-        if (complete.since_ms if complete.last_ms is None else complete.last_ms) > now_ms:
+        if complete.known_ms > now_ms:
             yield f"{last}, ahead of this machine's clock, which was set back"
         else:
             yield f"{last}, longer ago than the topic keeps tombstones (delete.retention.ms {delete_retention_ms})"

@@ -32,6 +32,10 @@ class PartitionLeader:
     node_id: int | None
     epoch: int | None
 
+    def is_before(self, epoch: int) -> bool:
+        """Whether the leader has only epochs before this one: a topic without an id was created again."""
+        return self.epoch is not None and self.epoch < epoch
+
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:

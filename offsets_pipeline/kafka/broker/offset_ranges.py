@@ -162,13 +162,14 @@ def require_same_log(cluster: Cluster, metadata: TopicMetadata, known: Mapping[i
         if position.leader_epoch is not None and metadata.partitions[partition].epoch != position.leader_epoch
     }
     for (topic, partition), end in answered(epoch_ends(cluster, doubtful)).items():
-        epoch, now = doubtful[topic, partition], metadata.partitions[partition].epoch
+        epoch, leader = doubtful[topic, partition], metadata.partitions[partition]
         if end is not None and end < known[partition].offset:
             raise LogTruncated(
                 f"partition {partition} of topic {topic} has another log before record "
                 f"{known[partition].offset}: its new leader has only the records before {end} of leader epoch {epoch}"
             )
-        if end is None and now is not None and now < epoch:  # a topic without an id that was created again
+        if end is None and leader.is_before(epoch):
             raise LogTruncated(
-                f"partition {partition} of topic {topic} has another log: its leader epoch is {now}, and was {epoch}"
+                f"partition {partition} of topic {topic} has another log: its leader epoch is {leader.epoch}, and was "
+                f"{epoch}"
             )

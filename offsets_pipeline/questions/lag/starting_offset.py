@@ -85,16 +85,16 @@ def starting_offset(
         unstable = "; a consumer waits first: an open transaction has a newer commit (UNSTABLE_OFFSET_COMMIT)"
     if committed is not None:
         end = None if position is None else position.epoch_end
-        is_cut = end is not None and end < committed.offset
-        if position is None or (position.earliest <= committed.offset <= position.latest and not is_cut):
+        cut_at = end if end is not None and end < committed.offset else None
+        if position is None or (cut_at is None and position.earliest <= committed.offset <= position.latest):
             return answer(committed.offset, "committed", "the group committed this offset" + unstable)
-        why = f"the committed offset {committed.offset} is "
-        if end is not None and is_cut:
-            why += f"above the end of its leader epoch {committed.leader_epoch}, {end}: the log was truncated"
-            if policy.strategy is not Strategy.NONE and end >= position.earliest:
-                return answer(end, "truncated", f"{why}, and a consumer goes on at that end{unstable}")
+        if cut_at is not None:
+            side = f"above the end of its leader epoch {committed.leader_epoch}, {cut_at}: the log was truncated"
         else:
-            why += "below the log start" if committed.offset < position.earliest else "above the log end"
+            side = "below the log start" if committed.offset < position.earliest else "above the log end"
+        why = f"the committed offset {committed.offset} is {side}"
+        if cut_at is not None and cut_at >= position.earliest and policy.strategy is not Strategy.NONE:
+            return answer(cut_at, "truncated", f"{why}, and a consumer goes on at that end{unstable}")
     else:
         why = "the group has no committed offset"
     offset, reason = _by_policy(policy, position, now_ms)
