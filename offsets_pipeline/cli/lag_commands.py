@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 from contextlib import contextmanager
 from dataclasses import astuple, fields
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.cli.answer_times import STALE, answer_time_of, log_answer_time_of, write_listing
@@ -23,6 +23,7 @@ from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_fil
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.lag.lag_rows import GroupLag, LagRow, group_lags, lag_of_groups
+from offsets_pipeline.questions.lag.position_sources import incarnations_at
 from offsets_pipeline.questions.lag.starting_offset import StartingOffset, Strategy, starting_offset
 from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer, describe_groups, state_of
 from offsets_pipeline.questions.query.group_listing import is_pattern, matching, without_match
@@ -195,14 +196,14 @@ def _fetch_samples(
     """
     before = {} if since_ms is None else samples.latest(since_ms)
     found, newest_ms = {}, samples.newest_ms or 0
-    for place, newest in samples.latest().items():
+    latest = samples.latest()
+    created, _, _ = incarnations_at(samples.columns, *samples.slices(latest), np.full(len(latest), newest_ms))
+    for (place, newest), first in zip(latest.items(), created.tolist(), strict=True):
         then = before.get(place)
         times: tuple[TimedOffset, ...] = ()
         if then is not None and since_ms is not None:
-            sampled_ms, _, ends = samples.series(place)
-            later = ends[sampled_ms >= then.sampled_ms].tolist()
-            is_anew = any(end < before_it for before_it, end in pairwise(later))  # all its records are of later
-            times = (TimedOffset(since_ms, newest.log_start_offset if is_anew else then.log_end_offset),)
+            is_older = then.sampled_ms < samples.columns.sampled_ms[first]  # of an earlier incarnation of the topic
+            times = (TimedOffset(since_ms, newest.log_start_offset if is_older else then.log_end_offset),)
         commit, end = committed.get(place), newest.log_end_offset
         if commit is not None and (commit.committed_ms is None or commit.committed_ms > newest_ms):
             end = max(end, commit.offset)
