@@ -90,12 +90,12 @@ class FollowedTopic(TopicObserver):
     def planned(self, progress: TopicProgress) -> None:
         """Write what is read, unless the last plan was the same."""
         self._succeeded()
-        plan = progress.reading.log_incarnation, len(progress.bounds)
+        plan = progress.reading.log_incarnation, len(progress.reading.starts)
         if plan == self._plan:
             return
         self._plan, self._is_caught_up = plan, False
         self._log.say(
-            f"reading topic {self._topic}: {len(progress.bounds)} log partitions, log incarnation "
+            f"reading topic {self._topic}: {len(progress.reading.starts)} log partitions, log incarnation "
             f"{progress.reading.log_incarnation}, {sum(progress.behind().values())} record offsets behind"
         )
 

@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from offsets_pipeline.questions.query.log_info import log_info
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.log_row import COMMIT
+from offsets_pipeline.semantics.partitioning import partition_for
 from tests.kafka.following import Heard, answers_of, beside, caught_up, following, log_places, log_records
 from tests.kafka.live_clients import wait_until
 from tests.kafka.three_brokers import VICTIM, ThreeBrokers, three_brokers
@@ -128,4 +129,35 @@ def test_unclean_election_that_loses_records_starts_a_new_incarnation_of_the_log
     assert log_places(store) == before
     assert {each.log_incarnation for each in log_info(StateReader(str(store)))} == {1}
     assert any("a new leader of log partition 0 has the records of leader epoch" in each for each in heard.warnings)
+    assert workbench.verify(store).equal
+
+
+def test_a_log_partition_without_a_leader_does_not_stop_the_others(
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
+) -> None:
+    """The first `follow` sees the leader die, the second one begins without it."""
+    store, heard = tmp_path / "store", Heard()
+    group_at = {partition_for(name, 2): name for name in ("a", "b", "c", "d")}
+    with three_brokers(kafka, tmp_path / "brokers", 2) as cluster:
+        cluster.create_topic("t", 2)
+        cluster.place({0: [1], 1: [VICTIM]})
+
+        def committed(at: int, number: int) -> None:
+            cluster.commit(group_at[at], {("t", 0): number})
+            wait_until(lambda: answers_of(store).get(group_at[at]) == {("t", 0): number}, f"{number} did not land")
+
+        with following(workbench, store, cluster, quick, heard):
+            committed(1, 1)
+            cluster.kill()
+            wait_until(lambda: cluster.leaders() == {0: 1, 1: None}, "the partition still has a leader")
+            committed(0, 2)
+        with following(workbench, store, cluster, quick, heard):
+            committed(0, 3)
+            assert answers_of(store)[group_at[1]] == {("t", 0): 1}
+            cluster.revive()
+            committed(1, 4)
+            caught_up(store, cluster)
+        assert log_places(store) == cluster.log_places()
+    assert [each for each in heard.warnings if "no leader" in each and "trying again" not in each]
+    assert {each.log_incarnation for each in log_info(StateReader(str(store)))} == {0}
     assert workbench.verify(store).equal

@@ -103,7 +103,7 @@ class ThreeBrokers(LiveClients):
         self._victim = KafkaJvm(self._folder)
         self.start(VICTIM)
         wait_until(
-            lambda: all(self.in_sync(at) == set(_NODES) for at in range(self.offsets_partitions)),
+            lambda: all(self.in_sync(at) == self.replicas(at) for at in range(self.offsets_partitions)),
             "the replicas are not in sync",
         )
 
@@ -120,6 +120,11 @@ class ThreeBrokers(LiveClients):
         """The replicas of a log partition that are in sync."""
         found = self._admin.describeTopics([TOPIC]).allTopicNames().get()[TOPIC].partitions()
         return {each.id() for each in found[log_partition].isr()}
+
+    def replicas(self, log_partition: int) -> set[int]:
+        """The brokers with a replica of a log partition."""
+        found = self._admin.describeTopics([TOPIC]).allTopicNames().get()[TOPIC].partitions()
+        return {each.id() for each in found[log_partition].replicas()}
 
     def place(self, replicas: Mapping[int, Sequence[int]]) -> None:
         """Give log partitions these replicas, and let the first of each lead."""

@@ -26,7 +26,7 @@ from offsets_pipeline.kafka.broker.log_offsets import LATEST, list_offsets
 from offsets_pipeline.kafka.broker.offset_ranges import OffsetRange, require_same_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -148,7 +148,8 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
         """Return the end of the next batch; wait for new records if there are none.
 
-        Returns ``start`` while no broker answers. Raises LogTruncated if the log before ``start`` is no longer there.
+        A partition without a leader stays where it is. Returns ``start`` while no broker answers. Raises LogTruncated
+        if the log before ``start`` is no longer there.
         """
         positions = parsed(start)
         try:
@@ -156,10 +157,10 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
                 ends = {each: self._target.get(each, position) for each, position in positions.items()}
             else:
                 topic = self._topic(positions)
-                ends = self._ends(topic, positions)
+                ends = self._led_ends(topic, positions)
                 if not _ahead(positions, ends):
                     self._waiting.wait(self._client, topic, positions, self._options.wait_ms)
-                    ends = self._ends(self._topic(positions), positions)  # a leader may have moved meanwhile
+                    ends = self._led_ends(self._topic(positions), positions)  # a leader may have moved meanwhile
                 ends = self._gathered(positions, ends)
             limited = self._limited(positions, ends, limit)
         except MAY_PASS:
@@ -174,7 +175,7 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         until = time.monotonic() + self._options.min_offsets_wait_ms / 1000
         while 0 < sum(_ahead(positions, ends).values()) < self._options.min_offsets and time.monotonic() < until:
             time.sleep(min(_LOOK_SECONDS, max(0, until - time.monotonic())))
-            ends = self._ends(self._topic(positions), positions)
+            ends = self._led_ends(self._topic(positions), positions)
         return ends
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
@@ -200,9 +201,12 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         require_same_log(self._client, topic, known)
         return topic
 
-    def _ends(self, topic: TopicMetadata, known: Mapping[int, FetchPosition]) -> Positions:
-        """The present ends of the partitions of ``known``."""
-        wanted = topic.partitions.keys() & known.keys()
+    def _led_ends(self, topic: TopicMetadata, known: Mapping[int, FetchPosition]) -> Positions:
+        """The present ends of those partitions of ``known`` that have a leader; if none has one, waits for all."""
+        return self._ends(topic, topic.led(known) or known)
+
+    def _ends(self, topic: TopicMetadata, wanted: Iterable[int]) -> Positions:
+        """The present ends of these partitions."""
         found = answered(list_offsets(self._client, {(topic.name, each): LATEST for each in wanted}))
         return {each: FetchPosition(offset or 0, topic.partitions[each].epoch) for (_, each), offset in found.items()}
 

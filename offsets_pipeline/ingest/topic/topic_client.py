@@ -89,9 +89,15 @@ class TopicClient(Closing):
         is_modern = lowest >= _OFFSET_COMMIT_OF_4_0 or broker.finalized_features.get("group.version", 0) > 0
         return CoordinatorSemantics.MODERN if is_modern else CoordinatorSemantics.CLASSIC
 
-    def bounds(self, partitions: int) -> dict[int, LogPartitionBounds]:
-        """Log start offset, last stable offset and high watermark of each log partition."""
-        places = [(self._topic, at) for at in range(partitions)]
+    def bounds(self, *, of_all: bool = False) -> dict[int, LogPartitionBounds]:
+        """Log start offset, last stable offset and high watermark of each log partition that has a leader.
+
+        With ``of_all``, or if none has one, it waits for the leaders of all. Raises BrokerUnreachable if one does not
+        come.
+        """
+        topic = self._cluster.topic(self._topic)
+        led = topic.led(topic.partitions)
+        places = [(self._topic, at) for at in (topic.partitions if of_all or not led else led)]
         # before the high watermark, which is then not below it
         stable = answered(list_offsets(self._cluster, dict.fromkeys(places, LATEST), read_committed=True))
         found = answered(log_bounds(self._cluster, places))
@@ -104,10 +110,11 @@ class TopicClient(Closing):
         """The record offset at which these leader epochs end in the log of the leader.
 
         It is 0 if the leader has only earlier epochs: the topic was created again. Omits other unknown epochs, and log
-        partitions that the topic does not have.
+        partitions that the topic does not have, or that have no leader.
         """
-        partitions = self._cluster.topic(self._topic).partitions
-        places = {(self._topic, at): epoch for at, epoch in leader_epochs.items() if at in partitions}
+        topic = self._cluster.topic(self._topic)
+        partitions = topic.partitions
+        places = {(self._topic, at): leader_epochs[at] for at in topic.led(leader_epochs.keys() & partitions.keys())}
         found = answered(epoch_ends(self._cluster, places))
         return {
             at: end or 0

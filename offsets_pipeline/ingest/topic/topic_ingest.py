@@ -172,7 +172,7 @@ class TopicIngest:
             topic = admin.describe()
             self._observer.connected(admin.address(), topic.cluster_id)
             if store is None or store.properties.topic_name is None:
-                first = admin.first_records(admin.bounds(topic.partitions))
+                first = admin.first_records(admin.bounds(of_all=True))
                 expected = None if store is None else store.properties.topic_kind
                 kind = topic_kind_of(f"topic {self._topic}", self._topic, first, expected)
             else:

@@ -125,13 +125,15 @@ def plan_reading(
 ) -> Reading:
     """Plan where to read from. Resumes ``unfinished`` if the gap since its last complete read misses no tombstone.
 
-    ``epoch_ends``: by log partition, where the leader epoch of ``known`` ends in the log of the leader.
+    ``bounds`` may lack log partitions, which have no leader. A reading from the topic's start then lacks their starts:
+    it cannot begin yet. ``epoch_ends``: by log partition, where the leader epoch of ``known`` ends in the log of the
+    leader.
     """
     resumed = _resumed(unfinished, known, topic, bounds, delete_retention_ms, now_ms)
     if resumed is not None:
         return resumed
     there = known.ends.get(known.log_incarnation, {})
-    positions = {at: max(there.get(at, 0), known.read_to.get(at, 0)) for at in bounds}
+    positions = {at: max(there.get(at, 0), known.read_to.get(at, 0)) for at in range(topic.partitions)}
     starts = {at: each.start for at, each in bounds.items()}
     is_new = not any(known.ends.values()) and known.complete is None and known_topic_id in (None, topic.topic_id)
     if is_new and known.partitions == topic.partitions:
@@ -142,8 +144,7 @@ def plan_reading(
         log_incarnation = max([known.log_incarnation, *known.ends]) + 1
         return Reading(log_incarnation, starts, CompleteReads(now_ms), why)
     assert known.complete is not None  # noqa: S101 - else there is a reason
-    starts = {at: max(start, positions[at]) for at, start in starts.items()}
-    return Reading(known.log_incarnation, starts, known.complete)
+    return Reading(known.log_incarnation, positions, known.complete)
 
 
 def _resumed(

@@ -19,7 +19,8 @@ class TopicProgress:
     """Offsets read so far, and the time of the last complete read; decides whether the log incarnation counts.
 
     All are by log partition. ``read_to``: the first unread record offset. ``leader_epochs``: the epoch of a leader that
-    had all records before it, and all that the log holds. ``bounds``: the topic's offsets at the last look.
+    had all records before it, and all that the log holds. ``bounds``: the topic's offsets at the last look, without
+    log partitions that had no leader then.
     ``open_since_ms``: since when a transaction is open. ``open_ids``: its producer id and transactional id, as far as
     the cluster tells them. ``began_ms``: when the reading was planned. ``read_at_ms``: the last time at which the log
     had all records of a log partition; those that are behind may be missing.
@@ -85,8 +86,9 @@ class TopicProgress:
     ) -> bool:
         """Take the topic's offsets as of ``now_ms`` or later; False if tombstones may have come and gone unread.
 
-        ``transactions``: the oldest open one of each log partition. None if the cluster refuses this request: then the
-        time since when the stable offset has not moved is a lower bound of the age.
+        ``bounds`` lacks log partitions without a leader: the log is not complete then. ``transactions``: the oldest
+        open one of each log partition. None if the cluster refuses this request: then the time since when the stable
+        offset has not moved is a lower bound of the age.
         """
         if self.complete.is_gap(now_ms, self._longest_gap_ms):
             return False  # even if the query has caught up since: the process may have slept for longer than the gap
@@ -108,22 +110,26 @@ class TopicProgress:
             for at, end in looked.items():
                 if self.read_to[at] >= end:
                     self.read_at_ms[at] = max(looked_ms, self.read_at_ms.get(at, looked_ms))
-        if self._has_read(self._asked):
+        has_read_asked = self._is_complete(self.read_to, self._asked)
+        if has_read_asked:
             self.complete = replace(self.complete, last_ms=self._asked_ms)
+        if has_read_asked or len(self._asked) < len(self.read_to):
             self._asked_ms, self._asked = now_ms, ends
-        if self._has_read(ends):
+        if self._is_complete(self.read_to, ends):
             self.complete = replace(self.complete, last_ms=now_ms)
         return True
 
     def complete_with(self, planned: Mapping[int, FetchPosition]) -> int | None:
         """Time up to which the log is complete when it has the records up to these ends; None: unknown (R36)."""
+        read_to = {at: each.offset for at, each in planned.items()}
         for looked_ms, ends in ((self._looked_ms, _ends(self.bounds)), (self._asked_ms, self._asked)):
-            if all(at in planned and planned[at].offset >= end for at, end in ends.items()):
+            if self._is_complete(read_to, ends):
                 return looked_ms
         return None
 
-    def _has_read(self, ends: Mapping[int, int]) -> bool:
-        return all(self.read_to[at] >= end for at, end in ends.items())
+    def _is_complete(self, read_to: Mapping[int, int], ends: Mapping[int, int]) -> bool:
+        """Whether these are the ends of all log partitions, and all of them are read up to their end."""
+        return len(ends) == len(self.read_to) and all(read_to.get(at, -1) >= end for at, end in ends.items())
 
 
 def _ends(bounds: Mapping[int, LogPartitionBounds]) -> dict[int, int]:

@@ -15,6 +15,7 @@ from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead, note_top
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
@@ -53,13 +54,15 @@ class TopicWatch:
         self._warn = warn
         self._unfinished: Unfinished | None = None
         self._warned_of: frozenset[int] = frozenset()
+        self._without_leader: frozenset[int] = frozenset()
         self._names: dict[str, str] = {}
         self._noted_at = 0.0
         self._noted_complete = False
 
-    def plan(self, admin: TopicClient, topic: TopicDescription) -> TopicProgress:
+    def plan(self, admin: TopicClient, topic: TopicDescription, *, needs_all: bool = False) -> TopicProgress:
         """Plan a reading, and write what is known of the topic; returns the reading's progress at its start.
 
+        Reading can go on while a log partition has no leader. It cannot begin: ``needs_all`` waits for all leaders.
         Raises StoreMismatch if the topic is not that of the store, and the errors of `TopicClient`.
         """
         self.store = self.store.refreshed()  # another process may have adopted a new topic of the same name
@@ -69,9 +72,11 @@ class TopicWatch:
         # the topic's ends, as after a truncation.
         known = self.known()
         now_ms = self._clock.now_ms()  # before the request: the ends are then at least as new
-        bounds = admin.bounds(topic.partitions)
+        bounds = admin.bounds(of_all=needs_all or self._unfinished is not None)
         retention_ms = admin.delete_retention_ms()
-        leader_epochs = admin.leader_epochs()
+        # without a leader, the last one that is known to have had all records
+        leader_epochs: dict[int, int | None] = {**known.leader_epochs}
+        leader_epochs |= {at: epoch for at, epoch in admin.leader_epochs().items() if at in bounds}
         epoch_ends = admin.epoch_ends(known.leader_epochs)
         unfinished = self._unfinished
         if unfinished is not None:
@@ -79,6 +84,8 @@ class TopicWatch:
             if unfinished.has_lost_records(known, admin.epoch_ends(known_epochs)):
                 unfinished = None
         reading = plan_reading(known, topic_id, topic, bounds, epoch_ends, retention_ms, now_ms, unfinished)
+        if len(reading.starts) < topic.partitions:  # it begins at the start of each log partition
+            return self.plan(admin, topic, needs_all=True)
         grace_ms = max(_GRACE_MS, _LATE_LOOKS * self._settings.topic.watch_interval_ms)
         progress = TopicProgress(reading, bounds, leader_epochs, now_ms, retention_ms + grace_ms)
         begun = None if unfinished is None else unfinished.reading.complete
@@ -100,7 +107,7 @@ class TopicWatch:
         now_ms = self._clock.now_ms()
         if admin.describe() != topic or self.is_superseded(progress.reading.log_incarnation):
             return False
-        bounds = admin.bounds(topic.partitions)
+        bounds = admin.bounds()
         transactions = admin.open_transactions([at for at, each in bounds.items() if each.stable < each.end])
         names = admin.topic_names()
         counted = progress.counts
@@ -113,6 +120,7 @@ class TopicWatch:
             self.adopt(topic, retention)
             self._unfinished = None
         self._warn_of_open(progress.open_since_ms, transactions or [])
+        self._warn_without_leader(progress.read_to.keys() - bounds.keys())
         self._observer.looked(progress)
         return True
 
@@ -220,6 +228,12 @@ class TopicWatch:
         for at in sorted(self._warned_of - hanging.keys()):
             self._observer.transaction_ended(at)
         self._warned_of = frozenset(hanging)
+
+    def _warn_without_leader(self, partitions: AbstractSet[int]) -> None:
+        """Warn once of each log partition that has no leader."""
+        for at in sorted(partitions - self._without_leader):
+            self._warn(f"log partition {at} has no leader: its records are read when it has one again")
+        self._without_leader = frozenset(partitions)
 
 
 def _named(transaction: OpenTransaction | None) -> str:

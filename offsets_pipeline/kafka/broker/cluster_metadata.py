@@ -55,6 +55,10 @@ class TopicMetadata:
         epoch = self.partitions[partition].epoch
         return NONE if epoch is None else epoch
 
+    def led(self, partitions: Iterable[int]) -> list[int]:
+        """Those of these partitions that have a leader, in the order given."""
+        return [each for each in partitions if self.partitions[each].node_id is not None]
+
     def by_leader(self, partitions: Iterable[int]) -> dict[int, list[int]]:
         """The partitions of each leader, by node id, in the order given; leaves out partitions without a leader."""
         found: dict[int, list[int]] = {}

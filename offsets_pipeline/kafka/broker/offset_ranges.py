@@ -151,15 +151,16 @@ def require_same_log(cluster: Cluster, metadata: TopicMetadata, known: Mapping[i
     """Raise LogTruncated if a partition is gone, or a later leader lacks records before one of these positions.
 
     An unclean election may choose a leader that lacks records, also committed ones. Its log may have grown past the
-    position since: only the end of the old leader's epoch reveals it.
+    position since: only the end of the old leader's epoch reveals it. A partition without a leader has no answer yet.
     """
     gone = known.keys() - metadata.partitions.keys()
     if gone:
         raise LogTruncated(f"topic {metadata.name} has no partition {min(gone)} now: it was created again")
     doubtful = {
-        (metadata.name, partition): position.leader_epoch
-        for partition, position in known.items()
-        if position.leader_epoch is not None and metadata.partitions[partition].epoch != position.leader_epoch
+        (metadata.name, partition): known_epoch
+        for partition in metadata.led(known)
+        if (known_epoch := known[partition].leader_epoch) is not None
+        and metadata.partitions[partition].epoch != known_epoch
     }
     for (topic, partition), end in answered(epoch_ends(cluster, doubtful)).items():
         epoch, leader = doubtful[topic, partition], metadata.partitions[partition]

@@ -145,8 +145,8 @@ class GrowingTopic:
         self._other = other
         self._end = 20
 
-    def bounds(self, partitions: int) -> dict[int, LogPartitionBounds]:
-        answer = {at: LogPartitionBounds(10, self._end, self._end) for at in range(partitions)}
+    def bounds(self, **_: bool) -> dict[int, LogPartitionBounds]:
+        answer = {at: LogPartitionBounds(10, self._end, self._end) for at in range(5)}
         self._end += 5
         reading = progress(answer)
         reading.advance(read_to(self._end))

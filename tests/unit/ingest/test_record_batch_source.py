@@ -311,6 +311,20 @@ def test_while_no_broker_answers_a_batch_ends_where_it_starts_and_goes_on_later(
         assert reader.latestOffset(start, ALL) == start
 
 
+def test_a_partition_without_a_leader_stays_where_it_is_while_others_go_on() -> None:
+    """Its new leader lacks records that were read: that is noticed once it leads."""
+    without = ones(5)
+    without.leader, without.epoch, without.epoch_ends = None, 4, {3: 2}
+    with fake_topic({0: ones(3), 1: without}) as topic, reader_of(topic, api_timeout_ms="50") as reader:
+        assert reader.latestOffset(offsets(_0=1, _1=4), ALL) == offsets(_0=3, _1=4)
+        assert reader.latestOffset(offsets(_0=3, _1=4), ALL) == offsets(_0=3, _1=4)
+        with pytest.raises(BrokerUnreachable, match=r"partition 1 of topic .* has no leader"):
+            reader.prepareForTriggerAvailableNow()
+        without.leader = 1
+        with pytest.raises(LogTruncated, match="another log before record 4"):
+            reader.latestOffset(offsets(_0=3, _1=4), ALL)
+
+
 def test_a_leader_that_moved_since_the_last_wait_is_asked() -> None:
     at = ones(2)
     with fake_topic({0: at}, brokers=(1, 2)) as topic, reader_of(topic) as reader:

@@ -150,3 +150,22 @@ def test_age_of_a_transaction_comes_from_the_broker_or_the_unmoved_stable_offset
     assert reading.open_since_ms == {}
     reading.look(BEGAN_MS + 5, bounds(14, 13), [])  # ended between two requests
     assert reading.open_since_ms == {}
+
+
+def test_the_log_is_not_complete_while_a_log_partition_has_no_leader() -> None:
+    """R36: log partition 0 goes on, 1 may have records that no broker can tell."""
+    reading = progress()
+    reading.advance(read_to(_0=10, _1=5))
+    assert reading.look(BEGAN_MS + 10, bounds(10))
+    led = {0: LogPartitionBounds(0, 12, 12)}
+    assert reading.look(BEGAN_MS + 20, led)
+    assert (reading.bounds, reading.behind()) == (led, {0: 2})
+    assert reading.complete_with(read_to(_0=12, _1=5)) is None
+    reading.advance(read_to(_0=12))
+    assert reading.look(BEGAN_MS + 30, led)
+    assert reading.complete == CompleteReads(BEGAN_MS, BEGAN_MS + 10)
+    assert reading.read_at_ms == {0: BEGAN_MS + 30, 1: BEGAN_MS + 10}
+    assert reading.look(BEGAN_MS + 40, bounds(14))
+    reading.advance(read_to(_0=14))
+    assert reading.look(BEGAN_MS + 50, bounds(16))  # it has a leader again, and the other one grows at each look
+    assert reading.complete == CompleteReads(BEGAN_MS, BEGAN_MS + 40)

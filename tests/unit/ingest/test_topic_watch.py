@@ -35,6 +35,8 @@ class Topic:
     def __init__(self) -> None:
         self.described = TOPIC
         self.found = {0: LogPartitionBounds(0, 10, 10), 1: LogPartitionBounds(0, 5, 5)}
+        self.returning: dict[int, LogPartitionBounds] = {}  # log partitions whose leader comes if one waits for it
+        self.epochs: dict[int, int | None] = {0: 3, 1: None}
         self.ends_of_epochs: dict[int, int] = {}
         self.transactions: list[OpenTransaction] | None = []
         self.asked: list[list[int]] = []
@@ -42,14 +44,14 @@ class Topic:
     def describe(self) -> TopicDescription:
         return self.described
 
-    def bounds(self, _: int) -> dict[int, LogPartitionBounds]:
-        return self.found
+    def bounds(self, *, of_all: bool = False) -> dict[int, LogPartitionBounds]:
+        return self.found | (self.returning if of_all else {})
 
     def delete_retention_ms(self) -> int:
         return DAY_MS
 
     def leader_epochs(self) -> dict[int, int | None]:
-        return {0: 3, 1: None}
+        return self.epochs
 
     def epoch_ends(self, epochs: Mapping[int, int]) -> dict[int, int]:
         return {at: end for at, end in self.ends_of_epochs.items() if at in epochs}
@@ -231,3 +233,31 @@ def test_a_transaction_that_is_open_for_long_is_warned_of_once_and_its_end_is_re
     assert watched.look(progress)
     assert watched.warnings[2].startswith("a transaction is open in log partition 0, for at least 900 s")
     assert watched.ended == [0, 1]
+
+
+def test_a_log_partition_without_a_leader_stays_where_it_is_and_is_warned_of_once() -> None:
+    """Leader epoch 3 is the last one that is known to have had its records: 9 never led, or not with all of them."""
+    watched = Watched(KnownLog(2, 0, {0: {0: 8}}, {0: 8, 1: 5}, {0: 3, 1: 3}, CompleteReads(1, NOW_MS - 1)))
+    whole, watched.topic.epochs = watched.topic.found, {0: 9, 1: 9}
+    watched.topic.found = {0: whole[0]}
+    progress = watched.plan()
+    assert (progress.reading.log_incarnation, progress.reading.starts) == (0, {0: 8, 1: 5})
+    assert progress.leader_epochs == {0: 9, 1: 3}
+    assert [watched.look(progress), watched.look(progress)] == [True, True]
+    warning = "log partition 1 has no leader: its records are read when it has one again"
+    assert watched.warnings == [warning]
+    watched.topic.found = whole
+    assert watched.look(progress)
+    watched.topic.found = {0: whole[0]}
+    assert watched.look(progress)
+    assert watched.warnings == [warning] * 2
+
+
+@pytest.mark.parametrize("known", [KnownLog(2), BEHIND], ids=["the first", "anew"])
+def test_a_reading_from_the_beginning_waits_for_all_leaders(known: KnownLog) -> None:
+    watched = Watched(known)
+    watched.topic.returning = {1: watched.topic.found.pop(1)}
+    progress = watched.plan()
+    assert progress.reading.starts == {0: 0, 1: 0}
+    assert set(progress.bounds) == {0, 1}
+    assert len(watched.warnings) == (known is BEHIND)
