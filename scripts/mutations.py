@@ -592,7 +592,7 @@ MUTATIONS = [
         "R36",
         BOTH,
         "ingest/topic/topic_progress.py",
-        "            if all(at in planned and planned[at].offset >= end for at, end in ends.items()):",
+        "            if self._is_complete(read_to, ends):",
         "            if True:",
         ("tests/unit/ingest/test_topic_progress.py",),
     ),

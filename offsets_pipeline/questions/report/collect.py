@@ -22,6 +22,7 @@ from offsets_pipeline.questions.report.commit_history import (
     rewinds,
 )
 from offsets_pipeline.questions.report.model import (
+    Deletion,
     Expiring,
     ExpiringGroup,
     GroupPart,
@@ -36,11 +37,13 @@ from offsets_pipeline.questions.report.model import (
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, RetentionInputs, Rule, forecast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from offsets_pipeline.questions.lag.position_sources import SampledPositions
     from offsets_pipeline.questions.query.state_reader import StateReader
+    from offsets_pipeline.questions.report.commit_history import Windows
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.store.store_snapshot import LogIncarnation
 
 _COLUMNS = 24  # of the chart of expiries
 _ROWS_OF_PART = 10
@@ -119,7 +122,8 @@ def collect_report(
     windows, went_back, deletions = read_commits(reader, shown, state.until_ms)
     span_ms = charted_span(windows, now_ms, options.hours * MS_OF_HOUR)
     with_offsets = (name for name in shown if groups[name].offsets)
-    lags = lag_over_time(windows, positions, with_offsets, span_ms, deletions)
+    gone = [*deletions, *_lost(windows, groups, deletions, reader.current_log)]
+    lags = lag_over_time(windows, positions, with_offsets, span_ms, gone)
     rates = commit_rates(windows, span_ms)
     gone_back = rewinds(went_back, span_ms)
     expiring = expiring_offsets(state.retention_inputs, reader.coordinator_semantics, positions.at_ms, options)
@@ -159,6 +163,22 @@ def collect_report(
         stale=stale_groups(groups, last_commits, now_ms, options),
         expiring=replace(expiring, rows=expiring.rows[: options.rows]),
     )
+
+
+def _lost(
+    windows: Windows, groups: Mapping[str, GroupAnswer], deletions: Iterable[Deletion], log: LogIncarnation
+) -> Iterator[Deletion]:
+    """Yield an end of each offset that the groups do not have although nothing deleted it: an incarnation has lost it.
+
+    That is when the first reading of this incarnation of the log began, or the last commit if that is not known.
+    """
+    held = {(name, each.topic, each.partition) for name, group in groups.items() for each in group.offsets}
+    deleted_ms = {(each.group, each.topic, each.partition): each.at_ms or 0 for each in reversed([*deletions])}
+    since_ms = min(log.complete_since_us.values(), default=0) // 1_000
+    for identity in windows.keys() - held:
+        last_ms = int(windows[identity].visible_ms.max())
+        if deleted_ms.get(identity, 0) < last_ms:
+            yield Deletion(max(since_ms, last_ms), *identity, int(windows[identity].offset[-1]), "", "")
 
 
 def group_rows(groups: Mapping[str, GroupAnswer], rows: Sequence[LagRow]) -> list[GroupRow]:

@@ -5,7 +5,7 @@ A topic grows by 10 records a second. Its end is sampled every 30 seconds: at 0,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -13,7 +13,6 @@ from offsets_pipeline.ingest.topic_positions.position_samples import PositionSam
 from offsets_pipeline.questions.lag.lag_rows import LagRow, lag_rows
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
-from offsets_pipeline.questions.report.commit_history import WindowCommit
 from tests.unit.lag.windows import windows_of
 
 if TYPE_CHECKING:
@@ -26,6 +25,13 @@ NOW_S = 2_400
 PRODUCED = 10  # records a second
 SAMPLES_S = range(0, NOW_S + 1, 30)
 INTERVALS_S = (2, 15, 30, 37, 120)  # of commits: more often than samples, as often, more rarely
+
+
+class WindowCommit(NamedTuple):
+    """The offset and the time of a commit."""
+
+    offset: int
+    committed_ms: int
 
 
 def row_of(commits: list[WindowCommit], data_s: int = NOW_S, samples_s: range = SAMPLES_S) -> LagRow:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from html import unescape
 from typing import TYPE_CHECKING, cast
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.common.clock import FixedClock
@@ -39,11 +41,13 @@ from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.retention import holdings_of
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import StoreProperties
+from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
 from offsets_pipeline.store.delta.store_folder import create_tables
 from offsets_pipeline.store.store import Store
 from tests.logs import CAPTURES, LogPartition, capture_partitions, capture_rows, oracle
 from tests.member_bytes import assignment, subscription
 from tests.simulated import END_MS, PRODUCED, START_MS, STEP_MS, STEPS, simulate_day
+from tests.unit.history.history_stores import table_of as log_rows
 from tests.unit.lag.stores import folded_store as timed_store
 from tests.unit.lag.stores import timed_segment_rows
 
@@ -421,3 +425,31 @@ def test_commits_before_a_deletion_count(tmp_path: Path) -> None:
     assert [(each.offset, each.cause) for each in part.deletions] == [(3, "deleted"), (2, "deleted"), (1, "deleted")]
     (line,) = found.commit_rates.series
     assert sum(point.value or 0 for point in line.points) == 4  # of one minute
+
+
+def test_an_offset_that_a_later_incarnation_of_the_log_lacks_has_no_lag_from_its_first_reading_on(
+    tmp_path: Path,
+) -> None:
+    """R37: the first incarnation has partitions 0 and 1, ten records behind each; the second one lacks 1."""
+    begin_ms, again_ms, now_ms = START_MS, START_MS + 20 * MINUTE_MS, START_MS + 40 * MINUTE_MS
+    log, again = LogPartition(0), LogPartition(0)
+    for partition in (0, 1):
+        log.commit(("g", "t", partition), 90, commit_timestamp=begin_ms)
+    again.commit(("g", "t", 0), 90, commit_timestamp=begin_ms)
+    store, properties = tmp_path / "store", StoreProperties("mirrored", 1)
+    create_tables(str(store), properties)
+    for number, rows in enumerate((log.rows, again.rows)):
+        times = dict.fromkeys(((0, 0), (0, 1)), begin_ms)
+        write_deltalake(store / "log", log_rows(rows, times, log_incarnation=number), mode="append")
+    row = {"log_partition": 0, "log_incarnation": 1, "start_offset": 0, "end_offset": 1, "updated_at": 0}
+    read = {"complete_since": again_ms * 1000, "read_at": now_ms * 1000}
+    notes = pa.Table.from_pylist([row | read], LOG_PARTITIONS.arrow_schema())
+    write_deltalake(store / "log_partitions", notes, mode="append")
+    fold_log(Store(cast("SparkSession", None), str(store), properties), Settings(), FixedClock(now_ms))
+    samples = rows_of([(("t", at), Sample(0, 100, ms)) for at in (0, 1) for ms in (begin_ms, now_ms)], "a test")
+    reader = StateReader(str(store))
+    positions = SampledPositions(PositionSamples(samples), now_ms)
+    found = collect_report(reader, "store", OPTIONS, reported_state(reader, HOUR_MS), positions)
+    assert [(row.group, row.offsets) for row in found.groups.rows] == [("g", 1)]
+    (line,) = found.lag_over_time.series
+    assert {point.at_ms < again_ms: point.value for point in line.points} == {True: 20, False: 10}
