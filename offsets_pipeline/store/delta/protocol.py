@@ -189,8 +189,11 @@ def write_actions(
 
 
 def parsed(text: bytes) -> list[Action]:
-    """The actions of a commit's file."""
-    return [json.loads(line) for line in text.splitlines() if line]
+    """The actions of a commit's file. Raises ValueError if it has none, as after a power failure, or is no JSON."""
+    actions = [json.loads(line) for line in text.splitlines() if line]
+    if not actions:
+        raise ValueError("a commit file without actions")
+    return actions
 
 
 def delta_type(arrow_type: pa.DataType) -> str | dict[str, Any]:

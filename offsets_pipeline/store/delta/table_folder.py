@@ -205,7 +205,10 @@ class TableFolder:
     def _load(self, version: int | None = None) -> Snapshot:
         with reading(self.folder):
             loaded = open_table(self.folder, version)
-            return Snapshot(self, loaded, self.commit_file(loaded.version()))
+            text = self.commit_file(loaded.version())
+            if text is not None and not text.strip():
+                raise ValueError("a commit file without actions")  # deltalake takes it for one without changes
+            return Snapshot(self, loaded, text)
 
     @cached_property
     def _place(self) -> tuple[fs.FileSystem, str]:
