@@ -187,7 +187,7 @@ def _validate_classic(group_id: str, group: GroupDescription, member: MemberOfGr
             )
     elif not transactional:
         raise UnknownMemberId(f"group {group_id!r} has members: only members may commit, with their generation")
-    if not transactional and group.members and (group.protocol is None or group.leader is None):
+    if not transactional and (group.protocol is None or group.leader is None):
         raise RebalanceInProgress(
             f"group {group_id!r} is rebalancing: generation {group.generation} is not complete; join again"
         )

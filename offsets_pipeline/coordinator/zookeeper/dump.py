@@ -33,6 +33,7 @@ _LINE = re.compile(
     r"(?:[:\s](?P<data>\S*)(?:\s+(?P<modified_ms>\d{1,18}))?)?\s*"
 )
 _CONSUMER_ID = re.compile(r"(?:/\S+?)??/consumers/(?P<group>[^/]+)/ids/(?P<id>[^/\s]+)(?:\s.*)?")
+_UNROOTED = re.compile(r"\S+?/?consumers/[^/]+/offsets/|consumers/[^/]+/offsets/")
 _ATTRIBUTE = re.compile(r"\s+(?P<name>\w+) ?= ?(?P<value>.*)")
 _JAVA_DATE = re.compile(r"\w{3} (\w{3} \d\d \d\d:\d\d:\d\d) (\w+) (\d{4})")
 
@@ -76,6 +77,10 @@ def _entries(path: Path) -> Iterator[_Entry]:
                     f"{path}, line {number}: {shown(line)} is not of the form PATH VALUE [MILLISECONDS]"
                 )
             entry = None if found is None else _Entry(number, found, {})
+        elif _UNROOTED.match(line):
+            raise MalformedFile(
+                f"{path}, line {number}: {shown(line)} has no path from the root: begin it with a slash"
+            )
         elif entry is not None and (attribute := _ATTRIBUTE.fullmatch(line)) is not None:
             entry.attributes[attribute["name"]] = attribute["value"]
     if entry is not None:

@@ -132,11 +132,19 @@ def test_batches_of_very_different_sizes_keep_their_order() -> None:
 
 def test_compressed_batches_become_columns_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "_PART_BYTES", 50)
+    unpacked, sizes = columns._unpacked, list[int]()
+
+    def measured(first: int, headers: Any, payloads: Any, reason: Any) -> Any:  # noqa: ANN401 - the original's
+        sizes.append(sum(map(len, payloads)))
+        return unpacked(first, headers, payloads, reason)
+
+    monkeypatch.setattr(columns, "_unpacked", measured)
     parts = [batch_of(GOOD, 1, base_offset=i, codec=Codec.GZIP if i % 2 else Codec.NONE) for i in range(100)]
     parts[70] = batch_of(GOOD, 3, base_offset=70)
     reader, rows = read(b"".join(parts))
     assert [row["record_offset"] for row in rows] == [i for i in range(100) if i != 70]
     assert [damage.position for damage in reader.damage] == [sum(map(len, parts[:70]))]
+    assert sizes == [5 * len(GOOD)] * 20  # 45 bytes
 
 
 @pytest.mark.parametrize("max_records", [1, 7, 100])

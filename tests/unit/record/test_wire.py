@@ -54,6 +54,13 @@ def test_a_missing_byte_is_named_with_expected_and_actual_size(kind: Serde, layo
     assert error.value.field == "some field"
 
 
+def test_elements_that_do_not_fit_are_not_read() -> None:
+    reader = Reader(bytes(3 + 8), 3)
+    reader.expect(2, 4, "field")
+    with pytest.raises(CorruptRecord, match=r"^field: array of 3 elements, but only 8 bytes are left$"):
+        reader.expect(3, 4, "field")
+
+
 @pytest.mark.parametrize(
     ("data", "value"),
     [

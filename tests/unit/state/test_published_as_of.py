@@ -114,6 +114,24 @@ def test_data_time_never_steps_back(store: Store, logs: list[LogPartition]) -> N
     assert reached(store.location) == {(name, at): (1, READ_MS, NOW_MS + 1) for name in PUBLISHED for at in (0, 1)}
 
 
+def test_no_commit_is_pending_after_its_marker(store: Store, logs: list[LogPartition]) -> None:
+    """R11, R17: another engine finds the pending commit until its transaction ends, and none then."""
+
+    def pending() -> list[tuple[str, int]]:
+        rows = DeltaTable(f"{store.location}/unstable_offsets").to_pyarrow_table().to_pylist()
+        return [(row["group_id"], row["partition"]) for row in rows]
+
+    found = []
+    for write in (lambda log: log.commit(("g", "t", 5), 2, 7), lambda log: log.end_commit(7)):
+        write(logs[HOME])
+        appended(store.location, logs[HOME].rows)
+        logs[HOME].rows.clear()
+        fold_log(store, Settings(), CLOCK)
+        publish(store, FixedClock(NOW_MS))
+        found.append(pending())
+    assert found == [[("g", 5)], []]
+
+
 def test_connect_store_is_published_beside_a_worker_that_writes(place: Path) -> None:
     location = str(place / "store")
     ConnectLog.create(location, "lab", 1)

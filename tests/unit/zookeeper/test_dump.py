@@ -81,6 +81,11 @@ def test_nodes_without_an_offset_are_skipped_with_the_reason(tmp_path: Path) -> 
     ("text", "message"),
     [
         ("/consumers/g/offsets/t/0 1 2 3\n", "line 1: '/consumers/g/offsets/t/0 1 2 3' is not of the form PATH VALUE"),
+        (
+            "consumers/g/offsets/t/0 1\n",
+            "line 1: 'consumers/g/offsets/t/0 1' has no path from the root: begin it with a",
+        ),
+        ("kafka/consumers/g/offsets/t/0 1\n", "line 1: 'kafka/consumers/g/offsets/t/0 1' has no path from the root"),
         ("/brokers/ids/0 {}\n", "has no node below /consumers: write a line PATH VALUE"),
         ("/consumers/g/offsets/t/0\n  dataLength = 2\n", "line 1: the node has no data; run SnapshotFormatter with -d"),
         ("/consumers/g/offsets/t/0\n  data = N\n", "line 1: the data of the node are not Base64"),
