@@ -109,7 +109,8 @@ class StateWriter:
         """Replay all unfolded records of whole log partitions, and write the files with what they change."""
         effects = self.start.replay(tables)
         changes = Changes(partitions=partitions_of(effects), topics=effects.topics, quarantine=effects.quarantine)
-        news, whole = _group_records(effects, self.known)
+        known = None if self.known is None else self.known.up_to(self.start.folded_to)
+        news, whole = _group_records(effects, known)
         hidden: Groups = frozenset()
         if whole.num_rows:
             self._write(changes, RECORDS, news)

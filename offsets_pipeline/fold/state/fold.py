@@ -37,7 +37,8 @@ from offsets_pipeline.fold.state.replay_job import replay_log
 from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.fold.state.unfolded import files_after, with_late_records
-from offsets_pipeline.store.delta.data_file import FOLDED, LATE, DataFile
+from offsets_pipeline.store.delta.data_file import CLEANED, FOLDED, LATE, DataFile
+from offsets_pipeline.store.delta.properties import OWNED
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, STATE, TOPICS
 from offsets_pipeline.store.log.log_reader import LogReader
@@ -186,6 +187,7 @@ class _Fold:
         if changes.records or to - progress.log_version > _UNFOLDED_COMMITS:
             versions = self._append(changes, progress)
             self._note(changes)
+            self._make_durable(log)
             moved = progressed(progress.partitions, changes.partitions, self._clock.now_ms())
             progress.swap(progress.partitions | moved, versions, {FOLDED: to})
         return changes
@@ -243,10 +245,19 @@ class _Fold:
         written = progressed(replayed, changes.partitions, self._clock.now_ms())
         moved = {at: replace(each, published_to=each.folded_to) for at, each in written.items()}
         self._note(changes, {at: each.folded_to for at, each in moved.items()})
+        self._make_durable(log)
         rows = {name: changes.files[name] for name in merged_tables(self._store)}
         published = ReplayedRows(self._store, rows, set(replayed), incarnation)
         self._swap(moved, versions, published, log, folded)
         return changes
+
+    def _make_durable(self, log: Snapshot) -> None:
+        """R27: make commits with acks=1 durable before the state counts their record offsets as folded.
+
+        Else, after a loss of power, the log would give these offsets out again, and no fold would take them.
+        """
+        if self._store.properties.kind == OWNED:
+            log.table_folder.make_durable(log, self._progress.log_version)
 
     def _note(self, changes: Changes, replayed_to: Mapping[int, int] = MappingProxyType({})) -> None:
         note_quarantine(self._store, changes.quarantine, self._log_incarnation, self._clock, replayed_to=replayed_to)
@@ -334,14 +345,21 @@ class _Fold:
         published: ReplayedRows,
         log: Snapshot,
     ) -> dict[int, PartitionProgress]:
-        """Fold what another fold has folded since the log was read, into this incarnation."""
+        """Fold what another fold has folded since the log was read, into this incarnation.
+
+        Raises WriteConflict if a cleaning has removed records meanwhile: it keeps what a replay of the log from its
+        start needs, or one from where the other fold ended, not one from here (docs/adr/0010).
+        """
         known = self._of_log(self._progress.partitions)
         late = {at: each for at, each in moved.items() if at in known and known[at].folded_to > each.folded_to}
         if not late:
             return {}
+        newest = self._store.table(LOG.name).snapshot()
+        if newest.transaction(CLEANED) != log.transaction(CLEANED):
+            raise WriteConflict(f"the log of {self._store.location} was cleaned during the reload; run it again")
         incarnations = {at: each.incarnation for at, each in moved.items()}
         tables = (self._store.table(name).snapshot() for name in self._start.known)
-        files = files_after(log.version, self._store.table(LOG.name).snapshot())
+        files = files_after(log.version, newest)
         changes = self._replay(late, KnownGroups.of(tables, incarnations, published.files), files)
         versions |= self._append(changes)
         self._note(changes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
@@ -104,14 +104,25 @@ class StoredRows:
         return table.newest_rows(facts, self.published(table, names, only)).select(columns)
 
 
+@dataclass(frozen=True)
 class KnownGroups(StoredRows):
-    """The rows of groups that a fold continues, in the tables that `ReplayStart.known` names; picklable."""
+    """The rows of groups that a fold continues, in the tables that `ReplayStart.known` names; picklable.
+
+    ``ends``: where the fold begins. Later facts are of another fold, which has not ended, or died, and do not count.
+    None: all facts count.
+    """
+
+    ends: Mapping[int, int] | None = field(default=None, kw_only=True)
+
+    def up_to(self, ends: Mapping[int, int]) -> Self:
+        """The rows as of these ends."""
+        return replace(self, ends=ends)
 
     def existing(self, groups: Collection[Group]) -> set[Group]:
         """Return the groups that exist (R14)."""
         if not groups:
             return set()
-        found = self.newest(DESCRIBED, ["log_partition", "group_id", "state"], _only(groups))
+        found = self.newest(DESCRIBED, ["log_partition", "group_id", "state"], _only(groups), ends=self.ends)
         return groups_in(found.filter(pc.not_equal(found["state"], DEAD))).intersection(groups)
 
     def records(self, groups: Collection[Group]) -> pa.Table:
@@ -119,14 +130,19 @@ class KnownGroups(StoredRows):
 
         May return several rows of one key, and rows of groups with the same id in other log partitions.
         """
-        return self.facts(RECORDS, RECORDS.columns, _only(groups)) if groups else RECORDS.row_schema().empty_table()
+        if not groups:
+            return RECORDS.row_schema().empty_table()
+        if self.ends is None:
+            return self.facts(RECORDS, RECORDS.columns, _only(groups))
+        return self.folded_facts(RECORDS, RECORDS.columns, self.ends, _only(groups))
 
     def with_offsets(self, groups: Collection[Group], deleted: pa.Table) -> set[Group]:
         """Return the groups with a visible offset after the tombstones ``deleted`` (rows of OFFSETS).
 
         For a state of `classic` semantics.
         """
-        found = self.newest(OFFSETS, ["log_partition", "group_id", "committed_offset"], _only(groups), more=deleted)
+        columns = ["log_partition", "group_id", "committed_offset"]
+        found = self.newest(OFFSETS, columns, _only(groups), ends=self.ends, more=deleted)
         return groups_in(found.filter(found["committed_offset"].is_valid())).intersection(groups)
 
 

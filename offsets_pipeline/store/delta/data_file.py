@@ -41,6 +41,8 @@ COMPLETE = "offsets-complete"
 #: `late_in` of each log partition with late records to the same version. A fold advances it in `fold_progress` to the
 #: version that it has folded.
 LATE = "offsets-past"
+#: Delta application id of cleanings of the log. An append of late records and a reload check for them.
+CLEANED = "offsets-cleaned"
 
 #: Delta application id of folds, in `fold_progress`: a version of the table `log` whose records are all folded.
 FOLDED = "offsets-folded"

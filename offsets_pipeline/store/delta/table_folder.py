@@ -39,6 +39,7 @@ from offsets_pipeline.store.delta.protocol import (
     commit_path,
     creation,
     encoded,
+    files_of,
     info_of,
     json_text,
     parsed,
@@ -50,7 +51,7 @@ from offsets_pipeline.store.delta.retry import answered, put_if_absent
 from offsets_pipeline.store.delta.s3_errors import cause, known_cause
 from offsets_pipeline.store.delta.schemas import LOG, Table
 from offsets_pipeline.store.delta.snapshot import Commit, KnownVersion, Snapshot
-from offsets_pipeline.store.delta.storage import NoAnswer, ObjectStorage, Storage, storage_of
+from offsets_pipeline.store.delta.storage import LocalStorage, NoAnswer, ObjectStorage, Storage, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -170,6 +171,18 @@ class TableFolder:
             added |= {add["path"]: DataFile.of_action(add) for add in adds}
         return list(added.values())
 
+    def make_durable(self, seen: Snapshot, after: int) -> None:
+        """Make the commits after a version and their files survive a loss of power, as of a snapshot.
+
+        On a local folder, where a writer need not wait for that; a machine has written older ones by itself. Raises
+        DamagedTable, StorageFailed.
+        """
+        if isinstance(self.storage, LocalStorage):
+            versions = range(max(after + 1, seen.version - MOST_COMMITS), seen.version + 1)
+            names = [name for each in versions for name in files_of(each, self.actions(each) or ())]
+            with reading(self.folder):
+                self.storage.sync(names, may_be_gone=True)
+
     def read_file(self, file: DataFile, columns: Sequence[str] | None = None, only: Only = ALL_ROWS) -> pa.Table:
         """Return columns, by default all, of a file of the table: of the rows with values of ``only`` (`rows_with`).
 
@@ -205,10 +218,7 @@ class TableFolder:
     def _load(self, version: int | None = None) -> Snapshot:
         with reading(self.folder):
             loaded = open_table(self.folder, version)
-            text = self.commit_file(loaded.version())
-            if text is not None and not text.strip():
-                raise ValueError("a commit file without actions")  # deltalake takes it for one without changes
-            return Snapshot(self, loaded, text)
+            return Snapshot(self, loaded, self.commit_file(loaded.version()))
 
     @cached_property
     def _place(self) -> tuple[fs.FileSystem, str]:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.common.foreign_errors import working_on
 from offsets_pipeline.semantics.log_row import place_of
-from offsets_pipeline.store.delta.data_file import APPLICATION, COMPLETE, COMPRESSION, LATE, DataFile, late_in
+from offsets_pipeline.store.delta.data_file import APPLICATION, CLEANED, COMPLETE, COMPRESSION, LATE, DataFile, late_in
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.store.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
 from offsets_pipeline.store.log.task_results import task_results
@@ -41,10 +41,6 @@ class Append:
     records: int
     fold: RecordsFold | None = None
     folded: Sequence[Any] = ()
-
-
-#: Delta application id of cleanings of the log. An append of late records checks for them.
-CLEANED = "offsets-cleaned"
 
 
 class LogAppender:

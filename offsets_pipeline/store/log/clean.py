@@ -23,11 +23,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.errors import CannotClean, UnsupportedTable
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
-from offsets_pipeline.store.delta.data_file import COMPRESSION, LATE, DataFile
+from offsets_pipeline.store.delta.data_file import CLEANED, COMPRESSION, LATE, DataFile
 from offsets_pipeline.store.delta.protocol import UNDO
 from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_INCARNATION
-from offsets_pipeline.store.log.append import CLEANED
 from offsets_pipeline.store.log.clean_files import (
     CANDIDATES,
     KEPT,

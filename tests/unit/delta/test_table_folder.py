@@ -705,10 +705,6 @@ DAMAGE: dict[str, tuple[Callable[[TableFolder], object], str]] = {
         lambda folder: _cut(commit_file(folder, 2)),
         r"the commit file _delta_log/0+2\.json \(version 2\) of .* is corrupt",
     ),
-    "the last commit is empty": (
-        lambda folder: commit_file(folder, 3).write_bytes(b""),
-        r"the commit file _delta_log/0+3\.json \(version 3\) of .* is corrupt",
-    ),
     "the first commit is missing": (
         lambda folder: commit_file(folder, 0).unlink(),
         r"the commit file _delta_log/0+0\.json \(version 0\) of .* is missing",
@@ -766,14 +762,6 @@ def test_a_table_with_an_empty_checkpoint_opens_again_as_the_message_says(
     path.unlink(missing_ok=True)
     (path.parent / "_last_checkpoint").unlink()
     assert all_rows(again(damaged)) == held
-
-
-def test_a_commit_without_actions_does_not_follow_another_one(damaged: TableFolder) -> None:
-    """A power failure may leave a file of no bytes; a reader that takes it for an empty commit loses its rows."""
-    seen = damaged.snapshot(2)
-    commit_file(damaged, 3).write_bytes(b"\n")
-    with pytest.raises(DamagedTable, match=r"the commit file _delta_log/0+3\.json \(version 3\) of .* is corrupt"):
-        list(damaged.commits_after(seen.known))
 
 
 def all_rows(folder: TableFolder) -> list[dict[str, object]]:

@@ -1,0 +1,189 @@
+"""Folds and reloads while another process folds, dies or cleans the log: what they give is the replay's result."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.fold.state.fold import _Fold, fold_log, reload_partitions
+from offsets_pipeline.fold.state.fold_progress import FoldProgress
+from offsets_pipeline.fold.state.publishing import publish
+from offsets_pipeline.questions.query.describe import describe_groups
+from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.store.delta.data_file import CLEANED
+from offsets_pipeline.store.delta.schemas import LOG
+from tests.folded_stores import new_store, opened
+from tests.logs import LogPartition
+from tests.spark.stores import CLOCK, appended, export_of, rows_of
+from tests.unit.coordinator.stores import opened as open_coordinator
+from tests.unit.history.history_stores import table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from offsets_pipeline.store.store import Store
+
+
+class Died(BaseException):
+    """The process was killed."""
+
+
+def dying_fold(store: Store) -> None:
+    """A fold of another process that appends its facts, and is killed before its swap."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def die(*_: object, **__: object) -> None:
+            raise Died
+
+        patch.setattr(FoldProgress, "replace", die)
+        with pytest.raises(Died):
+            fold_log(opened(Path(store.location)), Settings(), CLOCK)
+
+
+def followed_by(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, others: Callable[[], object], *, first: bool = True
+) -> None:
+    """Let ``others`` run once, before (or with ``first=False`` after) the next call of a method."""
+    method = getattr(owner, name)
+
+    def beside(*arguments: object, **options: object) -> object:
+        monkeypatch.setattr(owner, name, method)
+        if first:
+            others()
+        found = method(*arguments, **options)
+        if not first:
+            others()
+        return found
+
+    monkeypatch.setattr(owner, name, beside)
+
+
+@pytest.fixture
+def log() -> LogPartition:
+    return LogPartition()
+
+
+@pytest.fixture
+def store(tmp_path: Path, log: LogPartition) -> Store:
+    """A store with one log partition, and a folded commit of a group."""
+    store = new_store(tmp_path / "store", 1)
+    log.commit(("h", "a", 0), 1)
+    append_rest(store, log)
+    fold_log(store, Settings(), CLOCK)
+    return store
+
+
+def append_rest(store: Store, log: LogPartition) -> None:
+    """Append the rows of the log partition that the table lacks."""
+    there = store.table(LOG.name).snapshot().rows(["record_offset"]).num_rows
+    appended(store.location, log.rows[there:])
+
+
+def fold_dies_beside(store: Store, log: LogPartition) -> None:
+    """Another process folds two commits of a new group, of which this one knows the first, and dies."""
+    log.commit(("new", "t", 1), 6)
+    append_rest(store, log)
+    dying_fold(store)
+
+
+def test_a_group_that_a_dead_fold_wrote_is_published_with_its_offsets(
+    store: Store, log: LogPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R14, R38: facts behind the end of a fold do not count, neither as the group nor as a reason to leave it out."""
+    log.commit(("new", "t", 0), 5)
+    append_rest(store, log)
+    followed_by(monkeypatch, _Fold, "_known", partial(fold_dies_beside, store, log))
+    assert fold_log(store, Settings(), CLOCK) == 1
+    assert publish(store, CLOCK)
+    assert {row["record_offset"] for row in rows_of(store.location, "published_as_of")} == {2}
+    assert {row["group_id"] for row in rows_of(store.location, "consumer_groups")} == {"h", "new"}
+    offsets = {(row["group_id"], row["partition"]) for row in rows_of(store.location, "current_offsets")}
+    assert offsets == {("h", 0), ("new", 0)}
+
+
+def test_a_question_has_a_group_that_a_fold_beside_it_writes(
+    store: Store, log: LogPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.commit(("new", "t", 0), 5)
+    append_rest(store, log)
+    followed_by(monkeypatch, StateReader, "_pin", partial(fold_dies_beside, store, log))
+    answers = describe_groups(StateReader(store.location))
+    assert {name: [(each.partition, each.offset) for each in group.offsets] for name, group in answers.items()} == {
+        "h": [(0, 1)],
+        "new": [(0, 5)],
+    }
+
+
+def test_a_reload_beside_a_fold_and_a_cleaning_begins_again(
+    store: Store, log: LogPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R11, R23: a cleaning leaves out an aborted commit with its marker, and the next marker commits the rest.
+
+    A replay that has the aborted commit and goes on in the cleaned log would take that marker for its own.
+    """
+    log.commit(("h", "aborted", 0), 111, producer_id=7)
+    append_rest(store, log)
+
+    def fold_and_clean() -> None:
+        log.end_abort(7)
+        log.commit(("h", "z", 0), 2, producer_id=7)
+        log.end_commit(7)
+        log.commit(("h", "a", 0), 3)
+        append_rest(store, log)
+        assert fold_log(opened(Path(store.location)), Settings(), CLOCK) == 5
+        table, kept = store.table(LOG.name), log.rows[3:]
+        seen = table.snapshot()
+        rows = table_of(kept, {(0, row.record_offset): CLOCK.now_ms() for row in kept})
+        table.commit([table.write_file(rows)], seen.files(), seen=seen, advance={CLEANED: 1}, is_change=False)
+
+    followed_by(monkeypatch, _Fold, "_append", fold_and_clean)
+    reload_partitions(store, None, Settings(), CLOCK)
+    (group,) = export_of(store.location)["groups"].values()
+    assert [(each["topic"], each["offset"]) for each in group["offsets"]] == [("a", 3), ("z", 2)]
+
+
+@pytest.mark.local_only("a loss of power loses what a local folder has not synchronised")
+@pytest.mark.parametrize("left", [None, b""], ids=["gone", "empty"])
+def test_the_state_is_not_ahead_of_an_owned_log_after_a_loss_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes | None
+) -> None:
+    """R27: what was committed with acks=1 may be lost; its record offsets then go to others, which must be folded."""
+    location, synchronised = tmp_path / "owned", set[int]()
+    OwnedStore.create(location, 1)
+    created = set(location.rglob("*"))
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synchronised.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def fold() -> dict[int, int]:
+        fold_log(opened(location), Settings(), CLOCK)
+        publish(opened(location), CLOCK)
+        rows = rows_of(str(location), "current_offsets")
+        return {row["partition"]: row["committed_offset"] for row in rows}
+
+    with monkeypatch.context() as patch, open_coordinator(location) as coordinator:
+        patch.setattr(os, "fsync", noted)
+        coordinator.commit_offsets("g", {("t", 0): 1}, acks=-1)
+        assert fold() == {0: 1}
+        coordinator.commit_offsets("g", {("t", 0): 2}, acks=1)
+        assert fold() == {0: 2}
+        coordinator.commit_offsets("g", {("t", 0): 3}, acks=1)
+    lost = [path for path in set(location.rglob("*")) - created if path.is_file()]
+    lost = [path for path in lost if path.stat().st_ino not in synchronised]
+    assert any(path.suffix == ".json" and path.parent.parent.name == "log" for path in lost)
+    for path in lost:
+        path.unlink() if left is None or path.suffix != ".json" else path.write_bytes(left)
+    with open_coordinator(location) as coordinator:
+        coordinator.commit_offsets("g", {("t", 1): 71}, acks=-1)
+        coordinator.commit_offsets("g", {("t", 2): 72}, acks=-1)
+        held = {place.partition: each.offset for place, each in coordinator.fetch_offsets("g").items()}
+    assert held == {0: 2, 1: 71, 2: 72}
+    assert fold() == held
