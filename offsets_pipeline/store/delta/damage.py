@@ -6,6 +6,7 @@ import json
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,9 +14,17 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
 from offsets_pipeline.common.foreign_errors import first_line
-from offsets_pipeline.errors import DamagedTable, NoSuchTable, OffsetsError, StorageFailed, UnsupportedTable
+from offsets_pipeline.errors import (
+    DamagedTable,
+    NoSuchTable,
+    OffsetsError,
+    StorageFailed,
+    UnsupportedTable,
+    WriteConflict,
+)
 from offsets_pipeline.store.delta.filesystems import children, open_path
 from offsets_pipeline.store.delta.protocol import DELTA_LOG, commit_path, parsed
+from offsets_pipeline.store.delta.reader import open_table
 from offsets_pipeline.store.delta.s3_errors import known_cause
 from offsets_pipeline.store.delta.schemas import STATE
 from offsets_pipeline.store.delta.storage import storage_of
@@ -35,7 +44,7 @@ def reading(folder: str, files: Iterable[DataFile] | None = None) -> Iterator[No
     """Turn an error of reading a table into one of this package that says what is wrong.
 
     With ``files`` the table's data files were read too. Raises NoSuchTable, DamagedTable,
-    UnsupportedTable, or StorageFailed.
+    UnsupportedTable, StorageFailed, or WriteConflict if the newest version of the table lacks one of the files.
     """
     try:
         yield
@@ -48,6 +57,8 @@ def reading(folder: str, files: Iterable[DataFile] | None = None) -> Iterator[No
 def explained(folder: str, error: Exception, files: Iterable[DataFile] | None = None) -> OffsetsError:
     """Return the error of this package for an error of reading a table; see `reading`."""
     said = known_cause(folder, error)
+    if said is None and files is not None and _were_replaced(folder, files):
+        return WriteConflict(f"files of {folder} were compacted or cleaned while they were read; run it again")
     damaged = damage_of(folder, files) if said is None else None
     if damaged is not None:
         return damaged
@@ -68,6 +79,15 @@ def damage_of(folder: str, files: Iterable[DataFile] | None = None) -> DamagedTa
     except (OSError, pa.ArrowException):
         return None
     return None if damage is None else DamagedTable(damage)
+
+
+def _were_replaced(folder: str, files: Iterable[DataFile]) -> bool:
+    """Return whether the newest version lacks one of these files: upkeep removes it some minutes later."""
+    try:
+        newest = {unquote(path) for path in pa.table(open_table(folder).get_add_actions())["path"].to_pylist()}
+    except Exception:  # noqa: BLE001 - `damage_of` finds what is wrong
+        return False
+    return any(unquote(file.name) not in newest for file in files)
 
 
 def _damaged_log(folder: str) -> str | None:

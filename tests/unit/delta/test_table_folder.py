@@ -764,6 +764,17 @@ def test_a_table_with_an_empty_checkpoint_opens_again_as_the_message_says(
     assert all_rows(again(damaged)) == held
 
 
+def test_files_that_another_writer_replaced_and_removed_are_no_damage(damaged: TableFolder) -> None:
+    seen = again(damaged).snapshot()
+    assert compact(damaged) == 3
+    for file in seen.files():
+        (place_of(damaged.folder) / file.name).unlink()
+    with pytest.raises(
+        WriteConflict, match=r"files of .* were compacted or cleaned while they were read; run it again"
+    ):
+        seen.rows()
+
+
 def all_rows(folder: TableFolder) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = folder.snapshot().rows().sort_by("log_partition").to_pylist()
     return rows
