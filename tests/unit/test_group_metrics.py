@@ -109,6 +109,7 @@ def test_partitions_have_metrics_if_the_settings_ask_for_them(store: Path) -> No
     assert found["kafka_partition_latest_offset"] == {
         f'cluster_name="store",partition="{partition}",topic="t"': 30 for partition in (0, 1)
     }
+    assert found["kafka_partition_earliest_offset"] == dict.fromkeys(found["kafka_partition_latest_offset"], 0)
     assert len(found["kafka_consumergroup_group_offset"]) == 9
 
 

@@ -385,6 +385,8 @@ def test_stable_reads_report_open_transactions(coordinator: Coordinator) -> None
         at("t", 0): 1,
         at("t", 1): 1,
     }
+    assert coordinator.fetch_all_offsets() == {"g": coordinator.fetch_offsets("g")}
+    assert coordinator.fetch_all_offsets(require_stable=True)["g"][at("t", 0)].offset is None
 
 
 def test_commits_of_a_group_are_appended_in_order(coordinator: Coordinator) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
+
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.coordinator import expiration
@@ -20,8 +22,6 @@ from tests.unit.coordinator.stores import NOW_MS, log_of, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from offsets_pipeline.coordinator.owned_log import PreparedAppend
     from offsets_pipeline.store.delta.snapshot import Commit
@@ -173,6 +173,8 @@ def test_offsets_expired_before_a_failure_are_reported(store: Path, monkeypatch:
         report = coordinator.try_to_expire(1, NOW_MS + 60_000)
         assert [each.group_id for each in report.groups] == groups[:1]
         assert "disk full; it was not written" in str(report.error)
+        with pytest.raises(CoordinatorNotAvailable, match="disk full; it was not written"):
+            coordinator.expire(1, NOW_MS + 60_000)
         monkeypatch.undo()
         report = coordinator.try_to_expire(1, NOW_MS + 60_000)
         assert ([each.group_id for each in report.groups], report.error) == (groups[1:], None)

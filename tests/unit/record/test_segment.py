@@ -237,7 +237,7 @@ def test_markers_are_control_records_of_their_producer() -> None:
     ]
 
 
-@pytest.mark.parametrize("control_type", [2, 3, 4, 5, 6, 32767])
+@pytest.mark.parametrize("control_type", [2, 3, 4, 5, 6, 256, 257, 32767])
 def test_other_control_records_are_other(control_type: int) -> None:
     keys = binary(struct.pack(">hh", 0, control_type))
     _, rows = read(encode_batch(keys, binary(b""), base_offset=0, options=BatchOptions(is_control=True)))

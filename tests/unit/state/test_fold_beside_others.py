@@ -148,6 +148,24 @@ def test_a_reload_beside_a_fold_and_a_cleaning_begins_again(
     assert [(each["topic"], each["offset"]) for each in group["offsets"]] == [("a", 3), ("z", 2)]
 
 
+def test_a_reload_that_another_one_overtook_begins_again(
+    store: Store, log: LogPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later incarnation of the state counts: a reload that has begun earlier must not end with an older one."""
+    reload = partial(reload_partitions, store, None, Settings(), CLOCK)
+    incarnations = []
+
+    def reload_beside() -> None:
+        reload()
+        incarnations.append(FoldProgress.read(store.table("fold_progress")).incarnation)
+
+    followed_by(monkeypatch, _Fold, "_append", reload_beside)
+    reload()
+    incarnations.append(FoldProgress.read(store.table("fold_progress")).incarnation)
+    assert incarnations == [3, 4]  # the first fold was 1, and this reload began as 2
+    assert set(export_of(store.location)["groups"]) == {"h"}
+
+
 @pytest.mark.local_only("a loss of power loses what a local folder has not synchronised")
 @pytest.mark.parametrize("left", [None, b""], ids=["gone", "empty"])
 def test_the_state_is_not_ahead_of_an_owned_log_after_a_loss_of_power(

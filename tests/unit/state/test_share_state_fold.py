@@ -134,7 +134,8 @@ def test_a_fold_that_died_before_its_swap_runs_again(tmp_path: Path, monkeypatch
     appended(location, rows[12:])
     fold_log(opened(tmp_path / "store"), IN_DRIVER, CLOCK)
     assert shown(location) == expected
-    assert verify_store(opened(tmp_path / "store"), IN_DRIVER.fold).equal
+    for independent in (False, True):
+        assert verify_store(opened(tmp_path / "store"), IN_DRIVER.fold, independent=independent).equal
 
 
 def test_a_question_folds_the_rest_of_the_log(tmp_path: Path) -> None:
@@ -250,7 +251,8 @@ def test_garbage_is_counted_and_left_out(tmp_path: Path) -> None:
     assert shown(location) == shown(share_store(tmp_path / "clean", rows))
     info = log_info(StateReader(location))[0]
     assert (info.quarantined, info.unknown, info.pending) == (3, 1, 0)
-    assert verify_store(opened(tmp_path / "store"), IN_DRIVER.fold).equal
+    for independent in (False, True):
+        assert verify_store(opened(tmp_path / "store"), IN_DRIVER.fold, independent=independent).equal
 
 
 def test_command_and_sql_show_the_share_partitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
