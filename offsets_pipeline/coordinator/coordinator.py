@@ -233,16 +233,17 @@ class Coordinator(Closing):
         return FoundCoordinator(log_partition, self.status(log_partition), loaded_by)
 
     def gauges(self) -> Gauges:
-        """Return the current figures."""
-        with self._core.lock:
-            states = list(self._core.partitions.loaded())
-            return Gauges(
-                groups=sum(len(state.groups) for state in states),
-                offsets=sum(len(offsets) for state in states for offsets in state.offsets.values()),
-                **asdict(self._core.counts),
-                load_ms=self._core.partitions.load_ms(),
-                refused=self._core.refusals.by_error(),
-            )
+        """Return the current figures. Answers while the storage hangs; rows that are replayed meanwhile may count."""
+        with self._core.counting:
+            counts = asdict(self._core.counts)
+        states = list(self._core.partitions.loaded())
+        return Gauges(
+            groups=sum(len(state.groups) for state in states),
+            offsets=sum(len(offsets) for state in states for offsets in list(state.offsets.values())),
+            **counts,
+            load_ms=self._core.partitions.load_ms(),
+            refused=self._core.refusals.by_error(),
+        )
 
     # --- offsets
 

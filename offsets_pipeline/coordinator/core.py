@@ -43,7 +43,10 @@ ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
 
 class CoordinatorCore:
-    """The open log of a store and the loaded states. ``lock`` guards both, and the counters ``counts``."""
+    """The open log of a store and the loaded states. ``lock`` guards both, and is held while the storage answers.
+
+    ``counting`` guards the counters ``counts`` except those of the appender. No thread waits while it holds it.
+    """
 
     def __init__(self, store: OwnedStore, settings: Settings, clock: Clock) -> None:
         self.store = store
@@ -53,6 +56,7 @@ class CoordinatorCore:
         self.lock = threading.RLock()
         self.closed = threading.Event()
         self.counts = Counts()
+        self.counting = threading.Lock()
         self.refusals = Refusals()
         n = store.properties.offsets_partitions
         self.log = OwnedLog(store.location, n, f"coordinator {self.instance}", settings.log.codec(FAST))
@@ -155,13 +159,14 @@ class CoordinatorCore:
 
         def count(done: Future[Any]) -> None:
             error = None if done.cancelled() else done.exception()
-            with self.lock:
+            is_lost = (error is not None or done.cancelled()) and self.acks(acks) == ACKS_NONE
+            with self.counting:  # the caller may run this at its deadline, while `lock` is held
                 if error is None and not done.cancelled():
                     self.counts.commits += 1
                     self.counts.committed_offsets += len(done.result()) if offsets is None else offsets
-                elif self.acks(acks) == ACKS_NONE:
-                    self.counts.lost += 1
-                    _LOG.warning("lost a commit with acks=0: %s", error)
+                self.counts.lost += is_lost
+            if is_lost:
+                _LOG.warning("lost a commit with acks=0: %s", error)
 
         done.add_done_callback(count)
 

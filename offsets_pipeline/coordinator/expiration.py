@@ -84,7 +84,7 @@ def expire_partition(
             expired, looked_at = core.submit(what, handler, lambda: claims, timeout_ms).result()
             report.groups.extend(expired)
             done += looked_at
-            with core.lock:
+            with core.counting:
                 core.counts.expired_offsets += sum(len(each.expired) for each in expired)
                 core.counts.expired_groups += sum(each.is_removed for each in expired)
             if done >= len(group_ids):

@@ -21,7 +21,7 @@ _UNKNOWN_ERROR = "UNKNOWN_SERVER_ERROR"
 
 @dataclass
 class Counts:
-    """Counters of a coordinator since it was opened. Its appender counts appends, its lock guards the other counters.
+    """Counters of a coordinator since it was opened. Its appender counts appends, `counting` guards the other counters.
 
     ``lost`` counts commits with acks=0 that were refused or not written; their callers get no error. ``conflicts``
     counts appends that another writer preceded.

@@ -81,7 +81,7 @@ class Partitions:
 
     def loaded(self) -> Iterator[PartitionState]:
         """Return the states of all log partitions that have one."""
-        return (partition.state for partition in self._partitions if partition.state is not None)
+        return (state for partition in self._partitions if (state := partition.state) is not None)
 
     def not_unloaded(self) -> list[int]:
         """Return the log partitions that are loaded or loading."""

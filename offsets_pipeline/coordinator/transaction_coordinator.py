@@ -7,6 +7,7 @@ only the process that began it knows it. A marker of a new epoch in the log fenc
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ class TransactionCoordinator:
         self._begun: dict[int, _BegunTransaction] = {}  # by producer id, as the next two
         self._ended: dict[int, tuple[int, str]] = {}  # epoch and result, so that a repeated request to end succeeds
         self._ending: set[int] = set()  # the markers are being written
+        self._ending_lock = threading.Lock()
 
     def begin(
         self, producer_id: int, producer_epoch: int, transaction_timeout_ms: int | None, timeout_ms: int | None
@@ -124,7 +126,7 @@ class TransactionCoordinator:
         try:
             self._change_producer("end a transaction", producer_id, handler, end, timeout_ms)
         finally:
-            with self._core.lock:
+            with self._ending_lock:
                 self._ending.discard(producer_id)
 
     def abort_overdue(self) -> list[int]:
@@ -257,7 +259,7 @@ class TransactionCoordinator:
 
     def _refuse_while_ending(self, producer_id: int, *, is_ending: bool = False) -> None:
         """Raise ConcurrentTransactions if the transaction is ending. Otherwise mark it as ending, if ``is_ending``."""
-        with self._core.answering():
+        with self._core.refusals.counted(), self._ending_lock:
             if producer_id in self._ending:
                 raise ConcurrentTransactions(f"the transaction of producer {producer_id} is ending; retry")
             if is_ending:

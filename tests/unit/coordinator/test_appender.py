@@ -31,8 +31,10 @@ from tests.unit.coordinator.stores import NOW_MS, log_of, opened
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    import pyarrow as pa
 
     from offsets_pipeline.coordinator.owned_log import PreparedAppend
     from offsets_pipeline.store.delta.snapshot import Commit
@@ -266,6 +268,45 @@ def test_a_request_that_waits_too_long_is_not_written(
         late.result(10)
     first.result(10)
     assert coordinator.fetch_offsets("g").keys() == {at("t", 0)}
+
+
+def test_a_request_keeps_its_timeout_while_the_storage_hangs(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator.commit_offsets("g", {("t", 0): 1})
+    coordinator.begin_transaction(7, 0)
+    looks, answered = threading.Event(), threading.Event()
+    catch_up = coordinator._core.log.catch_up
+
+    def hanging() -> Iterator[pa.Table]:
+        looks.set()
+        assert answered.wait(60)
+        return catch_up()
+
+    monkeypatch.setattr(coordinator._core.log, "catch_up", hanging)
+    first = coordinator.commit_offsets_async("g", {("t", 1): 1})
+    assert looks.wait(10)  # from now on the appender holds the lock
+    with ThreadPoolExecutor(6) as threads:
+        asked = [
+            threads.submit(refusal, call, *arguments, **options, timeout_ms=1)
+            for call, arguments, options in (
+                (coordinator.commit_offsets, ("g", {("t", 2): 1}), {}),
+                (coordinator.commit_offsets, ("g", {("t", 2): 1}), {"acks": 1}),
+                (coordinator.delete_offsets, ("g", [("t", 0)]), {}),
+                (coordinator.begin_transaction, (8, 0), {}),
+                (coordinator.txn_commit_offsets, (7, 0, "g", {("t", 3): 1}), {}),
+                (coordinator.end_transaction, (7, 0), {"commit": True}),
+            )
+        ]
+        gauges = threads.submit(coordinator.gauges)
+        try:
+            assert [each.result(10) for each in asked] == ["REQUEST_TIMED_OUT"] * 6
+            assert (gauges.result(10).groups, gauges.result(10).offsets, gauges.result(10).commits) == (1, 1, 1)
+        finally:
+            answered.set()
+    first.result(10)
+    assert coordinator.fetch_offsets("g").keys() == {at("t", 0), at("t", 1)}
+    coordinator.end_transaction(7, 0, commit=True)  # the end that timed out was not written
 
 
 def test_a_request_that_is_being_written_may_yet_be(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
