@@ -103,7 +103,7 @@ class StorageFailed(OffsetsError):
 
 
 class CommitUnknown(StorageFailed):
-    """The storage did not answer a commit; the table may have it, or may still get it. Its files stay."""
+    """A commit got no answer, or is not durable: the table may have it, get it or lose it. Its files stay."""
 
     retriable = False
 

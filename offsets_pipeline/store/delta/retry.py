@@ -56,7 +56,8 @@ def put_if_absent(
     ``may_retry`` is called before each further request; it may raise OSError.
 
     Raises NoAnswer if the name has no owner after a minute, or ``may_retry`` returned False: the file may still appear.
-    Raises another OSError if the storage refuses the first request: the file will not appear.
+    Raises another OSError if the storage refuses the first request: the file will not appear. Raises CommitUnknown as
+    `Storage.create`.
     """
     no_answer: OSError | None = None
     for _ in _attempts():

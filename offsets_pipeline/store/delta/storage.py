@@ -6,6 +6,7 @@ writer gets a version. `storage_of` decides which storage offers that; docs/stor
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -23,7 +24,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from offsets_pipeline.common.foreign_errors import first_line
-from offsets_pipeline.errors import ConfigError, UnsafeStorage, WriteConflict
+from offsets_pipeline.errors import CommitUnknown, ConfigError, UnsafeStorage, WriteConflict
 from offsets_pipeline.store.delta.filesystems import OBJECT_STORES, encoded_uri, open_path, refuse_encoded, synchronise
 from offsets_pipeline.store.delta.s3_access import (
     access_variables,
@@ -55,6 +56,8 @@ _LOSERS_REQUESTS, _WINNERS_REQUESTS = 5, 3
 _LONGEST_PAUSE_SECONDS = 2.5  # half of a commit's timeout
 
 _LOCAL = frozenset({"", "file"})
+#: Some file systems cannot synchronise a folder.
+_NOT_SUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP})
 _ATOMIC_RENAME = frozenset({"hdfs", "viewfs"})
 #: How obstore says that a request is refused: by a status of 4xx, except 408 and 429 (try again), or sent elsewhere.
 _REFUSED = re.compile(r"status code: 4(?!08|29)\d\d\b|redirect without LOCATION")
@@ -91,7 +94,8 @@ class Storage(ABC):
         retry could hide that an earlier request is still on its way.
 
         Raises NoAnswer if the file may be there or may still appear, another OSError if the storage refuses: then the
-        file will not appear, and none is left behind.
+        file will not appear, and none is left behind. Raises CommitUnknown if the file is there, but may not survive a
+        loss of power.
         """
 
     def sync(self, names: Iterable[str], *, may_be_gone: bool = False) -> None:  # noqa: B027 - others write durably
@@ -198,7 +202,11 @@ class LocalStorage(Storage):
         if durable:
             try:
                 synchronise(str(place.parent))
-            except OSError as error:  # readers see the commit already, so it must count as made
+            except OSError as error:  # readers see the commit already
+                if error.errno not in _NOT_SUPPORTED:
+                    raise CommitUnknown(
+                        f"{place} was written, but may not survive a loss of power: {error}; check the disk"
+                    ) from error
                 _LOG.warning("%s may not survive a loss of power: %s", place, error)
         return True
 

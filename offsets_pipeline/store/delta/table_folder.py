@@ -500,7 +500,8 @@ class TableFolder:
         """Create the commit file of a version, behind the ``previous`` one; returns False if another writer has it.
 
         Raises OSError if the storage refuses it: the commit will not appear. Raises CommitUnknown if the version has no
-        owner after a minute, or the table was replaced meanwhile: the commit may still appear.
+        owner after a minute, or the table was replaced meanwhile: the commit may still appear. Raises it too if the
+        commit is there, but may not survive a loss of power.
         """
         return self._owner_of(version, text, previous, durable=durable) == text
 

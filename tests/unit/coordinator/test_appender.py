@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -369,20 +370,35 @@ def test_failed_append_is_reported_and_the_next_succeeds(
 def test_written_commit_is_never_reported_as_not_written(
     coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync = filesystems.synchronise
-
-    def fail(path: str) -> None:
-        if path.endswith("_delta_log"):
-            raise OSError("no more power")
-        sync(path)
-
-    monkeypatch.setattr("offsets_pipeline.store.delta.storage.synchronise", fail)
     coordinator.commit_offsets("g", {("t", 0): 1})
 
     def broken(_: object) -> None:
         raise ValueError("a bug")
 
     monkeypatch.setattr(coordinator._core.appender, "_replay", broken)
+    coordinator.commit_offsets("g", {("t", 0): 2})
+    assert [row.record_offset for row in log_of(store)[coordinator.partition_for("g")]] == [0, 1]
+
+
+@pytest.mark.local_only("fsync of a folder")
+@pytest.mark.parametrize(
+    ("number", "acks", "answer"),
+    [(errno.EIO, -1, "REQUEST_TIMED_OUT"), (errno.EIO, 1, ""), (errno.EINVAL, -1, ""), (errno.ENOTSUP, -1, "")],
+)
+def test_commit_whose_folder_cannot_be_synchronised_may_have_been_written(
+    coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch, number: int, acks: int, answer: str
+) -> None:  # R27
+    sync = filesystems.synchronise
+
+    def fail(path: str) -> None:
+        if path.endswith("_delta_log"):
+            raise OSError(number, os.strerror(number))
+        sync(path)
+
+    monkeypatch.setattr("offsets_pipeline.store.delta.storage.synchronise", fail)
+    assert refusal(coordinator.commit_offsets, "g", {("t", 0): 1}, acks=acks) == answer
+    assert coordinator.fetch_offsets("g")[at()].offset == 1
+    monkeypatch.undo()
     coordinator.commit_offsets("g", {("t", 0): 2})
     assert [row.record_offset for row in log_of(store)[coordinator.partition_for("g")]] == [0, 1]
 

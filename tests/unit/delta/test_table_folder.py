@@ -580,6 +580,25 @@ def test_a_commit_that_stays_unknown_keeps_its_files(
     assert append(folder, 2) == 2
 
 
+@pytest.mark.local_only("fsync of a folder")
+def test_a_commit_that_may_not_survive_a_loss_of_power_stays_with_its_files(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(path: str) -> None:
+        if path.endswith("_delta_log"):
+            raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("offsets_pipeline.store.delta.storage.synchronise", fails)
+        with pytest.raises(CommitUnknown, match="may not survive a loss of power"):
+            append(folder, 1)
+        with pytest.raises(CommitUnknown):
+            TableFolder(f"{folder.folder}-new", folder.table).create()
+    assert numbers(folder) == [1]
+    assert append(folder, 2) == 2
+    assert TableFolder(f"{folder.folder}-new", folder.table).create() is False
+
+
 @pytest.mark.usefixtures("impatient")
 def test_an_unknown_commit_whose_version_another_commit_takes_adds_nothing(
     folder: TableFolder, monkeypatch: pytest.MonkeyPatch
