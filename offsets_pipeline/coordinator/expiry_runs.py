@@ -89,12 +89,16 @@ class StreamExpiry(Periodic[None]):
 def expire_once(
     coordinator: Coordinator, location: str, clock: Clock, is_stopping: Callable[[], bool] = lambda: False
 ) -> ExpiryRun:
-    """Expire offsets in every log partition; print a warning for each partition that fails (R22).
+    """Abort overdue transactions, and expire offsets in every log partition (R22). Prints a warning of each failure.
 
     ``location`` is the store's path as the caller wrote it. Stops before the next partition if ``is_stopping``.
     """
     at = shown_time(clock.now_ms())
     reports = []
+    try:
+        coordinator.abort_overdue_transactions()
+    except (OffsetsError, *UNREADABLE) as error:
+        warn(f"cannot abort overdue transactions of {coordinator.store.location}: {error}; the next run tries again")
     for log_partition in range(coordinator.store.properties.offsets_partitions):
         if is_stopping():
             break

@@ -10,9 +10,10 @@ import pytest
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.coordinator import expiration
-from offsets_pipeline.coordinator.expiry_runs import open_coordinator
+from offsets_pipeline.coordinator.commits import FetchedOffset
+from offsets_pipeline.coordinator.expiry_runs import expire_once, open_coordinator
 from offsets_pipeline.coordinator.requests import GroupMetadata
-from offsets_pipeline.errors import CoordinatorNotAvailable
+from offsets_pipeline.errors import CoordinatorNotAvailable, StorageFailed
 from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.replays import Replayed, replay
@@ -61,6 +62,40 @@ def test_nothing_expires_beside_a_run(store: Path) -> None:
         coordinator.commit_offsets("g", {("t", 0): 1})
     with open_coordinator(str(store), Settings(), FixedClock(NOW_MS)):
         assert "offsets-housekeeping" not in {each.name for each in threading.enumerate()}
+
+
+def test_run_aborts_the_transaction_of_a_process_that_was_killed(store: Path) -> None:  # R11, R20
+    clock = FixedClock(NOW_MS)
+    with opened(store, clock) as killed:
+        killed.commit_offsets("g", {("t", 0): 1}, retention_time_ms=1)
+        killed.begin_transaction(1, 0)
+        killed.txn_commit_offsets(1, 0, "g", {("t", 0): 5})
+    with opened(store, clock, transaction_max_timeout_ms=60_000) as coordinator:
+        clock.advance_ms(59_999)
+        assert expire_once(coordinator, str(store), clock).offsets == 0  # the open transaction holds it
+        assert coordinator.fetch_offsets("g", [at()], require_stable=True)[at()].error is not None
+        clock.advance_ms(1)
+        assert expire_once(coordinator, str(store), clock).offsets == 1
+        assert coordinator.fetch_offsets("g", [at()], require_stable=True)[at()] == FetchedOffset(None)
+        assert coordinator.abort_overdue_transactions() == []
+
+
+def test_run_that_cannot_abort_a_transaction_expires_offsets(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> list[int]:
+        raise StorageFailed("disk away")
+
+    clock = FixedClock(NOW_MS)
+    with opened(store, clock) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 1}, retention_time_ms=1)
+        monkeypatch.setattr(coordinator, "abort_overdue_transactions", fail)
+        clock.advance_ms(1)
+        run = expire_once(coordinator, str(store), clock)
+    assert (run.offsets, run.failed) == (1, [])
+    assert (
+        f"cannot abort overdue transactions of {store}: disk away; the next run tries again" in capsys.readouterr().err
+    )
 
 
 def test_partition_that_fails_is_reported_and_tried_again(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # R22
