@@ -268,7 +268,7 @@ class DeleteOffsets(OneStore):
             delete_in_cluster(self.store, self.deletion, settings, [self.group], self.chosen)
             return
         with _opened(self.store, settings, [self.group]) as opened:
-            deleted = opened.delete_offsets(self.group, self.chosen(opened.fetch_offsets(self.group)))
+            deleted = opened.delete_offsets(self.group, self.places)
         named = printable(", ".join(topic if at is None else f"{topic}:{at}" for topic, at in self.places))
         nothing = "" if deleted else f": it has no committed offset of {named}"
         sys.stdout.write(f"{deleted} offsets of group {printable(self.group)} deleted from {self.store}{nothing}\n")

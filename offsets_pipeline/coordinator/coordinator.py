@@ -30,6 +30,7 @@ from offsets_pipeline.coordinator.requests import (
     as_offsets,
     validated_group_id,
     validated_partition,
+    validated_place,
 )
 from offsets_pipeline.coordinator.transaction_coordinator import TransactionCoordinator
 from offsets_pipeline.errors import NoSuchGroup, OffsetsError
@@ -328,16 +329,19 @@ class Coordinator(Closing):
         return self._offsets.fetch_all(require_stable=require_stable)
 
     def delete_offsets(
-        self, group_id: str, partitions: Iterable[tuple[str, int]], *, timeout_ms: int | None = None
+        self, group_id: str, partitions: Iterable[tuple[str, int | None]], *, timeout_ms: int | None = None
     ) -> int:
         """Delete offsets of a group; returns the number of deleted offsets (R26).
+
+        The partition None chooses all partitions of a topic that have an offset. A deletion includes offsets that are
+        pending in a transaction (R12).
 
         Raises NoSuchGroup, NonEmptyGroup; InvalidGroupId for an empty group id too; GroupSubscribedToTopic, after the
         other offsets are deleted.
         """
         with self._core.refusals.counted():
             validated_group_id(group_id, may_be_empty=False)
-            chosen = [validated_partition(where) for where in partitions]
+            chosen = [validated_place(where) for where in partitions]
         return self._offsets.delete(group_id, chosen, timeout_ms)
 
     def _commit(

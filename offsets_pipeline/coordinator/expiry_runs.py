@@ -97,8 +97,8 @@ def expire_once(
     reports = []
     try:
         coordinator.abort_overdue_transactions()
-    except (OffsetsError, *UNREADABLE) as error:
-        warn(f"cannot abort overdue transactions of {coordinator.store.location}: {error}; the next run tries again")
+    except (OffsetsError, *UNREADABLE) as failed:
+        warn(f"cannot abort overdue transactions of {coordinator.store.location}: {failed}; the next run tries again")
     for log_partition in range(coordinator.store.properties.offsets_partitions):
         if is_stopping():
             break

@@ -17,12 +17,13 @@ from offsets_pipeline.kafka.record.consumer_protocol import CONSUMER_PROTOCOL_TY
 from offsets_pipeline.kafka.record.corrupt import UnwritableRecord
 from offsets_pipeline.semantics.group_types import CLASSIC
 from offsets_pipeline.semantics.log_row import DELETE_GROUPS, OFFSET_DELETE
+from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsets_pipeline.coordinator.owned_log import Record
-    from offsets_pipeline.semantics.partition_state import Group, PartitionState, TopicPartition
+    from offsets_pipeline.coordinator.requests import Place
+    from offsets_pipeline.semantics.partition_state import Group, PartitionState
 
 
 def store_group(state: PartitionState, group: GroupMetadata, now_ms: int) -> Outcome[None]:
@@ -75,10 +76,11 @@ def delete_group(state: PartitionState, group_id: str) -> Outcome[int]:
     return Outcome(records + group_tombstones(state.log_partition, group_id, group, DELETE_GROUPS), len(offsets))
 
 
-def delete_offsets(state: PartitionState, group_id: str, partitions: Iterable[TopicPartition]) -> Outcome[int]:
+def delete_offsets(state: PartitionState, group_id: str, partitions: Iterable[Place]) -> Outcome[int]:
     """Return tombstones for offsets of a group, and the number of these offsets.
 
-    Offsets of a topic that the group subscribes to stay. The outcome then has the error GroupSubscribedToTopic.
+    Includes offsets that are pending in a transaction (R12). Offsets of a topic that the group subscribes to stay. The
+    outcome then has the error GroupSubscribedToTopic.
 
     Raises NoSuchGroup for an unknown group or a share group. Raises NonEmptyGroup for an active classic group whose
     protocol type is not "consumer", because its subscriptions are unknown.
@@ -89,14 +91,17 @@ def delete_offsets(state: PartitionState, group_id: str, partitions: Iterable[To
         raise NonEmptyGroup(
             f"group {group_id!r} is active with protocol {group.description.protocol_type!r}; stop its members first"
         )
-    offsets = state.offsets_of(group_id)
-    records: list[Record] = []
+    held = dict.fromkeys([*state.offsets_of(group_id), *state.pending_of(group_id)])
+    chosen: dict[TopicPartition, None] = {}
     subscribed: set[str] = set()
-    for where in dict.fromkeys(partitions):
-        if group.is_subscribed_to(where.topic):
-            subscribed.add(where.topic)
-        elif where in offsets or state.is_pending(group_id, where):
-            records.append(offset_tombstone(state.log_partition, group_id, where, OFFSET_DELETE))
+    for topic, partition in partitions:
+        if group.is_subscribed_to(topic):
+            subscribed.add(topic)
+        elif partition is None:
+            chosen |= dict.fromkeys(where for where in held if where.topic == topic)
+        elif (where := TopicPartition(topic, partition)) in held:
+            chosen[where] = None
+    records = [offset_tombstone(state.log_partition, group_id, where, OFFSET_DELETE) for where in chosen]
     error = None
     if subscribed:
         rest = f"; {len(records)} other offsets were deleted" if records else ""

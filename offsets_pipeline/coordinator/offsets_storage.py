@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config.sections import ZooKeeperSettings
     from offsets_pipeline.coordinator.appender import Request
     from offsets_pipeline.coordinator.core import CoordinatorCore
+    from offsets_pipeline.coordinator.requests import Place
     from offsets_pipeline.coordinator.zookeeper.client import ZooKeeperClient
 
     #: Asks whether to commit a partition, given its committed offset in the log or None.
@@ -99,7 +100,7 @@ class LogOffsets:
                 if state.group_with_offsets(group_id) and state.offsets_of(group_id)
             }
 
-    def delete(self, group_id: str, partitions: Collection[TopicPartition], timeout_ms: int | None) -> int:
+    def delete(self, group_id: str, partitions: Collection[Place], timeout_ms: int | None) -> int:
         """See `Coordinator.delete_offsets`."""
         deleted: int = self._core.submit_change(
             "delete offsets", group_id, lambda state, _: groups.delete_offsets(state, group_id, partitions), timeout_ms
@@ -210,14 +211,14 @@ class ZooKeeperOffsets(LogOffsets):
                 found[group_id] = self._higher_of(group_id, None, found.get(group_id, {}))
         return {group_id: offsets for group_id, offsets in found.items() if offsets}
 
-    def delete(self, group_id: str, partitions: Collection[TopicPartition], timeout_ms: int | None) -> int:
+    def delete(self, group_id: str, partitions: Collection[Place], timeout_ms: int | None) -> int:
         """Delete offsets of a group; returns their number in the log or in ZooKeeper, the larger one."""
         subscribed: set[str] = set()
 
         def change(state: PartitionState, _now_ms: int) -> Outcome[int]:
             group = state.group(group_id)
             if group is not None:
-                subscribed.update(where.topic for where in partitions if group.is_subscribed_to(where.topic))
+                subscribed.update(topic for topic, _ in partitions if group.is_subscribed_to(topic))
             return groups.delete_offsets(state, group_id, partitions)
 
         request = self._core.submit_change("delete offsets", group_id, change, timeout_ms)
@@ -227,7 +228,7 @@ class ZooKeeperOffsets(LogOffsets):
             try:
                 in_log = logged.result()
             except GroupSubscribedToTopic:
-                self._delete(group_id, [where for where in partitions if where.topic not in subscribed])
+                self._delete(group_id, [where for where in partitions if where[0] not in subscribed])
                 raise
             except NoSuchGroup:
                 nodes = self._nodes(group_id, None)
@@ -257,8 +258,12 @@ class ZooKeeperOffsets(LogOffsets):
 
         return DualRequest(self._removal(group_id, timeout_ms), delete, self._writer)
 
-    def _delete(self, group_id: str, partitions: Collection[TopicPartition]) -> int:
-        return self._client().delete(consumer_nodes.offset_paths(group_id, partitions))
+    def _delete(self, group_id: str, places: Collection[Place]) -> int:
+        chosen = {TopicPartition(topic, partition) for topic, partition in places if partition is not None}
+        topics = {topic for topic, partition in places if partition is None}
+        if topics:
+            chosen |= {where for where in self._higher_of(group_id, None, {}) if where.topic in topics}
+        return self._client().delete(consumer_nodes.offset_paths(group_id, sorted(chosen)))
 
     def _higher_of(
         self,

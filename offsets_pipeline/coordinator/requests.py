@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     OffsetsByPartition = (
         Mapping[tuple[str, int], "OffsetAndMetadata | int"] | Mapping[TopicPartition, "OffsetAndMetadata | int"]
     )
+    #: A topic and its partition; None: all of its partitions.
+    Place = tuple[str, int | None]
 
 UNKNOWN_GENERATION = -1
 UNKNOWN_MEMBER = ""
@@ -132,6 +134,12 @@ def validated_partition(where: tuple[object, object]) -> TopicPartition:
     if type(partition) is not int or not 0 <= partition <= _MAX_PARTITION:
         raise UnknownTopicOrPartition(f"{partition!r} is not a partition of topic {topic!r}: partitions count from 0")
     return TopicPartition(topic, partition)
+
+
+def validated_place(where: tuple[object, object]) -> Place:
+    """Return a valid place. Raises as `validated_partition`."""
+    topic, partition = where
+    return (validated_partition((topic, 0)).topic, None) if partition is None else validated_partition(where)
 
 
 def validated_group_id(group_id: object, *, may_be_empty: bool = True) -> str:

@@ -105,6 +105,19 @@ def test_offsets_are_committed_and_deleted(store: Path, capsys: pytest.CaptureFi
     assert not list((store / FOLDER).iterdir())  # no process has a log partition loaded
 
 
+@pytest.mark.parametrize("named", ["t", "t:0"])
+def test_deleted_offsets_are_those_of_open_transactions_too(
+    store: Path, capsys: pytest.CaptureFixture[str], named: str
+) -> None:  # R12
+    with opened(store) as coordinator:
+        coordinator.begin_transaction(1, 0)
+        coordinator.txn_commit_offsets(1, 0, "g", {("t", 0): 5, ("u", 0): 6})
+        assert main(["delete-offsets", "--store", str(store), "--group", "g", named]) == 0
+        assert capsys.readouterr().out == f"1 offsets of group g deleted from {store}\n"
+        coordinator.end_transaction(1, 0, commit=True)
+    assert committed(store) == {("g", "u", 0): (6, None, "", None)}
+
+
 def test_refused_request_is_one_line(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with opened(store) as coordinator:
         coordinator.store_group(stable("active"))
@@ -118,6 +131,7 @@ def test_refused_request_is_one_line(store: Path, capsys: pytest.CaptureFixture[
             "retention_time_ms=0 is not allowed",
         ),
         (["delete-offsets", *at, "active", "t:0"], "group 'active' subscribes to t"),
+        (["delete-offsets", *at, "active", "t"], "group 'active' subscribes to t"),  # it has no offset of t
         (["delete-offsets", *at, "nobody", "t:0"], "no group 'nobody'"),
         (["delete-group", *at, "active", "--group", "idle"], "group 'active' has 2 members"),
     ):

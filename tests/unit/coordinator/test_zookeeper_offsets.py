@@ -275,6 +275,14 @@ def test_deleted_offsets_and_groups_are_gone_from_both(dual: Coordinator, tree: 
     assert (tree.below("/consumers"), dual.fetch_all_offsets()) == (["odd"], {})
 
 
+def test_offsets_of_a_topic_are_deleted_from_both(dual: Coordinator, tree: Tree) -> None:
+    dual.commit_offsets("g", {("t", 0): 1, ("t", 1): 1, ("u", 0): 1})
+    tree.write({"/consumers/g/offsets/t/2": b"2", "/consumers/g/offsets/t/3": b"no offset"})
+    assert dual.delete_offsets("g", [("t", None), ("t", 0)]) == 4
+    assert tree.offsets() == {"/consumers/g/offsets/u/0": b"1"}
+    assert dual.fetch_offsets("g").keys() == {at("u")}
+
+
 def test_offsets_of_subscribed_topics_stay_in_both(dual: Coordinator, tree: Tree) -> None:
     dual.store_group(stable(generation=3))
     dual.commit_offsets("g", {("t", 0): 1, ("x", 0): 1}, member=MemberOfGroup("m", 3))
