@@ -33,7 +33,7 @@ class Periodic(Generic[_Result]):
         run: The work.
         interval_ms: Milliseconds from the start of one run to the start of the next one. A run that takes longer is
             followed at once. Or a function that returns the milliseconds until the next run, zero or less if it is due.
-        now_ms: The clock of the interval.
+        now_ms: The clock of the interval. If it is set back before the interval's start, the next run is due.
         at_once: Whether the first run comes now, not after one interval.
         rests: Whether the interval begins at the end of a run.
         warn: Called with each warning.
@@ -145,7 +145,10 @@ class Periodic(Generic[_Result]):
     def _left_ms(self) -> float:
         if callable(self._interval_ms):
             return self._interval_ms()
-        return 0 if self._since_ms is None else self._since_ms + self._interval_ms - self._now_ms()
+        if self._since_ms is None:
+            return 0
+        passed_ms = self._now_ms() - self._since_ms
+        return self._interval_ms - passed_ms if passed_ms >= 0 else 0
 
     def _try(self, work: Callable[[], _Returned]) -> list[_Returned]:
         """Return the result of ``work``; warn and return none if it fails. Raises an error that does not pass."""

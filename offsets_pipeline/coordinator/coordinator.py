@@ -157,13 +157,16 @@ class Coordinator(Closing):
         self._stop_metrics()
 
     def _keep_house(self) -> None:
-        """Abort overdue transactions; at their intervals, register this coordinator and expire offsets."""
+        """Abort overdue transactions; at their intervals, register this coordinator and expire offsets.
+
+        A clock before the start of an interval was set back: the interval is over.
+        """
         now_ms = self._core.clock.now_ms()
         self._transactions.abort_overdue()
-        if now_ms - self._registered_at_ms >= RENEW_MS:
+        if not 0 <= now_ms - self._registered_at_ms < RENEW_MS:
             self._registered_at_ms = now_ms
             self._core.register()
-        if now_ms - self._expired_at_ms >= self._core.settings.offsets_retention_check_interval_ms:
+        if not 0 <= now_ms - self._expired_at_ms < self._core.settings.offsets_retention_check_interval_ms:
             self._expired_at_ms = now_ms
             self._keep_expired(now_ms)
 

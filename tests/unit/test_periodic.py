@@ -95,6 +95,12 @@ def test_interval_may_begin_at_the_end_of_a_run() -> None:
     assert work.began == [0, 61, 241]
 
 
+def test_run_is_due_when_the_clock_is_set_back_before_the_interval() -> None:
+    work = Work(1, -120, 1, 1)  # the second run sees the clock go back by two hours
+    list(work.periodic().results())
+    assert work.began == [0, 60, -60, 0]
+
+
 def test_interval_of_a_fraction_of_a_second_is_exact() -> None:
     clock = FixedClock(BEGIN_MS)
     stopped, began = Waits(clock), list[int]()

@@ -470,6 +470,21 @@ def test_housekeeping_expires_and_aborts_by_itself(store: Path) -> None:
             assert coordinator._core.log.producers.get(7).open_since_ms == {}
 
 
+def test_housekeeping_goes_on_when_a_clock_that_was_ahead_is_corrected(store: Path) -> None:
+    clock = FixedClock(NOW_MS + 3_600_000)
+    with opened(store, clock) as coordinator:
+        clock.advance_ms(-3_600_000)
+        coordinator.commit_offsets("g", {("t", 0): 1}, retention_time_ms=1)
+        clock.advance_ms(1)
+        coordinator._keep_house()
+        assert coordinator.gauges().expired_offsets == 1
+        assert coordinator.find_coordinator("g").loaded_by == [coordinator.instance]
+        coordinator.commit_offsets("g", {("t", 0): 1}, retention_time_ms=1)
+        clock.advance_ms(1)
+        coordinator._keep_house()  # the interval began again
+        assert coordinator.gauges().expired_offsets == 1
+
+
 def test_a_callback_cannot_wait_for_another_request(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, refused, called = Gate(coordinator, monkeypatch), [], threading.Event()
 
