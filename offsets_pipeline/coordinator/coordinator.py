@@ -153,7 +153,7 @@ class Coordinator(Closing):
         self._core.close()
         self._offsets.close()
         self._housekeeping.close()
-        self._core.registry.remove()
+        self._core.unregister()
         self._stop_metrics()
 
     def _keep_house(self) -> None:

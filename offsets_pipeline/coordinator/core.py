@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.coordinator.appender import GROUP, PARTITION, SHARED, Appender, Request
@@ -63,6 +63,7 @@ class CoordinatorCore:
         self.partitions = Partitions(n)
         self.appender = Appender(self.log, self.lock, clock, self.catch_up, self.partitions.replay, self.counts)
         self.registry = Registry(store.location, self.instance)
+        self._registering = threading.Lock()  # keeps the notes in order
         self._stops_at_corrupt = settings.log.corrupt_records == "fail"
         self._loads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="offsets-load")
         self._loading_thread: int | None = None
@@ -74,6 +75,8 @@ class CoordinatorCore:
         self.log.open(loading.tokens, loading.add)
         self._publish(loading)
         self.register()
+        with suppress(OSError):  # the next coordinator deletes them
+            self.registry.remove_outdated(self.clock.now_ms())
         self.appender.start()
 
     def close(self) -> None:
@@ -84,14 +87,20 @@ class CoordinatorCore:
 
     def register(self) -> None:
         """Write to the registry which log partitions are loaded here."""
-        if self.closed.is_set():
-            return
-        with self.lock:
-            loaded = [state.log_partition for state in self.partitions.loaded()]
-        try:
-            self.registry.note(loaded, self.clock.now_ms())
-        except OSError as error:
-            _LOG.warning("cannot write to %s which log partitions are loaded: %s", self.store.location, error)
+        with self._registering:
+            if self.closed.is_set():
+                return
+            with self.lock:
+                loaded = [state.log_partition for state in self.partitions.loaded()]
+            try:
+                self.registry.note(loaded, self.clock.now_ms())
+            except OSError as error:
+                _LOG.warning("cannot write to %s which log partitions are loaded: %s", self.store.location, error)
+
+    def unregister(self) -> None:
+        """Remove this coordinator from the registry, after `close`."""
+        with self._registering:
+            self.registry.remove()
 
     # --- requests
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import LogSettings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.loading import LoadStatus, Partitions
-from offsets_pipeline.coordinator.registry import BELIEVED_MS, Instance, Registry
+from offsets_pipeline.coordinator.registry import BELIEVED_MS, FOLDER, FORGOTTEN_MS, Instance, Registry
 from offsets_pipeline.errors import (
     CoordinatorLoadInProgress,
     NotCoordinator,
@@ -27,6 +30,7 @@ from tests.replays import Replayed, replay
 from tests.unit.coordinator.groups import stable
 from tests.unit.coordinator.states import at, table_of
 from tests.unit.coordinator.stores import NOW_MS, append_rows, log_of, opened
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -283,6 +287,69 @@ def test_coordinator_that_has_a_partition_loaded_is_found(store: Path) -> None:
         assert found == {0: {one.instance}, 1: {two.instance}, 2: {two.instance}}
     with opened(store, partitions=[]) as three:
         assert three.find_coordinator(groups[0]).loaded_by == []
+
+
+@pytest.mark.local_only("a file's time is set")
+def test_files_of_ended_processes_and_forgotten_files_are_deleted(store: Path) -> None:
+    here, folder, long_ago_ms = Instance.here(), store / FOLDER, NOW_MS - FORGOTTEN_MS - 1
+    for instance, at_ms in (
+        (Instance(here.host, here.pid, "runs"), NOW_MS - FORGOTTEN_MS),
+        (Instance(here.host, here.pid, "hangs"), long_ago_ms),
+        (Instance(here.host, 2**22 + 1, "killed"), NOW_MS),
+        (Instance("another machine", 2**22 + 1, "elsewhere"), NOW_MS - FORGOTTEN_MS),
+        (Instance("another machine", 2**22 + 1, "silent"), long_ago_ms),
+    ):
+        Registry(str(store), instance).note([0], at_ms)
+    (folder / "killed.json.tmp").write_bytes((folder / "killed.json").read_bytes())
+    for name, at_ms in (("writes.json.tmp", NOW_MS), ("crashed.json.tmp", long_ago_ms), ("notes.txt", long_ago_ms)):
+        (folder / name).write_bytes(b"{")
+        os.utime(folder / name, ns=(at_ms * 1_000_000, at_ms * 1_000_000))
+    with opened(store, FixedClock(NOW_MS)) as coordinator:
+        left = {each.name for each in folder.iterdir()}
+        assert left == {
+            f"{coordinator.instance.name}.json",
+            "runs.json",
+            "elsewhere.json",
+            "writes.json.tmp",
+            "notes.txt",
+        }
+
+
+def test_a_note_that_cannot_be_written_leaves_no_file(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(store) as coordinator:
+        own = store / FOLDER / f"{coordinator.instance.name}.json"
+        own.unlink()
+        own.mkdir()  # so that the move fails
+        coordinator.unload_partition(0)
+        assert [each.name for each in (store / FOLDER).iterdir()] == [own.name]
+        own.rmdir()
+    assert "cannot write to" in caplog.text
+
+
+def test_the_last_note_has_the_last_loaded_partitions(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that has read which log partitions are loaded writes them before another thread reads."""
+    begun, goes_on = threading.Event(), threading.Event()
+    note = coordinator._core.registry.note
+
+    def late(partitions: list[int], now_ms: int) -> None:
+        if not begun.is_set():
+            begun.set()
+            assert goes_on.wait(10)
+        note(partitions, now_ms)
+
+    monkeypatch.setattr(coordinator._core.registry, "note", late)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(coordinator.unload_partition, 0)
+        assert begun.wait(10)
+        second = threads.submit(coordinator.unload_partition, 1)
+        wait_until("log partition 1 is unloaded", lambda: coordinator.status(1) is LoadStatus.UNLOADED)
+        goes_on.set()
+        first.result(10)
+        second.result(10)
+    loaded = [coordinator._core.registry.instances_with(number, NOW_MS) for number in range(3)]
+    assert loaded == [[], [], [coordinator.instance]]
 
 
 def test_an_old_note_or_one_of_a_dead_process_is_not_believed(store: Path) -> None:
