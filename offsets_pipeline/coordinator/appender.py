@@ -169,11 +169,14 @@ class Appender:
         self._thread.start()
 
     def close(self) -> None:
-        """Append the waiting requests, then end the thread. Later requests are refused."""
+        """Append the waiting requests, then end the thread. Later requests are refused.
+
+        In a callback, which the thread calls, it returns at once: the thread appends them after the callback.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._thread.is_alive():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         self.await_checkpoint()
 

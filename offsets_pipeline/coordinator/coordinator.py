@@ -7,6 +7,7 @@ make requests. `CoordinatorCore` loads the log, and passes the requests to the `
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -149,12 +150,16 @@ class Coordinator(Closing):
         return coordinator
 
     def close(self) -> None:
-        """Cancel loads, append the waiting requests, then end. Idempotent."""
-        self._core.close()
-        self._offsets.close()
-        self._housekeeping.close()
-        self._core.unregister()
-        self._stop_metrics()
+        """Cancel loads, append the waiting requests, then end. Idempotent.
+
+        In a callback of a request, the waiting requests are appended after the callback.
+        """
+        with ExitStack() as steps:  # the last one first, each whatever another one raises
+            steps.callback(self._stop_metrics)
+            steps.callback(self._core.unregister)
+            steps.callback(self._housekeeping.close)
+            steps.callback(self._offsets.close)
+            steps.callback(self._core.close)
 
     def _keep_house(self) -> None:
         """Abort overdue transactions; at their intervals, register this coordinator and expire offsets.

@@ -80,9 +80,9 @@ class CoordinatorCore:
         self.appender.start()
 
     def close(self) -> None:
-        """Cancel loads, and append the waiting requests. Idempotent."""
+        """Cancel loads, and append the waiting requests. Idempotent. A callback of a load or a request may call it."""
         self.closed.set()
-        self._loads.shutdown(wait=self._loading_thread != threading.get_ident())  # a callback of a load may close
+        self._loads.shutdown(wait=self._loading_thread != threading.get_ident())
         self.appender.close()
 
     def register(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -135,10 +136,9 @@ class ZooKeeperOffsets(LogOffsets):
 
     def close(self) -> None:
         """Write the waiting commits, then end the session."""
-        self._writer.shutdown()
-        with self._lock:
-            if self._connected is not None:
-                self._connected.close()
+        with suppress(RuntimeError):  # closed before
+            self._writer.submit(self._disconnect)
+        self._writer.shutdown(wait=self._writer.thread is not threading.current_thread())  # a callback may close
 
     def refuse_transactions(self) -> None:
         """Raise InvalidRequest."""
@@ -294,6 +294,11 @@ class ZooKeeperOffsets(LogOffsets):
     def _nodes(self, group_id: str, partitions: Collection[TopicPartition] | None) -> GroupNodes:
         return consumer_nodes.read_offsets(self._client(), group_id, partitions)
 
+    def _disconnect(self) -> None:
+        with self._lock:
+            if self._connected is not None:
+                self._connected.close()
+
     def _client(self) -> ZooKeeperClient:
         from offsets_pipeline.coordinator.zookeeper.client import ZooKeeperClient  # noqa: PLC0415 - most coordinators need none
 
@@ -332,8 +337,12 @@ class DualRequest(Generic[_Response]):
     def _after_log(self, logged: Future[_Response]) -> None:
         if logged.cancelled():
             self.done.set_exception(RequestTimedOut(f"{self._logged.what}: timed out; it was not written"))
-        else:
+            return
+        try:
             self._writer.submit(self._in_zookeeper, logged)
+        except RuntimeError:  # a callback closed the coordinator
+            failed = ZooKeeperFailed(f"{self._logged.what}: closed before it was in ZooKeeper; ask another coordinator")
+            self.done.set_exception(failed)
 
     def _in_zookeeper(self, logged: Future[_Response]) -> None:
         try:

@@ -15,6 +15,7 @@ from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import CoordinatorSettings
 from offsets_pipeline.coordinator import appender
 from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.registry import FOLDER
 from offsets_pipeline.coordinator.requests import MemberOfGroup
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
@@ -452,6 +453,43 @@ def test_close_appends_waiting_requests_and_refuses_new_ones(
         with pytest.raises(CoordinatorNotAvailable, match="closed"):
             ask()
     coordinator.close()
+
+
+def test_a_callback_of_a_request_may_close(
+    coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(coordinator, monkeypatch)
+    first = coordinator.commit_offsets_async("g", {("t", 0): 1})
+    closed = threading.Event()
+
+    def close(_: object) -> None:
+        coordinator.close()
+        closed.set()
+
+    first.add_done_callback(close)
+    assert gate.reached.wait(10)
+    second = coordinator.commit_offsets_async("g", {("t", 1): 1})
+    gate.opened.set()
+    assert closed.wait(10)
+    second.result(10)
+    assert sum(map(len, log_of(store).values())) == 2
+    assert refusal(coordinator.commit_offsets_async, "g", {("t", 2): 1}) == "COORDINATOR_NOT_AVAILABLE"
+    assert list((store / FOLDER).iterdir()) == []
+    coordinator._core.appender._thread.join(10)
+    assert not coordinator._core.appender._thread.is_alive()
+
+
+def test_each_step_of_close_runs_whatever_another_one_raises(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError("away")
+
+    coordinator = Coordinator.open(store, metrics_port=0)
+    monkeypatch.setattr(coordinator._offsets, "close", fail)
+    with pytest.raises(OSError, match="away"):
+        coordinator.close()
+    assert coordinator.metrics_port is None
+    assert list((store / FOLDER).iterdir()) == []
+    assert not {"offsets-appender", "offsets-housekeeping"} & {each.name for each in threading.enumerate()}
 
 
 def test_housekeeping_expires_and_aborts_by_itself(store: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -45,9 +45,12 @@ from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from concurrent.futures import Future
     from pathlib import Path
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
+    from offsets_pipeline.coordinator.owned_log import PreparedAppend
+    from offsets_pipeline.store.delta.snapshot import Commit
 
 FORBIDDEN = "the node's ACL does not allow reading it"
 
@@ -281,6 +284,40 @@ def test_offsets_of_a_topic_are_deleted_from_both(dual: Coordinator, tree: Tree)
     assert dual.delete_offsets("g", [("t", None), ("t", 0)]) == 4
     assert tree.offsets() == {"/consumers/g/offsets/u/0": b"1"}
     assert dual.fetch_offsets("g").keys() == {at("u")}
+
+
+@pytest.mark.parametrize("of_log", [True, False])
+def test_a_callback_may_close_and_the_requests_behind_it_are_answered(
+    dual: Coordinator, tree: Tree, monkeypatch: pytest.MonkeyPatch, *, of_log: bool
+) -> None:
+    begun, goes_on, write = threading.Event(), threading.Event(), dual._core.log.write
+
+    def late(append: PreparedAppend, *, durable: bool) -> list[Commit]:
+        begun.set()
+        assert goes_on.wait(10)
+        return write(append, durable=durable)
+
+    monkeypatch.setattr(dual._core.log, "write", late)
+    offsets, closed = {("t", 0): 1}, threading.Event()
+
+    def close(_: object) -> None:
+        dual.close()
+        closed.set()
+
+    first: Future[Any] = (
+        dual.commit_offsets_if("g", offsets, lambda *_: True) if of_log else dual.commit_offsets_async("g", offsets)
+    )
+    first.add_done_callback(close)
+    assert begun.wait(10)
+    behind = dual.commit_offsets_async("h", offsets)
+    goes_on.set()
+    assert closed.wait(10)
+    if of_log:  # the thread of the log's requests closes, and appends this one afterwards
+        with pytest.raises(ZooKeeperFailed, match="closed before it was in ZooKeeper; ask another coordinator"):
+            behind.result(10)
+    else:
+        behind.result(10)
+        assert sorted(tree.offsets()) == ["/consumers/g/offsets/t/0", "/consumers/h/offsets/t/0"]
 
 
 def test_offsets_of_subscribed_topics_stay_in_both(dual: Coordinator, tree: Tree) -> None:
