@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.opened import open_reader
-from offsets_pipeline.cli.options import LiveBrokers, PositionsFrom
+from offsets_pipeline.cli.options import LiveBrokers, OneStore, PositionsFrom
 from offsets_pipeline.common.clock import SystemClock, shown_time
 from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.input_text import printable
@@ -166,14 +166,15 @@ def require_same_cluster(reader: StateReader, cluster: Cluster) -> None:
         )
 
 
-def say_undo(store: str, brokers: LiveBrokers, group_ids: Collection[str], before_ms: int) -> None:
+def say_undo(options: OneStore, brokers: LiveBrokers, group_ids: Collection[str], before_ms: int) -> None:
     """Write the `restore` that commits the offsets of these groups as of before a repair; leaves out secrets.
 
     Writes nothing without groups, because that `restore` would take all groups.
     """
     if not group_ids:
         return
-    words = ["offsets", "restore", "--store", store, "--as-of", shown_time(before_ms)]
+    words = ["offsets", "restore", "--store", options.store, "--as-of", shown_time(before_ms)]
+    words += [] if options.config is None else ["--config", str(options.config)]
     words += ["--bootstrap-server", str(brokers.bootstrap_server)]
     words += [word for each in brokers.client_options if literal_secret(each) is None for word in ("--option", each)]
     words += [] if brokers.command_config is None else ["--command-config", str(brokers.command_config)]

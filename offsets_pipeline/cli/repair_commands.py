@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from offsets_pipeline.cli.options import RequestedDeletion
-    from offsets_pipeline.cli.section_coordinator import ResetOffsets
+    from offsets_pipeline.cli.section_coordinator import DeleteGroup, DeleteOffsets, ResetOffsets
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.semantics.partition_state import TopicPartition
@@ -104,7 +103,7 @@ def _reset_cluster(
     _show(options, plan, committed, cluster.settings.at)
     changed = {each.group_id for each in committed if each.current_offset is not None}
     if options.execute:
-        say_undo(options.store, options.live, sorted(changed), before_ms)
+        say_undo(options, options.live, sorted(changed), before_ms)
     raise_errors(plan.active, [*failed.values()], "reset")
 
 
@@ -189,8 +188,7 @@ def _show(options: ResetOffsets, plan: ResetPlan, offsets: Sequence[PlannedOffse
 
 
 def delete_in_cluster(
-    store: str,
-    options: RequestedDeletion,
+    options: DeleteGroup | DeleteOffsets,
     settings: Settings,
     group_ids: Sequence[str],
     chosen: Callable[[Iterable[TopicPartition]], Sequence[TopicPartition]] | None = None,
@@ -200,7 +198,8 @@ def delete_in_cluster(
     Deletes the groups, or with ``chosen`` only offsets of these partitions. After the others are deleted, raises
     NoSuchGroup, NonEmptyGroup or the broker's error.
     """
-    with mirrored_cluster(store, options.live, settings) as cluster:
+    asked = options.deletion
+    with mirrored_cluster(options.store, asked.live, settings) as cluster:
         standings = cluster_group_offsets(cluster, group_ids)
         planned = {
             group_id: [*each.offsets] if chosen is None else [at for at in chosen(each.offsets) if at in each.offsets]
@@ -209,22 +208,22 @@ def delete_in_cluster(
         }
         before_ms, at = SystemClock().now_ms() - 1, cluster.settings.at
         failed: dict[Any, OffsetsError] = {}  # by group, or by partition of the one group
-        if options.execute and chosen is None:
+        if asked.execute and chosen is None:
             failed |= delete_groups(cluster, planned)
-        elif options.execute:
+        elif asked.execute:
             for group_id, places in planned.items():
                 failed |= delete_group_offsets(cluster, group_id, places)
     rows: list[tuple[object, ...]] = []
     for group_id, places in planned.items():
         held = [(group_id, *where, standings[group_id].offsets[where]) for where in places if where not in failed]
         rows += [] if group_id in failed else held or [(group_id, None, None, None)] if chosen is None else held
-    if rows or options.format_ != "table":
-        write_rows(_DELETED, rows, options.format_)
+    if rows or asked.format_ != "table":
+        write_rows(_DELETED, rows, asked.format_)
     groups = {str(row[0]) for row in rows}
-    if rows and options.execute:
+    if rows and asked.execute:
         offsets = "" if chosen is None else f"{len(rows)} offsets of "
         sys.stderr.write(f"offsets: {offsets}{_named_groups(groups)} deleted from {at}\n")
-        say_undo(store, options.live, sorted(each for each in groups if standings[each].offsets), before_ms)
+        say_undo(options, asked.live, sorted(each for each in groups if standings[each].offsets), before_ms)
     elif rows:
         sys.stderr.write("offsets: nothing is changed: this is the plan; --execute deletes\n")
     elif planned and not failed:

@@ -224,7 +224,7 @@ class _ChangesOffsets(OfConnector):
                 held = fetch_group_offsets(cluster, [group_id])[group_id]
                 before_ms = SystemClock().now_ms() - 1
                 message = request(SinkOffsets(LiveGroups(cluster), group_id))
-            say_undo(self.store, self.live, [group_id] if held else [], before_ms)
+            say_undo(self, self.live, [group_id] if held else [], before_ms)
             sys.stdout.write(f"{message}\n")
             return
         folder = open_folder(self.store, settings)

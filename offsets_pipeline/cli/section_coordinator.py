@@ -265,7 +265,7 @@ class DeleteOffsets(OneStore):
         if self.deletion.live.bootstrap_server is not None:
             from offsets_pipeline.cli.repair_commands import delete_in_cluster
 
-            delete_in_cluster(self.store, self.deletion, settings, [self.group], self.chosen)
+            delete_in_cluster(self, settings, [self.group], self.chosen)
             return
         with _opened(self.store, settings, [self.group]) as opened:
             deleted = opened.delete_offsets(self.group, self.places)
@@ -290,7 +290,7 @@ class DeleteGroup(OneStore):
         if self.deletion.live.bootstrap_server is not None:
             from offsets_pipeline.cli.repair_commands import delete_in_cluster
 
-            delete_in_cluster(self.store, self.deletion, settings, self.groups)
+            delete_in_cluster(self, settings, self.groups)
             return
         with _opened(self.store, settings, self.groups) as opened:
             answers = opened.delete_groups(list(self.groups))
