@@ -80,14 +80,19 @@ def reset_offsets(options: ResetOffsets, settings: Settings) -> None:
         reader = StateReader(folder, settings.questions.max_unfolded_records)
         answer_time_of(reader, options.store, settings)
         plan = _plan(options, settings, scenario, mirrored_group_offsets(reader, group_ids))
-        _show(options, plan, plan.offsets, None)
+        _show(options, plan.offsets, None)
         raise_errors(plan.active, [], "reset")
         return
     with open_coordinator(store, settings, group_ids) as coordinator:
         plan = _plan(options, settings, scenario, owned_group_offsets(coordinator, group_ids))
         failed = _commit(coordinator, plan.offsets) if options.execute else {}
-    _show(options, plan, [each for each in plan.offsets if each.group_id not in failed], options.store)
-    raise_errors(plan.active, [*failed.values()], "reset")
+    committed = [each for each in plan.offsets if each.group_id not in failed]
+    if options.execute:
+        _say_committed(committed, options.store)
+    try:
+        _show(options, committed, options.store)
+    finally:
+        raise_errors(plan.active, [*failed.values()], "reset")
 
 
 def _reset_cluster(
@@ -100,11 +105,14 @@ def _reset_cluster(
         before_ms = SystemClock().now_ms() - 1
         failed = commit_offsets_of_groups(cluster, offsets) if options.execute else {}
     committed = [each for each in plan.offsets if (each.group_id, each.where) not in failed]
-    _show(options, plan, committed, cluster.settings.at)
     changed = {each.group_id for each in committed if each.current_offset is not None}
-    if options.execute:
+    if options.execute:  # first: stdout may be a full disk
+        _say_committed(committed, cluster.settings.at)
         say_undo(options, options.live, sorted(changed), before_ms)
-    raise_errors(plan.active, [*failed.values()], "reset")
+    try:
+        _show(options, committed, cluster.settings.at)
+    finally:
+        raise_errors(plan.active, [*failed.values()], "reset")
 
 
 def _scenario(options: ResetOffsets, group_ids: Sequence[str]) -> Scenario:
@@ -127,7 +135,10 @@ def _scenario(options: ResetOffsets, group_ids: Sequence[str]) -> Scenario:
 def _plan(
     options: ResetOffsets, settings: Settings, scenario: Scenario, standings: Mapping[str, GroupOffsets]
 ) -> ResetPlan:
-    """Plan with the positions of topics that a file or the brokers have, if the command line names one of them."""
+    """Plan with the positions of topics that a file or the brokers have, if the command line names one of them.
+
+    Prints the plan's warnings.
+    """
     positions = None
     if options.positions is not None:
         positions = read_positions(options.positions)
@@ -140,7 +151,10 @@ def _plan(
             topics = {where.topic for standing in standings.values() for where in standing.offsets}
         time_ms = scenario.time_ms if isinstance(scenario, ToTime) else None
         positions = ask_broker(kafka_options(options.live, settings), topics, time_ms)
-    return plan_reset(standings, scenario, options.topics or None, positions)
+    plan = plan_reset(standings, scenario, options.topics or None, positions)
+    for line in plan.warnings:
+        warn(line)
+    return plan
 
 
 def _commit(coordinator: Coordinator, planned: Sequence[PlannedOffset]) -> dict[str, OffsetsError]:
@@ -163,10 +177,15 @@ def _commit(coordinator: Coordinator, planned: Sequence[PlannedOffset]) -> dict[
     return failed
 
 
-def _show(options: ResetOffsets, plan: ResetPlan, offsets: Sequence[PlannedOffset], target: str | None) -> None:
+def _say_committed(offsets: Sequence[PlannedOffset], target: str) -> None:
+    """Write to stderr how many offsets were committed, if any."""
+    if offsets:
+        of_groups = _named_groups({each.group_id for each in offsets})
+        sys.stderr.write(f"offsets: {len(offsets)} offsets of {of_groups} committed in {target}\n")
+
+
+def _show(options: ResetOffsets, offsets: Sequence[PlannedOffset], target: str | None) -> None:
     """Print the planned or committed offsets. ``target`` is what `--execute` commits to; None: it cannot."""
-    for line in plan.warnings:
-        warn(line)
     if options.export or options.format_ == "csv":
         # kafka-consumer-groups expects no group names with one --group
         sys.stdout.write(plan_csv(offsets, with_groups=len(options.groups) != 1))
@@ -176,12 +195,7 @@ def _show(options: ResetOffsets, plan: ResetPlan, offsets: Sequence[PlannedOffse
             write_rows((*_COLUMNS, "committed"), [(*row, options.execute) for row in rows], "json")
         else:
             write_rows(_COLUMNS, rows, options.format_)
-    if not offsets:
-        return
-    if options.execute:
-        of_groups = _named_groups({each.group_id for each in offsets})
-        sys.stderr.write(f"offsets: {len(offsets)} offsets of {of_groups} committed in {target}\n")
-    elif not options.dry_run:
+    if offsets and not (options.execute or options.dry_run):
         export = "--export prints it for kafka-consumer-groups --reset-offsets --from-file"
         otherwise = export if target is None else "--execute commits it"
         sys.stderr.write(f"offsets: nothing is changed: this is the plan; {otherwise}\n")
@@ -217,21 +231,23 @@ def delete_in_cluster(
     for group_id, places in planned.items():
         held = [(group_id, *where, standings[group_id].offsets[where]) for where in places if where not in failed]
         rows += [] if group_id in failed else held or [(group_id, None, None, None)] if chosen is None else held
-    if rows or asked.format_ != "table":
-        write_rows(_DELETED, rows, asked.format_)
     groups = {str(row[0]) for row in rows}
-    if rows and asked.execute:
+    if rows and asked.execute:  # first: stdout may be a full disk
         offsets = "" if chosen is None else f"{len(rows)} offsets of "
         sys.stderr.write(f"offsets: {offsets}{_named_groups(groups)} deleted from {at}\n")
         say_undo(options, asked.live, sorted(each for each in groups if standings[each].offsets), before_ms)
-    elif rows:
-        sys.stderr.write("offsets: nothing is changed: this is the plan; --execute deletes\n")
-    elif planned and not failed:
-        warn(f"{_named_groups(planned)} has no such offset: nothing to delete")
     missing = [name for name, each in standings.items() if each.state is None]
     unknown = [NoSuchGroup.of(missing, at)] if missing else []
     active = {name: str(each.state) for name, each in standings.items() if each.state not in {None, EMPTY}}
-    raise_errors(active, [*unknown, *failed.values()], "change")
+    try:
+        if rows or asked.format_ != "table":
+            write_rows(_DELETED, rows, asked.format_)
+        if rows and not asked.execute:
+            sys.stderr.write("offsets: nothing is changed: this is the plan; --execute deletes\n")
+        elif not rows and planned and not failed:
+            warn(f"{_named_groups(planned)} has no such offset: nothing to delete")
+    finally:
+        raise_errors(active, [*unknown, *failed.values()], "change")
 
 
 def _named_groups(group_ids: Collection[str]) -> str:

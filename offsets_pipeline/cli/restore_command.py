@@ -79,11 +79,16 @@ def restore(options: Restore, settings: Settings) -> None:
             if new.offset is not None
         ]
         failed = commit_offsets_of_groups(live, offsets) if options.execute else {}
-    _show(options, plan, failed)
-    if plan.active and not options.groups:
-        states = ", ".join(f"{group_id!r} is {state}" for group_id, state in plan.active.items())
-        warn(f"groups with members are skipped: {states}; stop their members, and restore again")
-    raise_errors(plan.active if options.groups else {}, [*failed.values()], "restore")
+    if options.execute:  # first: stdout may be a full disk
+        committed = len(offsets) - len(failed)
+        sys.stderr.write(f"offsets: {committed} offsets committed to {options.live.bootstrap_server}\n")
+    try:
+        _show(options, plan, failed)
+    finally:
+        if plan.active and not options.groups:
+            states = ", ".join(f"{group_id!r} is {state}" for group_id, state in plan.active.items())
+            warn(f"groups with members are skipped: {states}; stop their members, and restore again")
+        raise_errors(plan.active if options.groups else {}, [*failed.values()], "restore")
 
 
 def _past_offsets(log: LogHistory, group_ids: Sequence[str], at_ms: int) -> Past:
@@ -166,6 +171,3 @@ def _show(options: Restore, plan: RestorePlan, failed: Mapping[tuple[str, tuple[
         warn(f"group {group_id!r} has {count} offsets of partitions that it had not committed at the time; they stay")
     if not options.execute and len(left) < len(plan.offsets):
         sys.stderr.write("offsets: nothing is changed: this is the plan; --execute commits it\n")
-    elif options.execute:
-        committed = len(plan.offsets) - len(left) - len(failed)
-        sys.stderr.write(f"offsets: {committed} offsets committed to {options.live.bootstrap_server}\n")

@@ -6,6 +6,7 @@ broker serves all tests.
 
 from __future__ import annotations
 
+import errno
 import shlex
 import time
 from dataclasses import dataclass
@@ -30,7 +31,18 @@ if TYPE_CHECKING:
 Offsets = dict[tuple[str, int], int]
 COMMITTED: Offsets = {("orders", 0): 3, ("orders", 1): 4, ("payments", 0): 5}
 #: The groups of this program and of the tool, each with COMMITTED, by what is done to them.
-DONE = ("deleted", "some-deleted", "to-earliest", "to-latest", "to-offset", "shift-by", "to-current", "topic", "rights")
+DONE = (
+    "deleted",
+    "some-deleted",
+    "to-earliest",
+    "to-latest",
+    "to-offset",
+    "shift-by",
+    "to-current",
+    "topic",
+    "rights",
+    "full",
+)
 SCENARIOS = {
     "to-earliest": "--all-topics --to-earliest",
     "to-latest": "--all-topics --to-latest",
@@ -120,6 +132,29 @@ def test_group_is_deleted_as_by_kafkas_tool_and_comes_back(
     assert not {ours, kafkas} & repaired.groups()
     assert repaired.answers(ours) == repaired.answers(kafkas) == {}
     assert_undone(repaired, err, ours)
+
+
+def test_a_change_is_said_and_undone_if_stdout_is_a_full_disk(
+    repaired: Repaired, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for module in ("repair_commands", "restore_command"):
+        monkeypatch.setattr(f"offsets_pipeline.cli.{module}.write_rows", full)
+    assert main(repaired.command("delete-group", "--group", "ours-full", "--execute")) == 1
+    err = capsys.readouterr().err
+    assert f"offsets: group ours-full deleted from {repaired.broker.address}\n" in err
+    assert "No space left on device" in err.splitlines()[-1]
+    assert repaired.answers("ours-full") == {}
+    assert main([*undo(err), "--execute"]) == 1
+    assert f"offsets: 3 offsets committed to {repaired.broker.address}\n" in capsys.readouterr().err
+    assert repaired.answers("ours-full") == {where: (offset, "a note") for where, offset in COMMITTED.items()}
+    reset = repaired.command("reset-offsets", "--group", "ours-full", "--all-topics", "--to-offset", "6", "--execute")
+    assert main(reset) == 1
+    err = capsys.readouterr().err
+    assert f"offsets: 3 offsets of group ours-full committed in {repaired.broker.address}\n" in err
+    assert undo(err)[-2:] == ["--group", "ours-full"]
 
 
 def test_offsets_are_deleted_as_by_kafkas_tool_and_come_back(

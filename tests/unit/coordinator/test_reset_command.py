@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from typing import TYPE_CHECKING
 
@@ -114,6 +115,27 @@ def test_a_reset_says_what_it_committed(store: Path, capsys: pytest.CaptureFixtu
         assert main([*at, "--format", "json", option]) == 0
         out, _ = capsys.readouterr()
         assert [json.loads(line)["committed"] for line in out.splitlines()] == [is_committed] * 2
+
+
+def test_a_reset_says_what_it_committed_if_stdout_is_a_full_disk(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with opened(store) as coordinator:
+        coordinator.store_group(stable("b"))
+    monkeypatch.setattr("offsets_pipeline.cli.repair_commands.write_rows", full)
+    at = ["reset-offsets", "--store", str(store), "--all-topics", "--to-offset", "7", "--execute"]
+    assert main([*at, "--group", "a"]) == 1
+    assert committed(store) == BEFORE | {("a", "t", 0): 7, ("a", "t", 1): 7}
+    *_, said, error = capsys.readouterr().err.splitlines()
+    assert said == f"offsets: 2 offsets of group a committed in {store}"
+    assert "No space left on device" in error
+    assert main([*at, "--group", "a", "--group", "b"]) == 1
+    *_, said, error = capsys.readouterr().err.splitlines()
+    assert said == f"offsets: 2 offsets of group a committed in {store}"
+    assert error.startswith("offsets: error: cannot reset groups with members: 'b' is Stable")
 
 
 def test_time_counts_back_from_now(
