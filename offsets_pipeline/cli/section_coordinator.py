@@ -286,10 +286,13 @@ class DeleteGroup(OneStore):
     deletion: RequestedDeletion = grouped(RequestedDeletion)
 
     def run(self, settings: Settings) -> None:
-        """Delete the groups. Raises the error of the first that cannot be deleted, after the others are deleted."""
-        if self.deletion.live.bootstrap_server is not None:
-            from offsets_pipeline.cli.repair_commands import delete_in_cluster
+        """Delete the groups. Raises the error of the first that cannot be deleted, after the others are deleted.
 
+        Warns of the other errors.
+        """
+        from offsets_pipeline.cli.repair_commands import delete_in_cluster, raise_errors
+
+        if self.deletion.live.bootstrap_server is not None:
             delete_in_cluster(self, settings, self.groups)
             return
         with _opened(self.store, settings, self.groups) as opened:
@@ -297,9 +300,7 @@ class DeleteGroup(OneStore):
         for group_id, error in answers.items():
             if error is None:
                 sys.stdout.write(f"group {printable(group_id)} deleted from {self.store}\n")
-        for error in answers.values():
-            if error is not None:
-                raise error
+        raise_errors({}, [error for error in answers.values() if error is not None], "delete")
 
 
 @coordinator.command(

@@ -143,6 +143,19 @@ def test_refused_request_is_one_line(store: Path, capsys: pytest.CaptureFixture[
     assert printed == f"group idle deleted from {store}\n"  # it does not wait for the other
 
 
+def test_each_group_that_cannot_be_deleted_is_named(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with opened(store) as coordinator:
+        coordinator.store_group(stable("active"))
+        coordinator.commit_offsets("idle", {("t", 0): 1})
+    groups = [word for name in ("active", "none", "idle") for word in ("--group", name)]
+    assert main(["delete-group", "--store", str(store), *groups]) == 1
+    out, err = capsys.readouterr()
+    assert out == f"group idle deleted from {store}\n"
+    warning, error = err.splitlines()
+    assert warning.startswith("offsets: warning: no group 'none'")
+    assert error.startswith("offsets: error: group 'active' has 2 members")
+
+
 @pytest.mark.parametrize(
     "command",
     [
