@@ -58,7 +58,7 @@ from offsets_pipeline import Coordinator, OwnedStore
 
 The names, methods and parameters on this page are public. They stay as long as the first number of the version stays,
 before 1.0 the first two. The [changelog](../CHANGELOG.md) names each change. The errors in `offsets_pipeline.errors`
-are public, too: each is an `OffsetsError`. All other modules may change in any version. R1 to R38 are the rules of
+are public, too: each is an `OffsetsError`. All other modules may change in any version. R1 to R39 are the rules of
 [semantics.md](semantics.md).
 
 The names of the section Spark need the extra `spark` ([installing](install.md)), except `starting_offsets`. Without the

@@ -57,7 +57,7 @@ _TICK_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class FoundCoordinator:
-    """A group's log partition, its load status here, and all coordinators that have it loaded."""
+    """A group's log partition, its load status here, and all coordinators with housekeeping that have it loaded."""
 
     log_partition: int
     status: LoadStatus
@@ -122,7 +122,8 @@ class Coordinator(Closing):
         """Open the coordinator of an owned store, with these log partitions loaded (None: all).
 
         ``housekeeping`` starts a thread. It aborts overdue transactions, and expires offsets of the loaded log
-        partitions every `offsets_retention_check_interval_ms`. Open the coordinator after a fork, never before it.
+        partitions every `offsets_retention_check_interval_ms`. `find_coordinator` finds only coordinators with it. Open
+        the coordinator after a fork, never before it.
 
         ``metrics_port`` serves metrics for Prometheus at this port of 127.0.0.1, or at this host and port, until
         `close` (docs/metrics.md). Port 0 takes a free port; the property `metrics_port` has its number. Any port needs
@@ -146,6 +147,7 @@ class Coordinator(Closing):
             coordinator._stop_metrics()
             raise
         if housekeeping:
+            coordinator._core.begin_registration()
             coordinator._housekeeping.start()
         return coordinator
 
@@ -235,7 +237,7 @@ class Coordinator(Closing):
         return self.store.partition_for(group_id)
 
     def find_coordinator(self, group_id: str) -> FoundCoordinator:
-        """Return the log partition of a group, and the coordinators that have it loaded."""
+        """Return the log partition of a group, and the coordinators with housekeeping that have it loaded."""
         with self._core.refusals.counted():
             log_partition = self.partition_for(validated_group_id(group_id))
         loaded_by = self._core.registry.instances_with(log_partition, self._core.clock.now_ms())
@@ -511,6 +513,8 @@ class Coordinator(Closing):
         A transaction that this process began has its own timeout, any other one `transaction_max_timeout_ms`. The
         producers need a higher epoch for their next transaction.
         """
+        with self._core.refusals.counted():
+            self._core.refuse_if_closed()
         return self._transactions.abort_overdue()
 
     # --- expiration

@@ -64,6 +64,7 @@ class CoordinatorCore:
         self.appender = Appender(self.log, self.lock, clock, self.catch_up, self.partitions.replay, self.counts)
         self.registry = Registry(store.location, self.instance)
         self._registering = threading.Lock()  # keeps the notes in order
+        self._is_registered = False
         self._stops_at_corrupt = settings.log.corrupt_records == "fail"
         self._loads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="offsets-load")
         self._loading_thread: int | None = None
@@ -74,9 +75,6 @@ class CoordinatorCore:
         loading = self.partitions.begin_load(chosen)
         self.log.open(loading.tokens, loading.add)
         self._publish(loading)
-        self.register()
-        with suppress(OSError):  # the next coordinator deletes them
-            self.registry.remove_outdated(self.clock.now_ms())
         self.appender.start()
 
     def close(self) -> None:
@@ -85,10 +83,17 @@ class CoordinatorCore:
         self._loads.shutdown(wait=self._loading_thread != threading.get_ident())
         self.appender.close()
 
+    def begin_registration(self) -> None:
+        """Enter this coordinator into the registry, and delete outdated files there. Its file must be renewed."""
+        self._is_registered = True
+        self.register()
+        with suppress(OSError):  # the next coordinator deletes them
+            self.registry.remove_outdated(self.clock.now_ms())
+
     def register(self) -> None:
-        """Write to the registry which log partitions are loaded here."""
+        """Write to the registry which log partitions are loaded here, after `begin_registration`."""
         with self._registering:
-            if self.closed.is_set():
+            if self.closed.is_set() or not self._is_registered:
                 return
             with self.lock:
                 loaded = [state.log_partition for state in self.partitions.loaded()]
@@ -100,7 +105,8 @@ class CoordinatorCore:
     def unregister(self) -> None:
         """Remove this coordinator from the registry, after `close`."""
         with self._registering:
-            self.registry.remove()
+            if self._is_registered:
+                self.registry.remove()
 
     # --- requests
 

@@ -107,7 +107,7 @@ def test_offset_whose_time_is_over_leaves_log_and_state_in_one_run(workbench: Wo
     tombstones = [row for row in rows_of(store, "log") if row["value"] is None]
     assert {row["record_timestamp"] for row in tombstones} == {(NOW_MS + HOUR_MS) * 1000}
     assert_as_reference(store, log_of(store))
-    assert not list((store / FOLDER).iterdir())
+    assert not (store / FOLDER).exists()
 
 
 def test_stream_over_a_mirrored_store_appends_nothing(
@@ -161,6 +161,6 @@ def test_running_stream_expires_beside_a_coordinator(workbench: Workbench, store
         stream.await_end()
         assert expired == [3]
         assert described(store) == STAYS
-        assert [path.stem for path in (store / FOLDER).iterdir()] == [coordinator.instance.name]
+        assert not (store / FOLDER).exists()
     assert len(log_of(store)) == 9
     assert_as_reference(store, log_of(store))

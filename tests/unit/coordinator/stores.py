@@ -32,15 +32,17 @@ def opened(
     store: Path | str,
     clock: FixedClock | None = None,
     partitions: Collection[int] | None = None,
+    *,
+    housekeeping: bool = False,
     **settings: Any,  # noqa: ANN401 - of any type
 ) -> Coordinator:
-    """A coordinator without its background thread, so that tests decide when it acts."""
+    """A coordinator, by default without its background thread, so that tests decide when it acts."""
     return Coordinator.open(
         store,
         Settings(coordinator=CoordinatorSettings(**settings)),
         partitions=partitions,
         clock=clock or FixedClock(NOW_MS),
-        housekeeping=False,
+        housekeeping=housekeeping,
     )
 
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import LogSettings
 from offsets_pipeline.coordinator.coordinator import Coordinator
@@ -276,10 +275,16 @@ def test_a_corrupt_record_is_passed_over_or_stops_the_load(store: Path) -> None:
 
 
 def test_coordinator_that_has_a_partition_loaded_is_found(store: Path) -> None:
-    with opened(store, partitions=[0]) as one, opened(store, partitions=[0, 1]) as two:
+    with (
+        opened(store, partitions=[0], housekeeping=True) as one,
+        opened(store, partitions=[0, 1], housekeeping=True) as two,
+        opened(store) as unregistered,
+    ):
         groups = {one.partition_for(group_id): group_id for group_id in ("a", "b", "c")}
-        found = {number: set(one.find_coordinator(groups[number]).loaded_by) for number in range(3)}
+        found = {number: set(unregistered.find_coordinator(groups[number]).loaded_by) for number in range(3)}
         assert found == {0: {one.instance, two.instance}, 1: {two.instance}, 2: set()}
+        unregistered.unload_partition(0)
+        assert {path.stem for path in (store / FOLDER).iterdir()} == {one.instance.name, two.instance.name}
         assert one.find_coordinator(groups[1]).status is LoadStatus.UNLOADED
         two.unload_partition(0)
         two.load_partition(2)
@@ -304,7 +309,7 @@ def test_files_of_ended_processes_and_forgotten_files_are_deleted(store: Path) -
     for name, at_ms in (("writes.json.tmp", NOW_MS), ("crashed.json.tmp", long_ago_ms), ("notes.txt", long_ago_ms)):
         (folder / name).write_bytes(b"{")
         os.utime(folder / name, ns=(at_ms * 1_000_000, at_ms * 1_000_000))
-    with opened(store, FixedClock(NOW_MS)) as coordinator:
+    with opened(store, housekeeping=True) as coordinator:
         left = {each.name for each in folder.iterdir()}
         assert left == {
             f"{coordinator.instance.name}.json",
@@ -316,7 +321,7 @@ def test_files_of_ended_processes_and_forgotten_files_are_deleted(store: Path) -
 
 
 def test_a_note_that_cannot_be_written_leaves_no_file(store: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with opened(store) as coordinator:
+    with opened(store, housekeeping=True) as coordinator:
         own = store / FOLDER / f"{coordinator.instance.name}.json"
         own.unlink()
         own.mkdir()  # so that the move fails
@@ -326,10 +331,16 @@ def test_a_note_that_cannot_be_written_leaves_no_file(store: Path, caplog: pytes
     assert "cannot write to" in caplog.text
 
 
-def test_the_last_note_has_the_last_loaded_partitions(
-    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_note_has_the_last_loaded_partitions(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that has read which log partitions are loaded writes them before another thread reads."""
+    with opened(store, housekeeping=True) as coordinator:
+        unload_in_two_threads(coordinator, monkeypatch)
+        loaded = [coordinator._core.registry.instances_with(number, NOW_MS) for number in range(3)]
+        assert loaded == [[], [], [coordinator.instance]]
+
+
+def unload_in_two_threads(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unload log partition 0, and 1 while the note of the first one is on its way."""
     begun, goes_on = threading.Event(), threading.Event()
     note = coordinator._core.registry.note
 
@@ -348,8 +359,6 @@ def test_the_last_note_has_the_last_loaded_partitions(
         goes_on.set()
         first.result(10)
         second.result(10)
-    loaded = [coordinator._core.registry.instances_with(number, NOW_MS) for number in range(3)]
-    assert loaded == [[], [], [coordinator.instance]]
 
 
 def test_an_old_note_or_one_of_a_dead_process_is_not_believed(store: Path) -> None:

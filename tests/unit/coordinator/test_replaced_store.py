@@ -101,7 +101,7 @@ def test_nothing_is_acknowledged_or_answered_once_the_store_was_replaced(
                 ask()
             assert (raised.value.kafka_name, raised.value.retriable) == ("NOT_COORDINATOR", False)
         assert files_of(store) == before
-        coordinator._core.register()
+        coordinator._core.begin_registration()
         assert store.exists() == (replaced_by is not nothing)
     if replaced_by is nothing:
         assert not store.exists()
