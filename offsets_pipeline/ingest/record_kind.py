@@ -77,8 +77,8 @@ def _is_connect_key(kind: TopicKind, key: bytes | None) -> bool:
         return False
 
 
-#: Kinds of a worker's topics and what they hold, by a part of their names (connect-cluster-offsets, _connect_status),
-#: which begins the name of the worker's setting, too.
+#: Kinds of a worker's topics and what they hold, by the end of their names (connect-cluster-offsets, worker-config), in
+#: the singular, which begins the name of the worker's setting, too.
 _CONNECT_KINDS = {
     "offset": (TopicKind.CONNECT_OFFSETS, "offsets"),
     "status": (TopicKind.CONNECT_STATUS, "states"),
@@ -104,7 +104,7 @@ RECORD_KINDS = {
 def topic_kind_of(
     where: str, topic: str, records: Collection[RecordKey], expected: TopicKind | None = None
 ) -> TopicKind:
-    """The kind of a topic by its first records; by its name if it has none.
+    """The kind of a topic by its first records; by the end of its name if it has none.
 
     Args:
         where: the source, for the error message.
@@ -112,20 +112,27 @@ def topic_kind_of(
         records: its first records.
         expected: the kind that the store holds; None for a new store.
 
-    Raises WrongRecords if the records are of no known kind, or not of the expected one.
+    Raises WrongRecords if the records are of no known kind, or not of the expected one, and for a topic that has no
+    records and another name.
     """
     if expected is None and not records:
-        return _kind_of_name(topic)
+        return _kind_of_name(where, topic)
     matching = (kind for kind, each in RECORD_KINDS.items() if each.matches(records))
     kind = expected or next(matching, TopicKind.CONSUMER_OFFSETS)
     RECORD_KINDS[kind].require(where, records)
     return kind
 
 
-def _kind_of_name(topic: str) -> TopicKind:
+def _kind_of_name(where: str, topic: str) -> TopicKind:
     """The kind of a topic without records. A copy of __consumer_offsets may have any prefix."""
-    if "connect" in topic and not topic.endswith("__consumer_offsets"):
-        for part, (kind, _) in _CONNECT_KINDS.items():
-            if part in topic:
-                return kind
-    return TopicKind.SHARE_STATE if topic.endswith("__share_group_state") else TopicKind.CONSUMER_OFFSETS
+    if topic.endswith("__consumer_offsets"):
+        return TopicKind.CONSUMER_OFFSETS
+    if topic.endswith("__share_group_state"):
+        return TopicKind.SHARE_STATE
+    for end, (kind, _) in _CONNECT_KINDS.items():
+        if topic.removesuffix("s").endswith(end.removesuffix("s")):
+            return kind
+    raise WrongRecords(
+        f"{where} has no records, and the end of its name is not offsets, status or configs: its kind is unknown; try "
+        "again when it has a record"
+    )

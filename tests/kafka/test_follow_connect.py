@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.common.clock import SystemClock
-from offsets_pipeline.errors import StoreMismatch
+from offsets_pipeline.errors import StoreMismatch, WrongRecords
 from offsets_pipeline.fold.stream.folding import follow
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
@@ -66,4 +66,18 @@ def test_followed_offsets_are_what_the_worker_answered(workbench: Workbench, kaf
     (row,) = rows_of(tmp_path / "worker-configs", "log")
     assert row["value"] == b'{"properties":{"name":"files","connector.class":"FileSource"}}'
     for path in (tmp_path / "worker-configs").rglob("*"):
+        assert path.is_dir() or SECRET.encode() not in path.read_bytes()
+
+
+def test_configurations_in_a_topic_that_was_empty_are_refused_in_a_store_of_another_kind(
+    workbench: Workbench, kafka: KafkaJvm, tmp_path: Path
+) -> None:
+    store = tmp_path / "worker"
+    with live_broker(kafka, tmp_path / "broker") as broker:
+        broker.create_topic("cdc-status", 1, {"cleanup.policy": "compact"})
+        assert followed(workbench, broker, store, "cdc-status").properties.topic_kind is TopicKind.CONNECT_STATUS
+        broker.send("cdc-status", [(0, "connector-files", f'{{"properties": {{"password": "{SECRET}"}}}}')])
+        with pytest.raises(WrongRecords, match="cdc-status does not have states of Kafka Connect"):
+            followed(workbench, broker, store, "cdc-status")
+    for path in store.rglob("*"):
         assert path.is_dir() or SECRET.encode() not in path.read_bytes()

@@ -28,6 +28,7 @@ from offsets_pipeline.errors import (
     NoSuchTopic,
     OffsetsError,
     StreamFailed,
+    WrongRecords,
 )
 from offsets_pipeline.ingest.batch_barrier import BatchBarrier
 from offsets_pipeline.ingest.record_kind import topic_kind_of
@@ -43,7 +44,7 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
     shared_out,
 )
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
-from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
+from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicClient, TopicDescription
 from offsets_pipeline.ingest.topic.topic_plan import check_topic
 from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 from offsets_pipeline.ingest.topic.topic_records import TopicReader
@@ -56,12 +57,15 @@ from offsets_pipeline.store.session import require_context
 from offsets_pipeline.store.store import Store, session_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
+    from offsets_pipeline.kafka.broker.offset_ranges import OffsetRange
     from offsets_pipeline.store.log.append import Append, RecordsFold
     from offsets_pipeline.store.store import SparkSource
 
@@ -220,6 +224,7 @@ class TopicIngest:
 
         Raises:
             AuthenticationFailed, NotAuthorized, StoreMismatch: as `prepare`.
+            WrongRecords: the first records of a topic that was empty are of another kind than the store.
             StreamFailed: the query failed too often in a row.
             NotOnConnect: the session is of a Spark Connect server.
         """
@@ -320,6 +325,7 @@ class TopicIngest:
                     complete_ms = self._prepared.begin_batch(progress, ends)
                     here = self.store.in_session(rows.sparkSession)
                     ranges = ranges_between(positions, ends)
+                    self._check_first(admin, ranges)
                     fetched = (lambda: reader.rows(admin.fetch(ranges))) if are_few(ranges) else None
                     fold = next_fold if are_undivided(shared_out(ranges, options.tasks)) else None
                     append = appender.append(here, rows, complete_ms, fetched, fold)
@@ -344,6 +350,24 @@ class TopicIngest:
         if available_now:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime="0 seconds").start()  # the source waits for records
+
+    def _check_first(self, admin: TopicClient, ranges: Sequence[OffsetRange]) -> None:
+        """Check the first records of a log: a store of an empty topic has the kind that the topic's name suggests.
+
+        Raises WrongRecords if the topic holds records of another kind.
+        """
+        if self._prepared.has_records:
+            return
+        first = admin.first_records(
+            {each.partition: LogPartitionBounds(each.start, each.end, each.end) for each in ranges}
+        )
+        try:
+            topic_kind_of(f"topic {self._topic}", self._topic, first, self.store.properties.topic_kind)
+        except WrongRecords as error:
+            raise WrongRecords(
+                f"{error}; {self.store.location} has no records: remove it, or name another store"
+            ) from None
+        self._prepared.has_records = bool(first)
 
     def _query_name(self) -> str:
         """A name that no active query has: one that waits for a broker keeps its own after `_end` has left it."""

@@ -47,6 +47,7 @@ class TopicWatch:
         warn: Callable[[str], None],
     ) -> None:
         self.store = store
+        self.has_records = False  # in the log, at the last plan
         self._topic = topic
         self._settings = settings
         self._clock = clock
@@ -71,6 +72,7 @@ class TopicWatch:
         # Before the requests. If another process appends meanwhile, a later look at the log would find records beyond
         # the topic's ends, as after a truncation.
         known = self.known()
+        self.has_records = bool(known.ends)
         now_ms = self._clock.now_ms()  # before the request: the ends are then at least as new
         bounds = admin.bounds(of_all=needs_all or self._unfinished is not None)
         retention_ms = admin.delete_retention_ms()

@@ -86,12 +86,28 @@ def test_first_records_tell_the_kind_of_a_topic_and_another_kind_is_refused(kind
                 topic_kind_of("topic t", "t", records, other)
 
 
-def test_name_tells_the_kind_of_a_topic_without_records() -> None:
-    assert topic_kind_of("topic t", "connect-status", []) is TopicKind.CONNECT_STATUS
-    assert topic_kind_of("topic t", "connect-cluster-offsets", []) is TopicKind.CONNECT_OFFSETS
-    assert topic_kind_of("topic t", "prod_connect_configs", []) is TopicKind.CONNECT_CONFIGS
-    for copy in ("t", "offsets", "connect.__consumer_offsets"):
-        assert topic_kind_of("topic t", copy, []) is TopicKind.CONSUMER_OFFSETS
+@pytest.mark.parametrize(
+    ("topic", "kind"),
+    [
+        ("connect-status", TopicKind.CONNECT_STATUS),
+        ("cdc_status", TopicKind.CONNECT_STATUS),
+        ("connect-cluster-offsets", TopicKind.CONNECT_OFFSETS),
+        ("worker-offset", TopicKind.CONNECT_OFFSETS),
+        ("status-board-connect-configs", TopicKind.CONNECT_CONFIGS),
+        ("debezium_configs", TopicKind.CONNECT_CONFIGS),
+        ("cdc-config", TopicKind.CONNECT_CONFIGS),
+        ("connect.__consumer_offsets", TopicKind.CONSUMER_OFFSETS),
+        ("copy.__share_group_state", TopicKind.SHARE_STATE),
+    ],
+)
+def test_end_of_a_name_tells_the_kind_of_a_topic_without_records(topic: str, kind: TopicKind) -> None:
+    assert topic_kind_of("topic t", topic, []) is kind
+
+
+def test_topic_without_records_and_with_another_name_is_refused() -> None:
+    for topic in ("t", "connect-offsets-copy", "connect"):
+        with pytest.raises(WrongRecords, match="topic t has no records, and the end of its name is not offsets"):
+            topic_kind_of("topic t", topic, [])
     assert topic_kind_of("topic t", "t", [], TopicKind.CONNECT_CONFIGS) is TopicKind.CONNECT_CONFIGS
     with pytest.raises(WrongRecords, match="topic t does not have records of a group coordinator"):
         topic_kind_of("topic t", "connect-status", [RecordKey(0, 0, b"user-17")])

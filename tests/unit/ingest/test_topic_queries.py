@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import LogSettings, TopicSettings
-from offsets_pipeline.errors import BrokerUnreachable, NotAuthorized, OffsetsError, StoreMismatch
+from offsets_pipeline.errors import BrokerUnreachable, NotAuthorized, OffsetsError, StoreMismatch, WrongRecords
 from offsets_pipeline.ingest.topic import record_batch_source, topic_ingest
 from offsets_pipeline.ingest.topic.record_batch_source import (
     RecordBatchSource,
@@ -38,7 +38,7 @@ from tests.folded_stores import opened
 from tests.logs import commit_key, commit_value
 from tests.record_batches import BatchOptions, encode_batch
 from tests.unit.broker.fake_broker import TOPIC
-from tests.unit.broker.fake_topic import FakeBatch, FakePartition, FakeTopic, fake_topic, options_of
+from tests.unit.broker.fake_topic import FakeBatch, FakePartition, FakeTopic, batch, fake_topic, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -310,6 +310,30 @@ def test_a_query_that_brings_the_log_on_for_a_minute_is_steady(
 
 
 # --- failures of a query
+
+
+def test_first_records_of_a_topic_that_was_empty_are_checked_before_they_are_written(
+    topic: FakeTopic, tmp_path: Path, time: Time
+) -> None:
+    """They may be secrets of a worker, which only a store of configurations removes."""
+    store, here = tmp_path / "s", topic.partitions[0]
+    right, here.batches = here.batches, []
+    assert Following(topic, store, time).run(available_now=True) == 0
+    here.batches = [batch(0, 3)]  # their key is b"key"
+    for _ in range(2):
+        following = Following(topic, store, time)
+        with pytest.raises(WrongRecords) as refused:
+            following.run(available_now=True)
+        assert str(refused.value) == (
+            f"topic {TOPIC} does not have records of a group coordinator: 3 of the first 3 records are others (record "
+            "0 of partition 0 has the key b'key'); name __consumer_offsets, or a copy of its log; "
+            f"{store} has no records: remove it, or name another store"
+        )
+    assert places(store) == []
+    here.batches = right
+    assert Following(topic, store, time).run(available_now=True) == 5
+    here.batches = [*right, batch(5, 3)]  # the log has records: others go to the quarantine
+    assert Following(topic, store, time).run(available_now=True) == 3
 
 
 def test_a_changed_topic_is_planned_again_and_nothing_is_appended_before(
