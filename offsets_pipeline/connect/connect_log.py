@@ -97,7 +97,7 @@ class ConnectLog(Closing):
     def offsets(self, connector: str) -> list[ConnectorOffset]:
         """The offsets of a connector by source partition (R30)."""
         at = self.store.partition_for(connector)
-        found = answering_offsets(
+        records = (
             OffsetRecord(
                 connector,
                 each.key.source_partition or "",
@@ -110,6 +110,7 @@ class ConnectLog(Closing):
             for raw_key, each in self.records(connector)
             if each.key.record_type is ConnectRecordType.OFFSET
         )
+        found = answering_offsets(records, is_owned=True)
         return found.get(connector, [])
 
     def connectors(self) -> list[str]:

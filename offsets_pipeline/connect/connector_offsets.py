@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -37,18 +38,20 @@ class ConnectorOffset:
     raw_keys: tuple[str, ...]
 
 
-def answering_offsets(records: Iterable[OffsetRecord]) -> dict[str, list[ConnectorOffset]]:
+def answering_offsets(records: Iterable[OffsetRecord], *, is_owned: bool = False) -> dict[str, list[ConnectorOffset]]:
     """The offsets of each connector, by connector and source partition; an empty list if all are deleted.
 
-    Of several records of one identity the one with the latest timestamp answers, then the higher record offset (R30).
+    Of several records of one identity the one with the latest timestamp answers, then the higher record offset; in an
+    owned store only the record offset counts (R30).
     """
+    age = attrgetter("record_offset") if is_owned else _age
     by_identity: dict[tuple[str, str], list[OffsetRecord]] = {}
     for record in records:
         by_identity.setdefault((record.connector, record.source_partition), []).append(record)
     found: dict[str, list[ConnectorOffset]] = {}
     for (connector, source_partition), each in sorted(by_identity.items()):
         offsets = found.setdefault(connector, [])
-        newest = max(each, key=_age)
+        newest = max(each, key=age)
         if newest.value is not None:
             raw_keys = tuple(sorted({record.raw_key for record in each if record.value is not None}))
             offsets.append(ConnectorOffset(source_partition, newest.value, raw_keys))

@@ -18,7 +18,7 @@ _OFFSETS = """
     FROM (
         SELECT connector, source_partition,
                max_by({struct}(value, record_timestamp, log_partition, record_offset),
-                      {row}(record_timestamp IS NOT NULL, record_timestamp, record_offset, log_partition))
+                      {row}({age}, log_partition))
                    AS answer,
                array_sort(array_agg(DISTINCT raw_key) FILTER (WHERE value IS NOT NULL)) AS raw_keys
         FROM {own} o WHERE record_type = 'offset' GROUP BY connector, source_partition
@@ -60,7 +60,7 @@ CONNECT_VIEWS = {
                        bool_or(record_type = 'offset') AS has_offsets,
                        bool_or(record_type = 'connector-config' AND value IS NULL) AS is_deleted
                 FROM (
-                    SELECT *, {row}(record_timestamp IS NOT NULL, record_timestamp, record_offset) AS age
+                    SELECT *, {row}({age}) AS age
                     FROM (
                         SELECT connector, record_type, value, record_timestamp, record_offset FROM ({all}) a
                         WHERE record_type = 'connector-config' OR value IS NOT NULL AND record_type IN (
@@ -87,10 +87,13 @@ def connect_conditions(kinds: Sequence[TopicKind]) -> dict[str, str]:
 
     A topic of configurations has all connectors. Without it a connector counts if it has a state or an offset. An owned
     store has no worker: a connector's target state is its state, and it exists from its first record to its deletion.
+    Record timestamps order the records of a worker's topics, record offsets those of an owned store (R30).
     """
+    is_owned = TopicKind.CONNECT in kinds
     exists = "status IS NOT NULL OR has_offsets"
-    if TopicKind.CONNECT in kinds:
+    if is_owned:
         exists = "NOT is_deleted"
     elif TopicKind.CONNECT_CONFIGS in kinds:
         exists = "config IS NOT NULL"
-    return {"exists": exists, "prefix": SINK_GROUP_PREFIX, "is_owned": str(TopicKind.CONNECT in kinds)}
+    age = "record_offset" if is_owned else "record_timestamp IS NOT NULL, record_timestamp, record_offset"
+    return {"exists": exists, "prefix": SINK_GROUP_PREFIX, "is_owned": str(is_owned), "age": age}

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore
@@ -378,6 +379,8 @@ def test_a_store_of_connect_has_its_own_tables(workbench: Workbench, tmp_path: P
 def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, place: Path) -> None:
     location = place / "owned"
     ConnectLog.create(location, "lab", 2)
+    with OffsetBackingStore(location, FixedClock(2**42)) as ahead:  # in 2109: clocks do not matter (R30)
+        ahead.set({b'["files", {"f":"b"}]': b'{"p":1}'}).result(10)
     with OffsetBackingStore(location) as store:
         for position in (1, 2):
             store.set({offset_key("files", {"f": name}): b'{"p":%d}' % position for name in "ab"}).result(10)
@@ -396,6 +399,10 @@ def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, pl
         describe_connector(StateReader(str(location)), "deleted")
     assert expected == {"offsets": [{"partition": {"f": "b"}, "offset": {"p": 2}}]}
     assert workbench.verify(location, independent=True).equal
+    assert [
+        row.source_offset
+        for row in workbench.sql(location, "SELECT * FROM connector_offsets WHERE connector = 'files'")
+    ] == ['{"p":2}']
     rows = workbench.sql(location, "SELECT * FROM connectors ORDER BY name")
     assert [(row.name, row.type, row.target_state, row.connector_class) for row in rows] == [
         ("files", "source", "STOPPED", "x.FileStreamSource"),

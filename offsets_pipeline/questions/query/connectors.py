@@ -150,4 +150,5 @@ def _offsets(reader: StateReader, connector: str) -> dict[str, list[ConnectorOff
     rows = reader.current.newest(CONNECT, [name.removesuffix("_us") for name in OffsetRecord._fields], only)
     # Arrow imports pandas to convert a time
     columns = (each.cast(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in rows.columns)
-    return answering_offsets(map(OffsetRecord._make, zip(*(each.to_pylist() for each in columns), strict=True)))
+    records = map(OffsetRecord._make, zip(*(each.to_pylist() for each in columns), strict=True))
+    return answering_offsets(records, is_owned=reader.properties.topic_kind is TopicKind.CONNECT)

@@ -71,6 +71,14 @@ def test_newest_record_of_an_identity_answers_with_all_its_raw_keys() -> None:  
     ]
 
 
+def test_newest_record_of_an_owned_store_has_the_highest_record_offset() -> None:  # R30
+    earlier = OffsetRecord("c", "{}", "k1", "earlier", 7, 1, 0)
+    later = OffsetRecord("c", "{}", "k2", "later", 6, 2, 0)
+    for records in ([earlier, later], [later, earlier]):
+        assert answering_offsets(records, is_owned=True) == {"c": [ConnectorOffset("{}", "later", ("k1", "k2"))]}
+        assert answering_offsets(records) == {"c": [ConnectorOffset("{}", "earlier", ("k1", "k2"))]}
+
+
 def test_sink_offsets_have_connects_form() -> None:
     assert sink_answer({("t", 1): 5, ("t", 0): 3}) == {
         "offsets": [

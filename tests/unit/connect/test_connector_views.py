@@ -92,6 +92,20 @@ def test_a_connector_is_started_until_a_record_says_else() -> None:
         assert found["target_state"] == expected
 
 
+def test_the_order_of_an_owned_store_is_that_of_its_record_offsets() -> None:  # R30
+    ahead = record("offset", "a", {"p": 1}, 1, "k1") | {"record_timestamp": 9_000}
+    ahead_too = record("target-state", "a", {"state": "PAUSED"}, 2) | {"record_timestamp": 9_000}
+    later = record("offset", "a", {"p": 3}, 3, "k2")
+    stopped = record("target-state", "a", {"state": "STOPPED"}, 4, "k3")
+    rows = pa.Table.from_pylist([ahead, ahead_too, later, stopped], schema=CONNECT.row_schema())
+    for kind, offset, state in (
+        (TopicKind.CONNECT, '{"p": 3}', "STOPPED"),
+        (TopicKind.CONNECT_OFFSETS, '{"p": 1}', "PAUSED"),
+    ):
+        assert connect_rows("connector_offsets", [(kind, rows)])["source_offset"].to_pylist() == [offset]
+        assert connect_rows("connectors", [(kind, rows)])["target_state"].to_pylist() == [state]
+
+
 @pytest.mark.parametrize("name", ["MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector"])
 def test_connectors_of_mirrormaker_are_sources_although_their_settings_name_topics(name: str) -> None:
     config = {"properties": {"connector.class": f"org.apache.kafka.connect.mirror.{name}", "topics": ".*"}}

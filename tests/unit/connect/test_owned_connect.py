@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageReader, OffsetStorageWriter
 from offsets_pipeline.connect.offset_committer import FlushSettings, OffsetCommitter, initialize_offsets
@@ -33,6 +34,8 @@ from offsets_pipeline.errors import (
     StoreMismatch,
 )
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
+from offsets_pipeline.questions.query.connectors import describe_connector
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.connect_keys import offset_key
 from tests.waiting import wait_until
 
@@ -578,6 +581,28 @@ def test_changes_of_an_unknown_connector_are_refused(backing: OffsetBackingStore
         with pytest.raises(NoSuchConnector, match=f"^{message}$"):
             request()
     assert management.target_states() == {}
+
+
+def test_changes_of_a_process_whose_clock_is_behind_count(location: Path) -> None:  # R30
+    other_key, behind = b'["files", {"filename":"/a"}]', FixedClock(1_000)
+
+    def described() -> dict[str, list[Any]]:
+        return describe_connector(StateReader(str(location)), "files")
+
+    with OffsetBackingStore(location, FixedClock(2_000)) as ahead:
+        ahead.set({other_key: b'{"p":1}'}).result(10)
+    with OffsetBackingStore(location, behind) as backing:
+        reader, management = OffsetStorageReader(backing, "files"), OffsetManagement(backing.log)
+        flushed(backing, "files", (A, {"p": 2}))
+        assert reader.offset(A) == {"p": 2}
+        assert described() == {"offsets": [{"partition": A, "offset": {"p": 2}}]}
+        flushed(backing, "files", (A, None))
+        assert reader.offset(A) is None
+        assert described() == {"offsets": []}
+        management.set_target_state("files", STOPPED)
+        management.alter("files", [{"partition": A, "offset": {"p": 3}}])
+        assert reader.offset(A) == {"p": 3}
+        assert described() == {"offsets": [{"partition": A, "offset": {"p": 3}}]}
 
 
 @pytest.mark.parametrize("command", ["reset", "alter"])
