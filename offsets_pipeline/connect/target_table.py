@@ -22,7 +22,7 @@ from offsets_pipeline.store.delta.schemas import Table
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from offsets_pipeline.store.delta.snapshot import Snapshot
@@ -135,8 +135,9 @@ class TargetTable:
     def commit(self, application: str, epoch: int, flushed: FlushedOffsets, rows: pa.Table) -> None:
         """Commit rows with the source offsets after them, both or none, so that they survive a loss of power.
 
-        Raises TaskFenced if a newer instance has started, StoreReplaced if the table was created again, StorageFailed,
-        UnsupportedTable: nothing was written. Raises CommitUnknown if the commit may be there.
+        Raises TaskFenced if a newer instance has started, StoreReplaced if the table was created again, InvalidRequest
+        for rows that do not fit the schema, StorageFailed, UnsupportedTable: nothing was written. Raises CommitUnknown
+        if the commit may be there.
         """
         rows = self._conformed(rows)
         metadata = flushed.as_json(application, epoch)
@@ -171,6 +172,10 @@ class TargetTable:
         )
 
     def _conformed(self, rows: pa.Table) -> pa.Table:
+        known = set(_members(self.schema))
+        more = [name for name in _members(rows.schema) if name not in known]  # a cast would drop them
+        if more:
+            raise InvalidRequest(f"the rows do not fit the table {self.location}: it lacks the column {more[0]}")
         try:
             found = rows.select(self.schema.names).cast(self.schema)
         except (KeyError, ValueError, pa.ArrowException) as error:
@@ -179,6 +184,20 @@ class TargetTable:
             if not each.nullable and found[each.name].null_count:
                 raise InvalidRequest(f"column {each.name} of {self.location} must not be null")
         return found
+
+
+def _members(fields: Iterable[pa.Field], within: str = "") -> Iterator[str]:
+    """The names of columns and of members of structs, also of those in arrays and maps: ``a``, ``a.b``."""
+    for each in fields:
+        kind = each.type
+        while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            kind = kind.value_type
+        name = f"{within}{each.name}"
+        yield name
+        if pa.types.is_map(kind):
+            yield from _members([kind.key_field.with_name("key"), kind.item_field.with_name("value")], f"{name}.")
+        elif pa.types.is_struct(kind):
+            yield from _members(kind, f"{name}.")
 
 
 def _epoch_of(application: str) -> str:

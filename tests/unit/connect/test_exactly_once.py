@@ -150,6 +150,26 @@ def test_rows_that_do_not_fit_are_refused_and_their_offsets_stay_queued(
     assert in_table(target) == ["a"]
 
 
+def test_rows_with_more_columns_or_members_than_the_table_are_refused(
+    backing: OffsetBackingStore, target: Path
+) -> None:
+    one, two = pa.struct([("x", pa.int64())]), pa.struct([("x", pa.int64()), ("y", pa.int64())])
+
+    def kinds(each: pa.StructType) -> dict[str, pa.DataType]:
+        return {"a": each, "list": pa.list_(each), "map": pa.map_(pa.string(), pa.list_(each))}
+
+    fitting = {name: pa.nulls(1, kind) for name, kind in kinds(one).items()}
+    table = TargetTable(target, pa.schema(kinds(one)))
+    with ExactlyOnceTask(backing, "files", table) as task:
+        task.offset(A, {"position": 3})
+        for name, kind in {**kinds(two), "b": pa.int64()}.items():
+            found = {"a": "a.y", "list": "list.y", "map": "map.value.y", "b": "b"}[name]
+            with pytest.raises(InvalidRequest, match=f"target: it lacks the column {found}$"):
+                task.commit(pa.table({**fitting, name: pa.nulls(1, kind)}))
+        assert task.commit(pa.table(fitting))
+    assert DeltaTable(target).to_pyarrow_table().num_rows == 1
+
+
 def test_a_target_of_another_form_is_refused_before_anything_is_written(
     backing: OffsetBackingStore, place: Path
 ) -> None:
