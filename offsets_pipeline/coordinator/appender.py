@@ -124,16 +124,24 @@ class _Round:
     def refuse(self) -> None:
         """Answer the refused requests."""
         for request, error in self.refused:
-            request.done.set_exception(error)
+            _answer(request, error=error)
         self.refused = []
 
     def finish(self) -> None:
         """Answer the accepted requests, whose records are in the log."""
         for request, outcome in self.taken:
-            if outcome.error is None:
-                request.done.set_result(outcome.response)
-            else:
-                request.done.set_exception(outcome.error)
+            _answer(request, outcome.response, outcome.error)
+
+
+def _answer(request: Request, response: object = None, error: Exception | None = None) -> None:
+    """Answer a request with an error or a response. Logs an exit of its callbacks (SystemExit): the thread goes on."""
+    try:
+        if error is None:
+            request.done.set_result(response)
+        else:
+            request.done.set_exception(error)
+    except BaseException:  # noqa: BLE001 - concurrent.futures catches the others
+        _LOG.exception("%s: a callback of the request failed; the request was answered", request.what)
 
 
 class Appender:
@@ -331,4 +339,4 @@ class Appender:
             else:
                 failed = kind(f"{request.what}: {error}; it was not written")
             failed.__cause__ = error
-            request.done.set_exception(failed)
+            _answer(request, error=failed)

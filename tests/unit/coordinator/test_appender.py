@@ -34,6 +34,7 @@ from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
     from pathlib import Path
 
     import pyarrow as pa
@@ -432,6 +433,49 @@ def test_one_request_that_fails_does_not_harm_the_others(
         with pytest.raises(OffsetOutOfRange):
             failed.result(10)
     assert [each.group_id for each in coordinator.list_groups()] == ["g", "h", "k"]
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_an_error_of_a_callback_does_not_end_the_thread(
+    coordinator: Coordinator,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[BaseException],
+) -> None:
+    def fail(_: object) -> None:
+        raise error("a callback")
+
+    def asked(*offsets: int) -> list[Future[None]]:
+        """Commits of one append; the first one's callback fails."""
+        gate = Gate(coordinator, monkeypatch)
+        before = coordinator.commit_offsets_async("before", {("t", 0): 1})
+        assert gate.reached.wait(10)
+        found = [coordinator.commit_offsets_async(f"g{at}", {("t", 0): each}) for at, each in enumerate(offsets)]
+        found[0].add_done_callback(fail)
+        gate.opened.set()
+        before.result(10)
+        return found
+
+    for done in asked(1, 2):  # accepted
+        done.result(10)
+    for done in asked(-1, -1):  # refused
+        with pytest.raises(OffsetOutOfRange):
+            done.result(10)
+
+    def unwritable(*_: object, **__: object) -> list[Commit]:
+        raise OSError("disk full")
+
+    coordinator.commit_offsets("g", {("t", 0): 1})
+    monkeypatch.setattr(coordinator._core.log, "write", unwritable)
+    failed = coordinator.commit_offsets_async("g", {("t", 0): 2})
+    failed.add_done_callback(fail)
+    with pytest.raises(CoordinatorNotAvailable, match="disk full"):
+        failed.result(10)
+    monkeypatch.undo()
+    coordinator.commit_offsets("g", {("t", 0): 3})
+    assert [each.getMessage().partition(": ")[2] for each in caplog.records] == [
+        "a callback of the request failed; the request was answered"
+    ] * 3
 
 
 def test_close_appends_waiting_requests_and_refuses_new_ones(
