@@ -31,6 +31,52 @@ if TYPE_CHECKING:
     JsonObject = Mapping[str, Any]
 
 
+class _FlushFuture(Future[None]):
+    """The end of a flush. `result` and `exception` raise InvalidRequest in a callback, if the flush is not done.
+
+    ``thread`` calls the callbacks, and writes the flushes: a wait there would never end. The flush ends with
+    ``written``, if that is given.
+    """
+
+    def __init__(self, thread: threading.Thread | None = None, written: Future[None] | None = None) -> None:
+        super().__init__()
+        self.thread = thread
+        self._written = written
+        if written is not None:
+            written.add_done_callback(self.end)
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait for the end, as `Future.result`."""
+        self._refuse_in_callback()
+        super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the error, as `Future.exception`."""
+        self._refuse_in_callback()
+        return super().exception(timeout)
+
+    def cancel(self) -> bool:
+        """Cancel the flush if its append has not begun."""
+        return super().cancel() if self._written is None else self._written.cancel()
+
+    def end(self, written: Future[None]) -> None:
+        """End as another future did."""
+        if written.cancelled() and super().cancel():
+            self.set_running_or_notify_cancel()
+            return
+        error = CancelledError() if written.cancelled() else written.exception()
+        if error is None:
+            self.set_result(None)
+        else:
+            self.set_exception(error)
+
+    def _refuse_in_callback(self) -> None:
+        if threading.current_thread() is self.thread and not self.done():
+            raise InvalidRequest(
+                "a callback of a request cannot wait for a flush: it would wait for itself; add a callback to the flush"
+            )
+
+
 class OffsetBackingStore:
     """Raw keys and values of offsets, in an owned store. Call `start` first, and `stop` at the end.
 
@@ -102,7 +148,8 @@ class OffsetBackingStore:
 
         Raises CorruptRecord for a key or value of another form. The future fails with ConnectorStopped if a connector
         is STOPPED, since its offsets may be altered, was stopped after ``since``, or was deleted, with InvalidRequest
-        for an empty name, and with RequestTimedOut if the append did not begin in time.
+        for an empty name, and with RequestTimedOut if the append did not begin in time. In a callback of a future its
+        `result` raises InvalidRequest if it would have to wait.
         """
         connectors = {key: _connector(key) for key in values}
         for value in values.values():
@@ -119,7 +166,8 @@ class OffsetBackingStore:
 
         claims = {claim_of(connector): SHARED for connector in connectors.values()}
         what = f"a flush of {len(values)} offsets of {', '.join(sorted(set(connectors.values())))}"
-        return self.log.submit(what, handler, claims, timeout_ms).done
+        request = self.log.submit(what, handler, claims, timeout_ms)
+        return _FlushFuture(request.thread, request.done)
 
     def connector_partitions(self, connector: str) -> list[dict[str, Any]]:
         """The source partitions of a connector that have an offset."""
@@ -195,7 +243,8 @@ class OffsetStorageWriter:
     def do_flush(self, timeout_ms: float = TIMEOUT_MS) -> Future[None]:
         """Write what `begin_flush` took. The flush has ended when the future is done; it cannot be cancelled.
 
-        A late result of a cancelled flush changes nothing.
+        A late result of a cancelled flush changes nothing. In a callback of a future its `result` raises InvalidRequest
+        if it would have to wait.
         """
         with self._lock:
             if self._flushing is None:
@@ -206,18 +255,14 @@ class OffsetStorageWriter:
         except OffsetsError as error:
             done = Future()
             done.set_exception(error)
-        ended: Future[None] = Future()
+        ended = _FlushFuture(getattr(done, "thread", None))  # a future that is done may be of another class
         ended.set_running_or_notify_cancel()
 
         def end(written: Future[None]) -> None:
-            error = CancelledError() if written.cancelled() else written.exception()
             with self._lock:
                 if number == self._flush_number:
-                    self._end_flush(failed=error is not None)
-            if error is None:
-                ended.set_result(None)
-            else:
-                ended.set_exception(error)
+                    self._end_flush(failed=written.cancelled() or written.exception() is not None)
+            ended.end(written)
 
         done.add_done_callback(end)
         return ended

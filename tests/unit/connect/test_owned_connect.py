@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +13,11 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.connect.connect_log import ConnectLog
-from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageReader, OffsetStorageWriter
+from offsets_pipeline.connect.offset_backing_store import (
+    OffsetBackingStore,
+    OffsetStorageReader,
+    OffsetStorageWriter,
+)
 from offsets_pipeline.connect.offset_committer import FlushSettings, OffsetCommitter, initialize_offsets
 from offsets_pipeline.connect.offset_management import OffsetManagement, OffsetManagementClient
 from offsets_pipeline.connect.target_states import PAUSED, RUNNING, STOPPED
@@ -277,6 +281,55 @@ def test_the_next_flush_may_begin_as_soon_as_a_flush_is_done() -> None:
     done.result(10)
     assert writer.begin_flush()
     thread.join()
+
+
+def test_a_callback_of_a_flush_cannot_wait_for_another_one(backing: OffsetBackingStore) -> None:
+    writer, other = OffsetStorageWriter(backing, "files"), OffsetStorageWriter(backing, "other")
+    begun: list[Future[None]] = []
+    refused: Future[list[str]] = Future()
+
+    def flush_others(done: Future[None]) -> None:
+        messages = []
+        begun.append(backing.set({offset_key("set", A): b'{"p":1}'}))
+        begun.append(other.do_flush())
+        for wait in (begun[0].result, begun[0].exception, begun[1].result, begun[1].exception):
+            try:
+                wait()
+            except InvalidRequest as error:
+                messages.append(str(error))
+        assert done.exception() is None  # a flush that is done has a result everywhere
+        refused.set_result(messages)
+
+    other.offset(B, {"p": 2})
+    assert other.begin_flush()
+    writer.offset(A, {"p": 3})
+    assert writer.begin_flush()
+    writer.do_flush().add_done_callback(flush_others)
+    message = "a callback of a request cannot wait for a flush: it would wait for itself; add a callback to the flush"
+    assert refused.result(10) == [message] * 4
+    assert [each.result(10) for each in begun] == [None, None]
+    assert OffsetStorageReader(backing, "other").offset(B) == {"p": 2}
+
+
+def test_a_flush_is_cancelled_if_its_append_has_not_begun(backing: OffsetBackingStore) -> None:
+    reached, may_end = threading.Event(), threading.Event()
+
+    def handler(_: int) -> Outcome[None]:
+        reached.set()
+        assert may_end.wait(10)
+        return Outcome([], None)
+
+    backing.log.submit("a slow request", handler, {})
+    assert reached.wait(10)
+    late, queued = (backing.set({offset_key("files", each): b'{"p":1}'}) for each in (A, B))
+    assert late.cancel()
+    assert late.cancelled()
+    may_end.set()
+    with pytest.raises(CancelledError):
+        late.result(10)
+    queued.result(10)
+    assert not queued.cancel()
+    assert backing.connector_partitions("files") == [B]
 
 
 # --- committer
