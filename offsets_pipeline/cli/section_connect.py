@@ -117,7 +117,7 @@ class DescribeConnector(OfConnector):
             configs = [each for each in beside if each.properties.topic_kind is TopicKind.CONNECT_CONFIGS]
         answer = describe_connector(reader, self.connector, *configs)
         if not (answer["offsets"] or configs) and reader.properties.topic_kind is TopicKind.CONSUMER_OFFSETS:
-            warn(f"{self.store} has no offsets of a group {sink_group(self.connector, {})}; check the connector's name")
+            warn(f"{self.store} has no offsets of a group {sink_group(self.connector)}; check the connector's name")
         answer_time_of(reader, self.store, settings)
         if self.format_ == "json":
             write_json(answer)  # of Connect's REST interface, which has no more fields
@@ -216,7 +216,7 @@ class _ChangesOffsets(OfConnector):
         from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets
         from offsets_pipeline.questions.query.connectors import stopped_sink_group
 
-        group_id = sink_group(self.connector, {})
+        group_id = sink_group(self.connector)
         if self.configs is not None:
             group_id = stopped_sink_group(self.connector, open_reader(self.configs, settings))
         if self.live.bootstrap_server is not None:

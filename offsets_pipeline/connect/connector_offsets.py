@@ -98,6 +98,6 @@ def connector_type(settings: Mapping[str, object]) -> str:
     return "sink" if "Sink" in name or "topics" in settings or "topics.regex" in settings else "source"
 
 
-def sink_group(connector: str, settings: Mapping[str, object]) -> str:
-    """The consumer group of a sink connector (R32)."""
-    return str(settings.get("consumer.override.group.id") or f"{SINK_GROUP_PREFIX}{connector}")
+def sink_group(connector: str) -> str:
+    """The consumer group of a sink connector without `consumer.override.group.id` (R32)."""
+    return f"{SINK_GROUP_PREFIX}{connector}"

@@ -10,6 +10,9 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+#: Whether a setting is a reference such as ${env:GROUP}, which only the worker resolves. Spark would substitute `${`.
+_IS_REFERENCE = "coalesce(settings['consumer.override.group.id'] LIKE ('%$' || '{{%:%}}%'), FALSE)"
+
 _OFFSETS = """
     SELECT connector, source_partition, answer.value AS source_offset,
            from_json(source_partition, '{texts}') AS source_partition_map,
@@ -40,7 +43,7 @@ CONNECT_VIEWS = {
                     WHEN contains(class_name, 'Sink')
                          OR settings['topics'] IS NOT NULL OR settings['topics.regex'] IS NOT NULL THEN 'sink'
                     ELSE 'source' END AS type,
-               CASE WHEN type = 'sink'
+               CASE WHEN type = 'sink' AND NOT {is_reference}
                     THEN coalesce(nullif(settings['consumer.override.group.id'], ''), '{prefix}' || name)
                END AS group_id,
                connector_class
@@ -76,7 +79,7 @@ CONNECT_VIEWS = {
             ) c
             WHERE {exists}
         ) t
-    """.replace("{offsets}", _OFFSETS.replace("{own}", "({all})")),
+    """.replace("{offsets}", _OFFSETS.replace("{own}", "({all})")).replace("{is_reference}", _IS_REFERENCE),
 }
 
 

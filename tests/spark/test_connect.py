@@ -279,6 +279,7 @@ def odd(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"name": "c", "connector.class": "x.FileStreamSource", "db.password": "of-the-database"},
         {"name": "never-ran", "connector.class": "x.FileStreamSource"},
         {"name": "sink", "connector.class": "x.S3", "topics": "t", "consumer.override.group.id": "connect-sink-1"},
+        {"name": "ref", "connector.class": "x.S3", "topics": "t", "consumer.override.group.id": "of-${env:NAME}"},
     ]
     configs = [
         (f"connector-{each['name']}".encode(), json.dumps({"properties": each}).encode(), 1) for each in settings
@@ -317,7 +318,8 @@ def test_both_engines_have_the_same_connectors_and_offsets(  # R30
     assert (
         assert_as_spark(session, [str(mirrored(ALTERED))], queries, *beside) == 5 + 7 + 5
     )  # file-e was deleted; its offset is still in the topic
-    assert assert_as_spark(session, [str(odd)], queries, f"{odd}-configs") == 9 + 3 + 9
+    assert assert_as_spark(session, [str(odd)], queries, f"{odd}-configs") == 9 + 4 + 9
+    assert session.sql("SELECT name FROM connectors WHERE type = 'sink' AND group_id IS NULL").first() == ("ref",)
     rows = session.sql(
         "SELECT source_partition, source_offset, raw_keys FROM connector_offsets WHERE size(raw_keys) > 1 ORDER BY ALL"
     )
@@ -364,6 +366,7 @@ def test_configurations_tell_connectors_without_offsets_and_groups_of_sinks(  # 
     assert "Connectors must be in the STOPPED state" in refused("sink", *configs)
     assert "never-ran is a source connector" in refused("never-ran", *configs)
     assert "Connector sink-1 not found" in refused("sink-1", *configs)
+    assert "group.id of ref is a reference, which only its worker resolves" in refused("ref", *configs)
     assert "needs connect-configs" in described(groups, "sink", "--configs", str(odd))
 
 

@@ -79,14 +79,14 @@ def describe_connector(reader: StateReader, connector: str, configs: StateReader
     that were not deleted, and the group of a sink connector with `consumer.override.group.id`.
 
     Raises NoSuchConnector if no log has a record of the connector, or ``configs`` has no configuration of it,
-    StoreMismatch for a store of another kind.
+    StoreMismatch for a store of another kind, and for a sink's group that is a reference.
     """
     kinds = TopicKind.CONNECT_OFFSETS, TopicKind.CONNECT, TopicKind.CONSUMER_OFFSETS
     reader.properties.require_topic_kind(reader.location, *kinds)
     config = None if configs is None else _config(configs, connector)
     if reader.properties.topic_kind is not TopicKind.CONSUMER_OFFSETS:
         return _described_source(reader, connector, config)
-    group_id = sink_group(connector, {}) if config is None else _group_of(config)
+    group_id = sink_group(connector) if config is None else _group_of(config)
     groups = describe_groups(reader, [group_id])
     offsets = groups[group_id].offsets if group_id in groups else []
     return sink_answer({(each.topic, each.partition): each.offset for each in offsets})
@@ -95,7 +95,8 @@ def describe_connector(reader: StateReader, connector: str, configs: StateReader
 def stopped_sink_group(connector: str, configs: StateReader) -> str:
     """The group of a sink connector whose offsets are to change, by the store of `config.storage.topic`.
 
-    Raises NoSuchConnector, StoreMismatch for a source connector, BadConnectRequest if the connector is not STOPPED.
+    Raises NoSuchConnector, StoreMismatch for a source connector and a group that is a reference, BadConnectRequest if
+    the connector is not STOPPED.
     """
     config = _config(configs, connector)
     group_id = _group_of(config)
@@ -104,17 +105,22 @@ def stopped_sink_group(connector: str, configs: StateReader) -> str:
 
 
 def _group_of(config: ConnectorInfo) -> str:
-    if config.group_id is None:
+    if config.type != "sink":
         raise StoreMismatch(
             f"{config.name} is a source connector: its offsets are in offset.storage.topic, not in a consumer group"
+        )
+    if config.group_id is None:
+        raise StoreMismatch(
+            f"consumer.override.group.id of {config.name} is a reference, which only its worker resolves; name the "
+            "group itself, to offsets describe or offsets reset-offsets"
         )
     return config.group_id
 
 
 def _described_source(reader: StateReader, connector: str, config: ConnectorInfo | None) -> dict[str, list[Any]]:
-    if config is not None and config.group_id is not None:
+    if config is not None and config.type == "sink":
         raise StoreMismatch(
-            f"{connector} is a sink connector: its offsets are those of the group {config.group_id}; "
+            f"{connector} is a sink connector: its offsets are those of the group {_group_of(config)}; "
             "name the store of __consumer_offsets"
         )
     found = _offsets(reader, connector)

@@ -32,10 +32,8 @@ def test_type_is_that_of_the_class_or_of_topics_to_read(settings: dict[str, obje
     assert connector_type(settings) == expected
 
 
-def test_group_of_a_sink_is_named_after_it_unless_its_settings_name_one() -> None:
-    assert sink_group("s", {}) == "connect-s"
-    assert sink_group("s", {"consumer.override.group.id": "mine"}) == "mine"
-    assert sink_group("s", {"consumer.override.group.id": ""}) == "connect-s"
+def test_group_of_a_sink_is_named_after_it() -> None:
+    assert sink_group("s") == "connect-s"
 
 
 @pytest.mark.parametrize(

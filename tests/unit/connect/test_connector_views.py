@@ -77,7 +77,31 @@ def test_a_sink_without_a_group_of_its_own_has_the_group_of_its_name() -> None:
     override = "consumer.override.group.id"
     assert connectors(TopicKind.CONNECT_CONFIGS, config()) == [("s", "sink", "connect-s")]
     assert connectors(TopicKind.CONNECT_CONFIGS, config(**{override: ""})) == [("s", "sink", "connect-s")]
-    assert connectors(TopicKind.CONNECT_CONFIGS, config(**{override: "mine"})) == [("s", "sink", "mine")]
+    for named in ("mine", "$x:y", "${x}", "a:{b}"):
+        assert connectors(TopicKind.CONNECT_CONFIGS, config(**{override: named})) == [("s", "sink", named)]
+
+
+@pytest.mark.parametrize("reference", ["${env:GROUP}", "${file:/run/group:id}", "prod-${env:GROUP}-1"])
+def test_a_group_that_only_the_worker_resolves_is_not_named(reference: str) -> None:
+    settings = {"connector.class": "x.FileSink", "consumer.override.group.id": reference}
+    configs = reader_of(
+        TopicKind.CONNECT_CONFIGS,
+        record("connector-config", "s", {"properties": settings}, 1),
+        record("target-state", "s", {"state": "STOPPED"}, 2),
+    )
+    assert list_connectors([configs]) == [ConnectorInfo("s", "sink", None, None, "STOPPED")]
+    groups = cast("StateReader", SimpleNamespace(properties=StoreProperties(MIRRORED, 1), location="/g"))
+    for request in (
+        lambda: stopped_sink_group("s", configs),
+        lambda: describe_connector(groups, "s", configs),
+        lambda: describe_connector(OFFSETS, "s", configs),
+    ):
+        with pytest.raises(StoreMismatch) as refused:
+            request()
+        assert str(refused.value) == (
+            "consumer.override.group.id of s is a reference, which only its worker resolves; name the group itself, to "
+            "offsets describe or offsets reset-offsets"
+        )
 
 
 def test_a_connector_is_started_until_a_record_says_else() -> None:
