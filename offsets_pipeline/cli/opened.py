@@ -15,7 +15,6 @@ from offsets_pipeline.store.delta.properties import (
     OWNED,
     SCHEMA_PREFIX,
     StoreProperties,
-    beside,
     require_different_clusters,
 )
 from offsets_pipeline.store.delta.s3_access import is_s3
@@ -171,9 +170,15 @@ def retention_of(store: StoreSnapshot, settings: Settings, minutes: int | None) 
 
 
 def open_beside(location: str, reader: StateReader, settings: Settings) -> list[StateReader]:
-    """Open the stores of a Connect worker's other topics (`beside`). Leaves out stores that do not exist."""
+    """Open the stores of a Connect worker's other topics (`stores_beside`).
+
+    Leaves out stores that do not exist, or are of another kind.
+    """
+    from offsets_pipeline.connect.connector_views import stores_beside
+
     found = []
-    for other in beside(location) if reader.properties.topic_kind.is_connect else ():
+    for other, kind in stores_beside(location, reader.properties).items():
         with suppress(NoSuchStore):
-            found.append(open_reader(other, settings))
-    return [each for each in found if each.properties.topic_kind.is_connect]
+            each = open_reader(other, settings)
+            found += [each] if each.properties.topic_kind is kind else []
+    return found

@@ -59,7 +59,7 @@ class OfConnector(OneStore):
 class ListConnectors(SeveralStores):
     """Show connectors: type, state, number of offsets. Starts no Spark.
 
-    Reads the stores STORE-status and STORE-configs as well, if they exist.
+    Reads the stores STORE-status and STORE-configs of a worker's other topics as well, if they exist.
     """
 
     format_: str = format_option()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.connect.connector_offsets import SINK_GROUP_PREFIX
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import OWNED, StoreProperties, beside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,6 +82,16 @@ CONNECT_VIEWS = {
         ) t
     """.replace("{offsets}", _OFFSETS.replace("{own}", "({all})")).replace("{is_reference}", _IS_REFERENCE),
 }
+
+
+def stores_beside(location: str, properties: StoreProperties) -> dict[str, TopicKind]:
+    """The locations of stores of a worker's other topics, and the kinds that they must have to count.
+
+    An owned store has none: its own log has all kinds of records.
+    """
+    if properties.kind == OWNED or not properties.topic_kind.is_connect:
+        return {}
+    return dict(zip(beside(location), (TopicKind.CONNECT_STATUS, TopicKind.CONNECT_CONFIGS), strict=True))
 
 
 def connect_conditions(kinds: Sequence[TopicKind]) -> dict[str, str]:

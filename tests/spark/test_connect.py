@@ -395,6 +395,9 @@ def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, pl
         store.set({offset_key("deleted", {"f": "a"}): b'{"p":1}'}).result(10)
         management.delete("deleted")
         expected = OffsetManagement(store.log).offsets("files")
+    ConnectLog.create(place / "owned-configs", "lab", 1)
+    with OffsetBackingStore(place / "owned-configs") as neighbour:  # another owned store, by chance with this name
+        OffsetManagement(neighbour.log).put_config("other", {"connector.class": "x.FileStreamSource"})
     workbench.fold(location)
     assert describe_connector(StateReader(str(location)), "files") == expected
     assert describe_connector(StateReader(str(location)), "new") == {"offsets": []}

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.common.sql_dialects import SPARK
-from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
+from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions, stores_beside
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
 from offsets_pipeline.fold.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, SHARES
 from offsets_pipeline.fold.state.view_queries import CONDITIONS, SHARE_VIEWS, VIEWS, tables_without_view
@@ -34,7 +34,7 @@ from offsets_pipeline.questions.query.lag_view import CONSUMER_LAG, DATA_TIMES, 
 from offsets_pipeline.questions.query.parse_tree import Filters, filters_of, parsed
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
 from offsets_pipeline.semantics.log_row import of_groups
-from offsets_pipeline.store.delta.properties import OWNED, beside, require_different_clusters
+from offsets_pipeline.store.delta.properties import OWNED, require_different_clusters
 from offsets_pipeline.store.delta.protocol import delta_type
 from offsets_pipeline.store.delta.reader import quoted
 from offsets_pipeline.store.delta.schemas import (
@@ -207,8 +207,9 @@ def _group_queries(store: Store) -> dict[str, str]:
 
 def _connect_queries(store: Store) -> dict[str, str]:
     """R30: the views read the stores beside this one that exist now."""
-    others = [Store.find(store.spark, location) for location in beside(store.location)]
-    stores = [store, *(each for each in others if each is not None and each.properties.topic_kind.is_connect)]
+    kinds = stores_beside(store.location, store.properties)
+    others = [(Store.find(store.spark, location), kind) for location, kind in kinds.items()]
+    stores = [store, *(each for each, kind in others if each is not None and each.properties.topic_kind is kind)]
     rows = [
         CONNECT.newest_in_spark(each.table_name(CONNECT.name), None, each.table_name(FOLD_PROGRESS.name))
         for each in stores

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.cli.opened import open_beside
 from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config import Settings
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_backing_store import (
     OffsetBackingStore,
@@ -41,6 +43,10 @@ from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.questions.query.connectors import describe_connector
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.connect_keys import offset_key
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
+from offsets_pipeline.store.delta.store_folder import create_tables
+from tests.places import remove_place
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -773,6 +779,42 @@ def test_records_of_a_cancelled_request_are_not_written(backing: OffsetBackingSt
 
 
 # --- commands
+
+
+@pytest.mark.parametrize("kind", [TopicKind.CONNECT, TopicKind.CONNECT_OFFSETS, TopicKind.CONNECT_STATUS])
+def test_stores_beside_count_if_they_are_of_a_workers_other_topics(tmp_path: Path, kind: TopicKind) -> None:
+    def made(name: str, kind: TopicKind) -> StateReader:
+        create_tables(
+            f"{tmp_path}/{name}", StoreProperties(OWNED if kind is TopicKind.CONNECT else MIRRORED, 1, topic_kind=kind)
+        )
+        return StateReader(f"{tmp_path}/{name}")
+
+    def beside() -> list[str]:
+        return [each.location for each in open_beside(reader.location, reader, Settings())]
+
+    reader = made("c", kind)
+    made("c-configs", kind)
+    assert beside() == []
+    made("c-status", TopicKind.CONNECT_STATUS)
+    remove_place(tmp_path / "c-configs")
+    made("c-configs", TopicKind.CONNECT_CONFIGS)
+    assert beside() == (
+        [] if kind is TopicKind.CONNECT else [f"{reader.location}-status", f"{reader.location}-configs"]
+    )
+
+
+def test_an_owned_store_lists_its_own_connectors_only(
+    backing: OffsetBackingStore, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flushed(backing, "files", (A, {"position": 1}))
+    for name in ("owned-status", "owned-configs"):
+        ConnectLog.create(place / name, "lab", 1)
+        with OffsetBackingStore(place / name) as neighbour:
+            flushed(neighbour, "other", (B, {"position": 2}))
+    listed = ["connect", "list", "--store", str(place / "owned"), "--format", "csv"]
+    for command in (listed, ["sql", "--store", str(place / "owned"), "SELECT name FROM connectors", "--format", "csv"]):
+        assert main(command) == 0
+        assert [line.partition(",")[0] for line in capsys.readouterr().out.splitlines()] == ["name", "files"]
 
 
 def test_commands_stop_alter_reset_and_resume(
