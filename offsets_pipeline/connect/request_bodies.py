@@ -73,7 +73,8 @@ def _is_offset(each: object) -> bool:
 
 def _parsed(text: str, what: str, *, numbers_as_text: bool = False) -> object:
     try:
-        document = parse_json(text, numbers_as_text=numbers_as_text)
+        # a worker accepts a byte order mark, too
+        document = parse_json(text.removeprefix("\ufeff"), numbers_as_text=numbers_as_text)
     except ValueError as error:
         raise BadConnectRequest(f"{what} is not JSON: {error}") from None
     if is_deeper(document, _MAX_DEPTH):

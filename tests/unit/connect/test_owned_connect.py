@@ -823,7 +823,7 @@ def test_commands_stop_alter_reset_and_resume(
     with OffsetBackingStore(location) as backing:
         flushed(backing, "files", (A, {"p": 1}))
     file = tmp_path / "offsets.json"
-    file.write_text(json.dumps({"offsets": [{"partition": B, "offset": {"p": 9}}]}))
+    file.write_text(json.dumps({"offsets": [{"partition": B, "offset": {"p": 9}}]}), encoding="utf-8-sig")
 
     def run(command: str, *options: str) -> tuple[int, str]:
         status = main(["connect", command, "--store", str(location), "--connector", "files", *options])
@@ -837,12 +837,13 @@ def test_commands_stop_alter_reset_and_resume(
         "The offsets for this connector have been altered successfully\n",
     )
     right_settings = tmp_path / "right.json"
-    right_settings.write_text('{"connector.class": "FileStreamSource"}')
+    right_settings.write_text('{"connector.class": "FileStreamSource"}', encoding="utf-8-sig")
     wrong_settings = tmp_path / "settings.json"
     wrong_settings.write_text('{"connector.class": "FileStreamSource", "tasks.max": "x", "api.key": "in-clear"}')
     status, said = run("config", "--settings", str(wrong_settings))
     assert (status, said.count("\n"), "the following 3 error(s): Invalid value x for" in said) == (1, 1, True)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"offsets": [{"partition": 1}]}')))
+    stdin = io.BytesIO('{"offsets": [{"partition": 1}]}'.encode("utf-8-sig"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stdin, "utf-8"))
     status, said = run("alter", "--offsets", "-")
     assert (status, "does not hold offsets" in said) == (1, True)
     with ConnectLog.open(location) as log:

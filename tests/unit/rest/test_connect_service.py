@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -226,6 +227,15 @@ def test_a_wrong_alteration_is_refused_and_changes_nothing(client: RestClient, b
     assert (refused.status, refused.body["error_code"]) == (400, 400)
     assert "key" not in refused.body["message"]  # of the log, which the client does not know
     assert client.send("GET", "/connectors/wrong/offsets") == (200, altered((A, {"p": 1})))
+
+
+def test_a_body_with_a_byte_order_mark_is_taken(client: RestClient) -> None:
+    path = created(client, "marked")
+    body = json.dumps(altered((A, {"p": 1}))).encode("utf-8-sig")
+    assert client.send("PATCH", f"{path}/offsets", body).status == 200
+    assert client.send("GET", f"{path}/offsets") == (200, altered((A, {"p": 1})))
+    settings = '{"connector.class": "x.FileStreamSource"}'.encode("utf-8-sig")
+    assert client.send("PUT", f"{path}/config", settings).status == 200
 
 
 def test_a_request_that_is_not_json_is_refused(client: RestClient) -> None:
