@@ -456,7 +456,7 @@ MUTATIONS = [
         "R26",
         COORDINATES,
         "coordinator/groups.py",
-        "if group.is_subscribed_to(where.topic):",
+        "if group.is_subscribed_to(topic):",
         "if False:",
         ("tests/unit/coordinator/test_groups.py", *COORDINATOR),
     ),

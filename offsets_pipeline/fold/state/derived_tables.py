@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.common.sql_dialects import DUCKDB
+from offsets_pipeline.connect.connector_views import stores_beside
 from offsets_pipeline.fold.state.fold_progress import INCARNATION, FoldProgress, belonging, pending_of
 from offsets_pipeline.fold.state.merge_on_read import CONNECT, SHARES, StateTable
 from offsets_pipeline.fold.state.published_rows import connect_rows, rows_by_sql
@@ -14,7 +15,7 @@ from offsets_pipeline.fold.state.stored_rows import StoredRows
 from offsets_pipeline.fold.state.unfolded import unfolded_records
 from offsets_pipeline.fold.state.view_queries import SHARE_VIEWS, VIEWS
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
-from offsets_pipeline.store.delta.properties import OWNED, beside
+from offsets_pipeline.store.delta.properties import OWNED
 from offsets_pipeline.store.delta.schemas import (
     CONSUMER_GROUPS,
     FOLD_PROGRESS,
@@ -106,8 +107,9 @@ def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot, groups
 def _write_from_facts(store: Store, progress: FoldProgress, seen: Mapping[str, Snapshot]) -> dict[str, int]:
     """R30, R39: the rows of the views, if this store or one beside it has more records; returns the versions."""
     kind = store.properties.topic_kind
-    beside_it = (Store.find(lambda: store.spark, each) for each in beside(store.location) if kind.is_connect)
-    others = [each for each in beside_it if each is not None and each.properties.topic_kind.is_connect]
+    kinds = stores_beside(store.location, store.properties)
+    beside_it = [(Store.find(lambda: store.spark, location), other) for location, other in kinds.items()]
+    others = [each for each, other in beside_it if each is not None and each.properties.topic_kind is other]
     every = {store: progress} | {each: FoldProgress.read(each.table(FOLD_PROGRESS.name)) for each in others}
     records = sum(each.records for one in every.values() for each in one.partitions.values())
     made_of = {INCARNATION: progress.incarnation, _RECORDS: records}
