@@ -82,7 +82,6 @@ class SnapshotLog(Closing):
     def close(self) -> None:
         """Append the waiting requests, then end. Idempotent."""
         self._core.close()
-        self._core.registry.remove()
 
     def group_ids(self) -> list[str]:
         """The groups of the last snapshot."""
