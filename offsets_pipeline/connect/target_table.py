@@ -175,7 +175,8 @@ class TargetTable:
         known = set(_members(self.schema))
         more = [name for name in _members(rows.schema) if name not in known]  # a cast would drop them
         if more:
-            raise InvalidRequest(f"the rows do not fit the table {self.location}: it lacks the column {more[0]}")
+            column = ".".join(more[0])
+            raise InvalidRequest(f"the rows do not fit the table {self.location}: it lacks the column {column}")
         try:
             found = rows.select(self.schema.names).cast(self.schema)
         except (KeyError, ValueError, pa.ArrowException) as error:
@@ -186,18 +187,18 @@ class TargetTable:
         return found
 
 
-def _members(fields: Iterable[pa.Field], within: str = "") -> Iterator[str]:
-    """The names of columns and of members of structs, also of those in arrays and maps: ``a``, ``a.b``."""
+def _members(fields: Iterable[pa.Field], within: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of columns and of members of structs, also of those in arrays and maps."""
     for each in fields:
         kind = each.type
         while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
             kind = kind.value_type
-        name = f"{within}{each.name}"
-        yield name
+        path = (*within, each.name)
+        yield path
         if pa.types.is_map(kind):
-            yield from _members([kind.key_field.with_name("key"), kind.item_field.with_name("value")], f"{name}.")
+            yield from _members([kind.key_field.with_name("key"), kind.item_field.with_name("value")], path)
         elif pa.types.is_struct(kind):
-            yield from _members(kind, f"{name}.")
+            yield from _members(kind, path)
 
 
 def _epoch_of(application: str) -> str:
