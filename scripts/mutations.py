@@ -502,6 +502,7 @@ MUTATIONS = [
         "return record.record_offset, timestamp",
         CONNECT_TESTS,
     ),
+    Mutation("R30", BOTH, ANSWERING, "if is_owned else _age", "if False else _age", CONNECT_TESTS),
     Mutation("R30", BOTH, "connect/redaction.py", "if name in KEPT_SETTINGS and", "if", CONNECT_TESTS),
     Mutation(
         "R31", COORDINATES, WRITER, "self._flushing | self._queued", "self._queued | self._flushing", CONNECT_TESTS
