@@ -184,9 +184,13 @@ class Appender:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+        if self._thread.is_alive() and not self.is_in_callback():
             self._thread.join()
         self.await_checkpoint()
+
+    def is_in_callback(self) -> bool:
+        """Whether the thread calls this, in a callback of a request."""
+        return self._thread is threading.current_thread()
 
     def await_checkpoint(self) -> None:
         """Wait until a running checkpoint is written."""

@@ -156,10 +156,11 @@ class Coordinator(Closing):
 
         In a callback of a request, the waiting requests are appended after the callback.
         """
+        housekeeping = self._housekeeping  # it may wait for a request, and so for the thread of this callback
         with ExitStack() as steps:  # the last one first, each whatever another one raises
             steps.callback(self._stop_metrics)
             steps.callback(self._core.unregister)
-            steps.callback(self._housekeeping.close)
+            steps.callback(housekeeping.stop if self._core.appender.is_in_callback() else housekeeping.close)
             steps.callback(self._offsets.close)
             steps.callback(self._core.close)
 

@@ -17,7 +17,15 @@ from offsets_pipeline.errors import LogMovedOn, NoSuchStore, NoSuchTable, Unsupp
 from offsets_pipeline.semantics.log_row import in_log_order, of_partitions
 from offsets_pipeline.store.delta.data_file import APPLICATION, FAST, DataFile
 from offsets_pipeline.store.delta.properties import require_format
-from offsets_pipeline.store.delta.protocol import UNDO, Action, changes_rules, files_of, info_of, takes_rows
+from offsets_pipeline.store.delta.protocol import (
+    NOT_DURABLE,
+    UNDO,
+    Action,
+    changes_rules,
+    files_of,
+    info_of,
+    takes_rows,
+)
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
 from offsets_pipeline.store.delta.snapshot import Commit, KnownVersion, Snapshot
 from offsets_pipeline.store.delta.storage import Winners, beside
@@ -39,8 +47,6 @@ _READ_AHEAD = 8  # commits whose rows are read at once
 
 #: Commits from one checkpoint to the next. Loading reads the commits after the last checkpoint one by one.
 CHECKPOINT_COMMITS = 100
-#: Ends the user metadata of a commit that was not synchronised.
-_NOT_DURABLE = " (not synchronised)"
 #: A machine has written older files by itself.
 _MOST_NOT_DURABLE = 4_096
 
@@ -224,7 +230,7 @@ class OwnedLog:
             if not (append.is_of_its_partitions and _leaves(append.ends, commit.actions)):
                 return None
             number = max([number, *(1 + each for each in _transactions(commit.actions))])
-            if durable and _writer(commit.actions).endswith(_NOT_DURABLE):
+            if durable and _writer(commit.actions).endswith(NOT_DURABLE):
                 self._table.storage.sync(files_of(version, commit.actions), may_be_gone=True)
             return {APPLICATION: number}
 
@@ -234,7 +240,7 @@ class OwnedLog:
             append.known,
             {APPLICATION: number},
             behind,
-            writer=self._source if durable else f"{self._source}{_NOT_DURABLE}",
+            writer=self._source if durable else f"{self._source}{NOT_DURABLE}",
             compression=self._compression,
             durable=durable,
             after=before,
@@ -264,10 +270,10 @@ class OwnedLog:
     def _advance(self, text: bytes, actions: Sequence[Action], rows: pa.Table) -> None:
         """Go on to the next version, whose commit appended these rows."""
         self._known = KnownVersion(self._known.table_id, self.version + 1, text)
-        if _writer(actions).endswith(_NOT_DURABLE):
+        if _writer(actions).endswith(NOT_DURABLE):
             self._not_durable += files_of(self.version, actions)
         self.number = max([self.number, *_transactions(actions)])
-        self._winners.note(_writer(actions).removesuffix(_NOT_DURABLE))
+        self._winners.note(_writer(actions).removesuffix(NOT_DURABLE))
         if rows.num_rows:
             self._note_ends(rows)
             self.producers.replay(rows)

@@ -109,7 +109,8 @@ class FollowedTopic(TopicObserver):
         self._succeeded()
         behind, last_ms = sum(progress.behind().values()), progress.complete.last_ms
         is_recent = last_ms is not None and last_ms >= max(progress.began_ms, self._clock.now_ms() - _LATE_MS)
-        is_caught_up = not behind or is_recent
+        may_be = self._is_caught_up or not progress.without_leader  # which may have unread records
+        is_caught_up = (not behind and may_be) or is_recent
         if is_caught_up and not self._is_caught_up:
             self._log.say(f"caught up with topic {self._topic}")
         elif self._is_caught_up and not is_caught_up:

@@ -191,7 +191,7 @@ def test_bounds_tell_last_stable_offset_and_a_fetch_the_high_watermark_while_a_t
     }
     assert len(began) == 1
     with TopicClient(KafkaOptions(broker.address, {}), TOPIC) as client:
-        assert client.bounds() == expected
+        assert client.bounds(PARTITIONS) == expected
     topic = cluster.topic(TOPIC)
     with Fetcher(cluster, topic, 1) as fetcher:
         fetched = fetcher.fetch({at: FetchPosition(each.end, None) for at, each in expected.items()}, ONE_BATCH)

@@ -94,6 +94,18 @@ def test_caught_up_and_fallen_behind_are_told_once(followed: Followed) -> None:
     assert followed.lines() == ["2026-11-18T11:11:10.000Z offsets: caught up with topic t"]
 
 
+def test_a_log_does_not_catch_up_while_a_log_partition_has_no_leader(followed: Followed) -> None:
+    followed.look(10, 4)
+    followed.clock.advance_ms(DAY_MS // 2)
+    followed.progress.advance({0: FetchPosition(10, 3)})
+    assert followed.progress.look(followed.clock.now_ms(), {})
+    followed.topic.looked(followed.progress)
+    assert followed.lines() == []
+    assert followed.topic.values()["offsets_log_behind_topic_records"] == {0: 0}
+    followed.look(10, 10)
+    assert [line.partition("offsets: ")[2] for line in followed.lines()] == ["caught up with topic t"]
+
+
 @pytest.mark.parametrize("back", ["looked", "planned"])
 def test_outage_is_told_with_its_beginning_and_its_length(followed: Followed, back: str) -> None:
     for _ in range(3):

@@ -187,7 +187,7 @@ class _Fold:
         if changes.records or to - progress.log_version > _UNFOLDED_COMMITS:
             versions = self._append(changes, progress)
             self._note(changes)
-            self._make_durable(log)
+            self._make_durable(log, progress.log_version)
             moved = progressed(progress.partitions, changes.partitions, self._clock.now_ms())
             progress.swap(progress.partitions | moved, versions, {FOLDED: to})
         return changes
@@ -245,19 +245,19 @@ class _Fold:
         written = progressed(replayed, changes.partitions, self._clock.now_ms())
         moved = {at: replace(each, published_to=each.folded_to) for at, each in written.items()}
         self._note(changes, {at: each.folded_to for at, each in moved.items()})
-        self._make_durable(log)
+        self._make_durable(log, self._progress.log_version)
         rows = {name: changes.files[name] for name in merged_tables(self._store)}
         published = ReplayedRows(self._store, rows, set(replayed), incarnation)
         self._swap(moved, versions, published, log, folded)
         return changes
 
-    def _make_durable(self, log: Snapshot) -> None:
+    def _make_durable(self, log: Snapshot, after: int) -> None:
         """R27: make commits with acks=1 durable before the state counts their record offsets as folded.
 
         Else, after a loss of power, the log would give these offsets out again, and no fold would take them.
         """
         if self._store.properties.kind == OWNED:
-            log.table_folder.make_durable(log, self._progress.log_version)
+            log.table_folder.make_durable(log, after)
 
     def _note(self, changes: Changes, replayed_to: Mapping[int, int] = MappingProxyType({})) -> None:
         note_quarantine(self._store, changes.quarantine, self._log_incarnation, self._clock, replayed_to=replayed_to)
@@ -359,6 +359,7 @@ class _Fold:
             raise WriteConflict(f"the log of {self._store.location} was cleaned during the reload; run it again")
         incarnations = {at: each.incarnation for at, each in moved.items()}
         tables = (self._store.table(name).snapshot() for name in self._start.known)
+        self._make_durable(newest, log.version)
         files = files_after(log.version, newest)
         changes = self._replay(late, KnownGroups.of(tables, incarnations, published.files), files)
         versions |= self._append(changes)

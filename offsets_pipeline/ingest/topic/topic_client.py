@@ -89,15 +89,17 @@ class TopicClient(Closing):
         is_modern = lowest >= _OFFSET_COMMIT_OF_4_0 or broker.finalized_features.get("group.version", 0) > 0
         return CoordinatorSemantics.MODERN if is_modern else CoordinatorSemantics.CLASSIC
 
-    def bounds(self, *, of_all: bool = False) -> dict[int, LogPartitionBounds]:
-        """Log start offset, last stable offset and high watermark of each log partition that has a leader.
+    def bounds(self, partitions: int, *, of_all: bool = False) -> dict[int, LogPartitionBounds]:
+        """Log start offset, last stable offset and high watermark of each log partition but those without a leader.
 
         With ``of_all``, or if none has one, it waits for the leaders of all. Raises BrokerUnreachable if one does not
-        come.
+        come, NoSuchTopic if the topic has fewer partitions now.
         """
         topic = self._cluster.topic(self._topic)
-        led = topic.led(topic.partitions)
-        places = [(self._topic, at) for at in (topic.partitions if of_all or not led else led)]
+        every = range(partitions)
+        others = topic.partitions.keys() - topic.led(topic.partitions)
+        led = [at for at in every if at not in others]
+        places = [(self._topic, at) for at in (every if of_all or not led else led)]
         # before the high watermark, which is then not below it
         stable = answered(list_offsets(self._cluster, dict.fromkeys(places, LATEST), read_committed=True))
         found = answered(log_bounds(self._cluster, places))

@@ -176,7 +176,7 @@ class TopicIngest:
             topic = admin.describe()
             self._observer.connected(admin.address(), topic.cluster_id)
             if store is None or store.properties.topic_name is None:
-                first = admin.first_records(admin.bounds(of_all=True))
+                first = admin.first_records(admin.bounds(topic.partitions, of_all=True))
                 expected = None if store is None else store.properties.topic_kind
                 kind = topic_kind_of(f"topic {self._topic}", self._topic, first, expected)
             else:
@@ -272,7 +272,7 @@ class TopicIngest:
         """
         with self._admin() as admin:
             topic = admin.describe()
-            progress = self._prepared.plan(admin, topic)
+            progress = self._prepared.plan(admin, topic, needs_all=available_now)
             with tempfile.TemporaryDirectory(prefix="offsets-topic-", ignore_cleanup_errors=True) as checkpoint:
                 barrier = BatchBarrier()
                 query = self._start(progress, topic, admin, barrier, checkpoint, available_now=available_now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from offsets_pipeline.kafka.broker.fetch import FetchPosition
     from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
 
+_Value = TypeVar("_Value")
+
 
 class TopicProgress:
     """Offsets read so far, and the time of the last complete read; decides whether the log incarnation counts.
 
     All are by log partition. ``read_to``: the first unread record offset. ``leader_epochs``: the epoch of a leader that
-    had all records before it, and all that the log holds. ``bounds``: the topic's offsets at the last look, without
-    log partitions that had no leader then.
+    had all records before it, and all that the log holds. ``bounds``: the topic's offsets at the last look at which
+    the log partition had a leader. ``without_leader``: those that had none at the last look.
     ``open_since_ms``: since when a transaction is open. ``open_ids``: its producer id and transactional id, as far as
     the cluster tells them. ``began_ms``: when the reading was planned. ``read_at_ms``: the last time at which the log
     had all records of a log partition; those that are behind may be missing.
@@ -44,8 +46,8 @@ class TopicProgress:
         self.began_ms = now_ms
         self._longest_gap_ms = longest_gap_ms
         # The ends at an earlier look, and the time of that look; later looks check that the query has read up to them.
-        self._asked_ms, self._asked = now_ms, _ends(bounds)
-        self._looked_ms = now_ms
+        self._asked_ms, self._asked = self._looked_ms, self._looked = now_ms, _ends(bounds)
+        self.without_leader = self.read_to.keys() - bounds.keys()
         self.read_at_ms = {at: now_ms for at, each in bounds.items() if self.read_to[at] >= each.end}
         self._still: dict[int, tuple[int, int]] = {}
 
@@ -92,20 +94,23 @@ class TopicProgress:
         """
         if self.complete.is_gap(now_ms, self._longest_gap_ms):
             return False  # even if the query has caught up since: the process may have slept for longer than the gap
-        self.bounds = bounds
+        self.bounds = {**self.bounds, **bounds}
+        self.without_leader = self.read_to.keys() - bounds.keys()
         self._still = {
             at: self._still[at] if self._still.get(at, (None,))[0] == each.stable else (each.stable, now_ms)
-            for at, each in bounds.items()
+            for at, each in self.bounds.items()
             if each.stable < each.end
         }
-        self.open_since_ms = (
+        open_since_ms = (
             {at: since for at, (_, since) in self._still.items()}
             if transactions is None
             else {each.partition: each.started_ms or each.last_write_ms for each in transactions}
         )
-        self.open_ids = {each.partition: (each.producer_id, each.transactional_id) for each in transactions or ()}
+        open_ids = {each.partition: (each.producer_id, each.transactional_id) for each in transactions or ()}
+        self.open_since_ms = self._of_leaderless(self.open_since_ms) | open_since_ms
+        self.open_ids = self._of_leaderless(self.open_ids) | open_ids
         ends = _ends(bounds)
-        self._looked_ms = now_ms
+        self._looked_ms, self._looked = now_ms, ends
         for looked_ms, looked in ((self._asked_ms, self._asked), (now_ms, ends)):
             for at, end in looked.items():
                 if self.read_to[at] >= end:
@@ -122,10 +127,14 @@ class TopicProgress:
     def complete_with(self, planned: Mapping[int, FetchPosition]) -> int | None:
         """Time up to which the log is complete when it has the records up to these ends; None: unknown (R36)."""
         read_to = {at: each.offset for at, each in planned.items()}
-        for looked_ms, ends in ((self._looked_ms, _ends(self.bounds)), (self._asked_ms, self._asked)):
+        for looked_ms, ends in ((self._looked_ms, self._looked), (self._asked_ms, self._asked)):
             if self._is_complete(read_to, ends):
                 return looked_ms
         return None
+
+    def _of_leaderless(self, known: Mapping[int, _Value]) -> dict[int, _Value]:
+        """What was known of log partitions that have no leader now."""
+        return {at: each for at, each in known.items() if at in self.without_leader}
 
     def _is_complete(self, read_to: Mapping[int, int], ends: Mapping[int, int]) -> bool:
         """Whether these are the ends of all log partitions, and all of them are read up to their end."""

@@ -74,7 +74,7 @@ class TopicWatch:
         known = self.known()
         self.has_records = bool(known.ends)
         now_ms = self._clock.now_ms()  # before the request: the ends are then at least as new
-        bounds = admin.bounds(of_all=needs_all or self._unfinished is not None)
+        bounds = admin.bounds(topic.partitions, of_all=needs_all or self._unfinished is not None)
         retention_ms = admin.delete_retention_ms()
         # without a leader, the last one that is known to have had all records
         leader_epochs: dict[int, int | None] = {**known.leader_epochs}
@@ -109,7 +109,7 @@ class TopicWatch:
         now_ms = self._clock.now_ms()
         if admin.describe() != topic or self.is_superseded(progress.reading.log_incarnation):
             return False
-        bounds = admin.bounds()
+        bounds = admin.bounds(topic.partitions)
         transactions = admin.open_transactions([at for at, each in bounds.items() if each.stable < each.end])
         names = admin.topic_names()
         counted = progress.counts
@@ -122,7 +122,7 @@ class TopicWatch:
             self.adopt(topic, retention)
             self._unfinished = None
         self._warn_of_open(progress.open_since_ms, transactions or [])
-        self._warn_without_leader(progress.read_to.keys() - bounds.keys())
+        self._warn_without_leader(progress.without_leader)
         self._observer.looked(progress)
         return True
 

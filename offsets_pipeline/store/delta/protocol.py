@@ -25,6 +25,8 @@ DELTA_LOG = "_delta_log"
 DELETION_VECTORS = "deletionVectors"
 COLUMN_MAPPING = "delta.columnMapping.mode"
 CONSTRAINT = "delta.constraints."  # and a name: a property that is a CHECK constraint
+#: Ends the user metadata of a commit that was not synchronised.
+NOT_DURABLE = " (not synchronised)"
 #: What a message about a requirement advises.
 UNDO = "undo it with Spark: ALTER TABLE ... SET TBLPROPERTIES, DROP CONSTRAINT or DROP FEATURE"
 

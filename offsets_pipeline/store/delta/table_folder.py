@@ -34,6 +34,7 @@ from offsets_pipeline.store.delta.data_file import ALL_ROWS, APPLICATION, COMPRE
 from offsets_pipeline.store.delta.filesystems import mapping_path
 from offsets_pipeline.store.delta.properties import require_format
 from offsets_pipeline.store.delta.protocol import (
+    NOT_DURABLE,
     UNDO,
     Action,
     commit_path,
@@ -65,6 +66,7 @@ _APPEND_ONLY, _CHECKPOINT_INTERVAL = "delta.appendOnly", "delta.checkpointInterv
 CHECKPOINT_INTERVAL = 100
 #: Commits from which on it is quicker to read the table anew than to read on commit by commit.
 MOST_COMMITS = 1_000
+_WRITTEN_BACK_MS = 300_000  # after which a machine has written files that no one has synchronised
 #: Seconds for which upkeep keeps what readers of an older version need: dropped files, and commits before a checkpoint.
 READERS_SECONDS = 600
 #: Seconds after which the table is read anew: a reader then has as many left.
@@ -172,16 +174,23 @@ class TableFolder:
         return list(added.values())
 
     def make_durable(self, seen: Snapshot, after: int) -> None:
-        """Make the commits after a version and their files survive a loss of power, as of a snapshot.
+        """Make the commits after a version, whose writers have not, survive a loss of power, as of a snapshot.
 
-        On a local folder, where a writer need not wait for that; a machine has written older ones by itself. Raises
+        Only a local folder has such commits; a machine has written those of some minutes ago by itself. Raises
         DamagedTable, StorageFailed.
         """
-        if isinstance(self.storage, LocalStorage):
-            versions = range(max(after + 1, seen.version - MOST_COMMITS), seen.version + 1)
-            names = [name for each in versions for name in files_of(each, self.actions(each) or ())]
-            with reading(self.folder):
-                self.storage.sync(names, may_be_gone=True)
+        names: list[str] = []
+        newest_ms = None
+        for version in range(seen.version, after, -1) if isinstance(self.storage, LocalStorage) else ():
+            info = info_of(actions := self.actions(version) or [])
+            at_ms = info.get("timestamp", 0)
+            newest_ms = at_ms if newest_ms is None else newest_ms
+            if at_ms < newest_ms - _WRITTEN_BACK_MS:
+                break
+            if str(info.get("userMetadata", "")).endswith(NOT_DURABLE):
+                names += files_of(version, actions)
+        with reading(self.folder):
+            self.storage.sync(names, may_be_gone=True)
 
     def read_file(self, file: DataFile, columns: Sequence[str] | None = None, only: Only = ALL_ROWS) -> pa.Table:
         """Return columns, by default all, of a file of the table: of the rows with values of ``only`` (`rows_with`).

@@ -523,6 +523,27 @@ def test_a_callback_of_a_request_may_close(
     assert not coordinator._core.appender._thread.is_alive()
 
 
+def test_close_in_a_callback_does_not_wait_for_housekeeping(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Housekeeping may wait for a request of its own, and so for the end of the callback."""
+    with Coordinator.open(store) as coordinator:
+        gate, closed = Gate(coordinator, monkeypatch), threading.Event()
+        first = coordinator.commit_offsets_async("g", {("t", 0): 1})
+
+        def close(_: object) -> None:
+            coordinator.close()
+            closed.set()
+
+        first.add_done_callback(close)
+        assert gate.reached.wait(10)
+        waits = threading.Event()
+        monkeypatch.setattr(coordinator._housekeeping, "_thread", threading.Thread(target=waits.wait, daemon=True))
+        assert coordinator._housekeeping._thread is not None
+        coordinator._housekeeping._thread.start()
+        gate.opened.set()
+        assert closed.wait(10)
+        waits.set()
+
+
 def test_each_step_of_close_runs_whatever_another_one_raises(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise OSError("away")

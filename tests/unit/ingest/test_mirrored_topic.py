@@ -145,7 +145,7 @@ class GrowingTopic:
         self._other = other
         self._end = 20
 
-    def bounds(self, **_: bool) -> dict[int, LogPartitionBounds]:
+    def bounds(self, *_: int, **__: bool) -> dict[int, LogPartitionBounds]:
         answer = {at: LogPartitionBounds(10, self._end, self._end) for at in range(5)}
         self._end += 5
         reading = progress(answer)

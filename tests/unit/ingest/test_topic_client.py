@@ -89,7 +89,7 @@ def test_bounds_and_ends_of_leader_epochs_are_those_of_the_leaders() -> None:
         1: FakePartition([], epoch_ends={}),
     }
     with fake_topic(partitions) as topic, client_of(topic) as client:
-        assert client.bounds() == {0: LogPartitionBounds(4, 7, 10), 1: LogPartitionBounds(0, 0, 0)}
+        assert client.bounds(2) == {0: LogPartitionBounds(4, 7, 10), 1: LogPartitionBounds(0, 0, 0)}
         assert client.epoch_ends({0: 1, 1: 1}) == {0: 5}  # partition 1 does not know the epoch
 
 
@@ -104,7 +104,7 @@ def test_log_partitions_of_an_earlier_topic_with_more_partitions_have_no_epochs(
 def test_first_records_are_a_few_of_each_partition() -> None:
     partitions = {0: FakePartition([batch(3, 2), batch(9, 100)], start=3), 1: FakePartition([batch(0)])}
     with fake_topic(partitions) as topic, client_of(topic) as client:
-        found = client.first_records(client.bounds())
+        found = client.first_records(client.bounds(2))
         assert client.first_records({0: LogPartitionBounds(5, 5, 5)}) == []  # a log without records
     first = [3, 4, *range(9, 9 + LOOK_RECORDS - 2)]
     assert found == [*(RecordKey(0, each, b"key") for each in first), RecordKey(1, 0, b"key")]
@@ -186,7 +186,7 @@ def test_other_requests_must_not_be_refused_and_a_broker_must_answer() -> None:
     with fake_topic({0: FakePartition([])}) as topic, client_of(topic) as client:
         topic.refused[ListOffsetsRequest.API_KEY] = NOT_AUTHORIZED
         with pytest.raises(NotAuthorized, match=f"topic {TOPIC}"):
-            client.bounds()
+            client.bounds(1)
         topic.brokers[1].close()
         for ask in (client.describe, client.delete_retention_ms, client.topic_names):
             with pytest.raises(BrokerUnreachable):
@@ -196,8 +196,8 @@ def test_other_requests_must_not_be_refused_and_a_broker_must_answer() -> None:
 def test_log_partitions_without_a_leader_have_no_bounds_and_no_ends_of_epochs() -> None:
     partitions = {0: FakePartition([batch(0, 3)], epoch_ends={2: 1}), 1: FakePartition([batch(0)], leader=None)}
     with fake_topic(partitions) as topic, client_of(topic) as client:
-        assert client.bounds() == {0: LogPartitionBounds(0, 3, 3)}
+        assert client.bounds(2) == {0: LogPartitionBounds(0, 3, 3)}
         assert client.epoch_ends({0: 2, 1: 2}) == {0: 1}
         assert client.describe().partitions == 2
         with pytest.raises(BrokerUnreachable, match=r"partition 1 of topic .* has no leader"):
-            client.bounds(of_all=True)
+            client.bounds(2, of_all=True)

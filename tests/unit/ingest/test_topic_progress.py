@@ -159,7 +159,8 @@ def test_the_log_is_not_complete_while_a_log_partition_has_no_leader() -> None:
     assert reading.look(BEGAN_MS + 10, bounds(10))
     led = {0: LogPartitionBounds(0, 12, 12)}
     assert reading.look(BEGAN_MS + 20, led)
-    assert (reading.bounds, reading.behind()) == (led, {0: 2})
+    assert (reading.bounds, reading.behind()) == (led | {1: bounds(12)[1]}, {0: 2, 1: 0})
+    assert reading.without_leader == {1}
     assert reading.complete_with(read_to(_0=12, _1=5)) is None
     reading.advance(read_to(_0=12))
     assert reading.look(BEGAN_MS + 30, led)

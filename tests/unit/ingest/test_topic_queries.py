@@ -464,3 +464,10 @@ def test_a_broker_with_another_coordinator_changes_the_semantics(topic: FakeTopi
     assert opened(tmp_path / "s").properties.coordinator_semantics == CLASSIC
     warning = f"the broker's coordinator is classic, that of {tmp_path / 's'} is modern: it changes"
     assert following.events[1:] == [warning]
+
+
+def test_a_run_to_the_end_needs_all_leaders(topic: FakeTopic, tmp_path: Path, time: Time) -> None:
+    assert Following(topic, tmp_path / "s", time).run(available_now=True) == 5
+    topic.partitions[1].leader = None
+    with pytest.raises(BrokerUnreachable, match=r"partition 1 of topic .* has no leader"):
+        Following(topic, tmp_path / "s", time).run(available_now=True)

@@ -44,7 +44,7 @@ class Topic:
     def describe(self) -> TopicDescription:
         return self.described
 
-    def bounds(self, *, of_all: bool = False) -> dict[int, LogPartitionBounds]:
+    def bounds(self, _: int, *, of_all: bool = False) -> dict[int, LogPartitionBounds]:
         return self.found | (self.returning if of_all else {})
 
     def delete_retention_ms(self) -> int:
@@ -86,6 +86,8 @@ class Notes:
         return self.due
 
     def note(self, progress: TopicProgress) -> None:
+        # R1: the number of rows of an incarnation is its n
+        assert progress.reading.anew is None or progress.bounds.keys() == progress.read_to.keys()
         self.calls.append(("note", progress.complete.last_ms))
 
     def adopt(self, topic: TopicDescription, retention: Retention) -> None:
@@ -251,6 +253,24 @@ def test_a_log_partition_without_a_leader_stays_where_it_is_and_is_warned_of_onc
     watched.topic.found = {0: whole[0]}
     assert watched.look(progress)
     assert watched.warnings == [warning] * 2
+
+
+def test_a_log_partition_that_loses_its_leader_keeps_its_offsets_and_its_open_transaction() -> None:
+    """R1, R36: also at the look with which a new incarnation of the log begins to count."""
+    watched = Watched(BEHIND)
+    watched.topic.found[1] = LogPartitionBounds(0, 4, 5)
+    watched.topic.transactions = [OpenTransaction(1, 7, 4, NOW_MS, "mine", NOW_MS - LIMIT_MS)]
+    progress = watched.plan()
+    assert watched.look(progress)
+    read_to(progress, _0=10, _1=5)
+    bounds, watched.topic.transactions = dict(watched.topic.found), []
+    del watched.topic.found[1]
+    assert watched.look(progress)
+    assert (progress.bounds, progress.without_leader) == (bounds, {1})
+    assert progress.open_since_ms == {1: NOW_MS - LIMIT_MS}
+    assert progress.open_ids == {1: (7, "mine")}
+    assert watched.ended == []
+    assert watched.notes.calls[-2:] == list(NOTED)
 
 
 @pytest.mark.parametrize("known", [KnownLog(2), BEHIND], ids=["the first", "anew"])

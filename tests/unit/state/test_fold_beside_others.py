@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from tests.unit.coordinator.stores import opened as open_coordinator
 from tests.unit.history.history_stores import table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from offsets_pipeline.store.store import Store
 
@@ -62,6 +63,20 @@ def followed_by(
         return found
 
     monkeypatch.setattr(owner, name, beside)
+
+
+@contextmanager
+def synchronised_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
+    """The inodes of all that is synchronised in the context."""
+    found, fsync = set[int](), os.fsync
+
+    def noted(descriptor: int) -> None:
+        found.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", noted)
+        yield found
 
 
 @pytest.fixture
@@ -172,14 +187,9 @@ def test_the_state_is_not_ahead_of_an_owned_log_after_a_loss_of_power(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes | None
 ) -> None:
     """R27: what was committed with acks=1 may be lost; its record offsets then go to others, which must be folded."""
-    location, synchronised = tmp_path / "owned", set[int]()
+    location = tmp_path / "owned"
     OwnedStore.create(location, 1)
     created = set(location.rglob("*"))
-    fsync = os.fsync
-
-    def noted(descriptor: int) -> None:
-        synchronised.add(os.fstat(descriptor).st_ino)
-        fsync(descriptor)
 
     def fold() -> dict[int, int]:
         fold_log(opened(location), Settings(), CLOCK)
@@ -187,8 +197,7 @@ def test_the_state_is_not_ahead_of_an_owned_log_after_a_loss_of_power(
         rows = rows_of(str(location), "current_offsets")
         return {row["partition"]: row["committed_offset"] for row in rows}
 
-    with monkeypatch.context() as patch, open_coordinator(location) as coordinator:
-        patch.setattr(os, "fsync", noted)
+    with open_coordinator(location) as coordinator, synchronised_files(monkeypatch) as synchronised:
         coordinator.commit_offsets("g", {("t", 0): 1}, acks=-1)
         assert fold() == {0: 1}
         coordinator.commit_offsets("g", {("t", 0): 2}, acks=1)
@@ -205,3 +214,25 @@ def test_the_state_is_not_ahead_of_an_owned_log_after_a_loss_of_power(
         held = {place.partition: each.offset for place, each in coordinator.fetch_offsets("g").items()}
     assert held == {0: 2, 1: 71, 2: 72}
     assert fold() == held
+
+
+@pytest.mark.local_only("an object store has no files that are not synchronised")
+def test_what_a_reload_catches_up_with_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R27: another process folds a commit while this reload runs, and a further commit comes before its end."""
+    location = tmp_path / "owned"
+    OwnedStore.create(location, 1)
+    with open_coordinator(location) as coordinator, synchronised_files(monkeypatch) as synchronised:
+        coordinator.commit_offsets("g", {("t", 0): 1}, acks=-1)
+        fold_log(opened(location), Settings(), CLOCK)
+
+        def commit_and_fold() -> None:
+            coordinator.commit_offsets("g", {("t", 0): 2}, acks=1)
+            fold_log(opened(location), Settings(), CLOCK)
+            coordinator.commit_offsets("g", {("t", 0): 3}, acks=1)
+
+        followed_by(monkeypatch, _Fold, "_append", commit_and_fold)
+        reload_partitions(opened(location), None, Settings(), CLOCK)
+    log = opened(location).table(LOG.name)
+    assert [row["folded_to"] for row in rows_of(str(location), "fold_progress")] == [3]
+    names = [file.name for file in log.snapshot().files()]
+    assert all((location / LOG.name / name).stat().st_ino in synchronised for name in names)
