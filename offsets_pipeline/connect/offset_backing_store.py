@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from offsets_pipeline.connect.connect_log import TIMEOUT_MS, ConnectLog
 from offsets_pipeline.connect.target_states import claim_of, refuse_writes
-from offsets_pipeline.coordinator.appender import SHARED
+from offsets_pipeline.coordinator.appender import SHARED, Answer
 from offsets_pipeline.coordinator.requests import Outcome
 from offsets_pipeline.errors import FlushInProgress, InvalidRequest, OffsetsError
 from offsets_pipeline.semantics.connect_keys import (
@@ -29,52 +29,6 @@ if TYPE_CHECKING:
 
     #: A source partition or a source offset: a JSON object.
     JsonObject = Mapping[str, Any]
-
-
-class _FlushFuture(Future[None]):
-    """The end of a flush. `result` and `exception` raise InvalidRequest in a callback, if the flush is not done.
-
-    ``thread`` calls the callbacks, and writes the flushes: a wait there would never end. The flush ends with
-    ``written``, if that is given.
-    """
-
-    def __init__(self, thread: threading.Thread | None = None, written: Future[None] | None = None) -> None:
-        super().__init__()
-        self.thread = thread
-        self._written = written
-        if written is not None:
-            written.add_done_callback(self.end)
-
-    def result(self, timeout: float | None = None) -> None:
-        """Wait for the end, as `Future.result`."""
-        self._refuse_in_callback()
-        super().result(timeout)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the error, as `Future.exception`."""
-        self._refuse_in_callback()
-        return super().exception(timeout)
-
-    def cancel(self) -> bool:
-        """Cancel the flush if its append has not begun."""
-        return super().cancel() if self._written is None else self._written.cancel()
-
-    def end(self, written: Future[None]) -> None:
-        """End as another future did."""
-        if written.cancelled() and super().cancel():
-            self.set_running_or_notify_cancel()
-            return
-        error = CancelledError() if written.cancelled() else written.exception()
-        if error is None:
-            self.set_result(None)
-        else:
-            self.set_exception(error)
-
-    def _refuse_in_callback(self) -> None:
-        if threading.current_thread() is self.thread and not self.done():
-            raise InvalidRequest(
-                "a callback of a request cannot wait for a flush: it would wait for itself; add a callback to the flush"
-            )
 
 
 class OffsetBackingStore:
@@ -166,8 +120,7 @@ class OffsetBackingStore:
 
         claims = {claim_of(connector): SHARED for connector in connectors.values()}
         what = f"a flush of {len(values)} offsets of {', '.join(sorted(set(connectors.values())))}"
-        request = self.log.submit(what, handler, claims, timeout_ms)
-        return _FlushFuture(request.thread, request.done)
+        return self.log.submit(what, handler, claims, timeout_ms).done
 
     def connector_partitions(self, connector: str) -> list[dict[str, Any]]:
         """The source partitions of a connector that have an offset."""
@@ -255,14 +208,18 @@ class OffsetStorageWriter:
         except OffsetsError as error:
             done = Future()
             done.set_exception(error)
-        ended = _FlushFuture(getattr(done, "thread", None))  # a future that is done may be of another class
+        ended = Answer[None](done.thread if isinstance(done, Answer) else None)
         ended.set_running_or_notify_cancel()
 
         def end(written: Future[None]) -> None:
+            error = CancelledError() if written.cancelled() else written.exception()
             with self._lock:
                 if number == self._flush_number:
-                    self._end_flush(failed=written.cancelled() or written.exception() is not None)
-            ended.end(written)
+                    self._end_flush(failed=error is not None)
+            if error is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(error)
 
         done.add_done_callback(end)
         return ended

@@ -61,6 +61,34 @@ SHARED, EXCLUSIVE = False, True
 PARTITION, GROUP = "partition", "group"
 
 
+class Answer(Future[_Response]):
+    """The answer to a request. ``thread`` calls its callbacks, and answers the other requests.
+
+    So in a callback `result` and `exception` raise InvalidRequest if the answer is still to come, in place of waiting
+    for themselves.
+    """
+
+    def __init__(self, thread: threading.Thread | None) -> None:
+        super().__init__()
+        self.thread = thread
+
+    def result(self, timeout: float | None = None) -> _Response:
+        """As `Future.result`."""
+        self._refuse_in_callback()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As `Future.exception`."""
+        self._refuse_in_callback()
+        return super().exception(timeout)
+
+    def _refuse_in_callback(self) -> None:
+        if threading.current_thread() is self.thread and not self.done():
+            raise InvalidRequest(
+                "a callback of a request cannot wait for another one: it would wait for itself; add a callback to that"
+            )
+
+
 @dataclass(eq=False)
 class Request:
     """A request that waits for its append.
@@ -75,8 +103,11 @@ class Request:
     deadline_ns: int
     durable: bool
     thread: threading.Thread
-    done: Future[Any] = field(default_factory=Future)
     is_running: bool = False
+    done: Answer[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.done = Answer(self.thread)
 
     def starts(self) -> bool:
         """Mark the request as running, so that it cannot be cancelled. Returns False if it was cancelled before."""

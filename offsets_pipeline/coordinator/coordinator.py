@@ -293,7 +293,10 @@ class Coordinator(Closing):
         acks: int | None = None,
         timeout_ms: int | None = None,
     ) -> Future[None]:
-        """Run `commit_offsets` without waiting; returns a future. Commits of a group are appended in order."""
+        """Run `commit_offsets` without waiting; returns a future. Commits of a group are appended in order.
+
+        In a callback of a future its `result` raises InvalidRequest if it would have to wait.
+        """
         return self._commit(group_id, offsets, member, retention_time_ms, acks, timeout_ms).done
 
     def commit_offsets_if(

@@ -311,7 +311,7 @@ def test_a_callback_of_a_flush_cannot_wait_for_another_one(backing: OffsetBackin
     writer.offset(A, {"p": 3})
     assert writer.begin_flush()
     writer.do_flush().add_done_callback(flush_others)
-    message = "a callback of a request cannot wait for a flush: it would wait for itself; add a callback to the flush"
+    message = "a callback of a request cannot wait for another one: it would wait for itself; add a callback to that"
     assert refused.result(10) == [message] * 4
     assert [each.result(10) for each in begun] == [None, None]
     assert OffsetStorageReader(backing, "other").offset(B) == {"p": 2}

@@ -523,6 +523,23 @@ def test_a_callback_of_a_request_may_close(
     assert not coordinator._core.appender._thread.is_alive()
 
 
+def test_a_callback_cannot_wait_for_another_answer(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(coordinator, monkeypatch)
+    first = coordinator.commit_offsets_async("g", {("t", 0): 1})
+    refused: list[str] = []
+
+    def wait(_: object) -> None:
+        other = coordinator.commit_offsets_async("g", {("t", 1): 2})
+        refused.extend(refusal(each) for each in (other.result, other.exception))
+
+    first.add_done_callback(wait)
+    assert gate.reached.wait(10)
+    gate.opened.set()
+    wait_until("the other commit is there", lambda: len(coordinator.fetch_offsets("g")) == 2)
+    assert refused == ["INVALID_REQUEST"] * 2
+    assert first.result(0) is first.exception(0) is None
+
+
 def test_close_in_a_callback_does_not_wait_for_housekeeping(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Housekeeping may wait for a request of its own, and so for the end of the callback."""
     with Coordinator.open(store) as coordinator:
