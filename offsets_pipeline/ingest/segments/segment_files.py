@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -101,6 +102,7 @@ class _Finder:
         self._files = files
         self._path = path
         self._topic = topic
+        self._walked: set[str] = set()  # links may lead back
         self._log_folder = re.compile(rf"{re.escape(validated_topic(topic))}-(\d{{1,9}})")
 
     def add_file(self, info: fs.FileInfo) -> None:
@@ -121,7 +123,11 @@ class _Finder:
         self._found.folders.append(LogFolder(partition, (name,)))
 
     def walk(self, path: str, starts: dict[int, int]) -> None:
-        """Search a folder. ``starts``: by log partition, the log start offsets in the folder around it."""
+        """Search a folder once. ``starts``: by log partition, the log start offsets in the folder around it."""
+        real = path if "://" in self._path else os.path.realpath(path)
+        if real in self._walked:
+            return
+        self._walked.add(real)
         children = self._files.get_file_info(fs.FileSelector(path))
         folder = self._log_folder.fullmatch(path.rpartition("/")[2])
         if folder is not None:

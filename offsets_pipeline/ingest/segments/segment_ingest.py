@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from offsets_pipeline.common.foreign_errors import raised_on_executor
-from offsets_pipeline.errors import CommitUnknown, ConflictingLog, InvalidPartitionCount, StoreMismatch
+from offsets_pipeline.errors import CommitUnknown, ConflictingLog, InvalidPartitionCount, StorageFailed, StoreMismatch
 from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, RecordKey, topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import FoundLog, LogFolder, find_log
 from offsets_pipeline.ingest.segments.segment_reader import FileReport, Offsets, parsed_segments, write_segments
@@ -147,14 +147,17 @@ def ingest_segments(
 def _look(found: FoundLog) -> list[RecordKey]:
     """Read the start of every file; returns the first records of each log partition.
 
-    Raises NotASegment if a file holds something else.
+    Raises NotASegment if a file holds something else, StorageFailed if one is gone.
     """
     first: list[RecordKey] = []
     for folder in found.folders:
         known = len(first)
         for path in folder.files:
-            with opened(path) as data:
-                batches = _first_batches(data, path)
+            try:
+                with opened(path) as data:
+                    batches = _first_batches(data, path)
+            except FileNotFoundError:
+                raise StorageFailed(f"{path} is gone: its broker has replaced or deleted it; run this again") from None
             for batch in batches if len(first) == known else ():
                 rows = batch.filter(pc.is_null(batch["control_type"])).slice(0, LOOK_RECORDS)
                 places = zip(rows["record_offset"].to_pylist(), rows["key"].to_pylist(), strict=True)

@@ -172,6 +172,8 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
         return answer("deleted", text, cause=UNKNOWN, reason=reason, **committed)
     if last["committed_offset"] < 0:
         text += "; a negative offset answers as no offset"
+    elif not is_back:  # R14
+        text += "; it is not answered: the group is a share group, or does not exist"
     return answer("committed", text, record_offset=last["record_offset"], **committed)
 
 
@@ -232,9 +234,12 @@ def _begins(row: _Row) -> list[str]:
 
 
 def _once(deletions: list[_Row]) -> list[_Row]:
-    """Leave out tombstones without their commit if an earlier log incarnation has the commit."""
-    complete = {row["record_offset"] for row in deletions if not _is_lost(row)}
-    return [row for row in deletions if not _is_lost(row) or row["record_offset"] not in complete]
+    """The deletions of all log incarnations, each once: with its commit if one has that, then of the latest one."""
+    chosen = {
+        (row["record_offset"], row["deleted_timestamp"]): row
+        for row in sorted(deletions, key=lambda row: (not _is_lost(row), row["log_incarnation"]))
+    }
+    return [row for row in deletions if any(row is each for each in chosen.values())]
 
 
 def _is_lost(deletion: _Row) -> bool:
@@ -252,7 +257,8 @@ def _deleted(deletion: _Row) -> str:
     name = cause.removesuffix(LIKELY)
     by = f"{_BY[name]}{cause.removeprefix(name)}"
     joined = ": " if cause == UNKNOWN else ", because "
-    return f"deleted at {shown_time(deletion['deleted_timestamp'])} {by}{joined}{deletion['reason']}"
+    at = shown_time(deletion["deleted_timestamp"]) or "an unknown time"
+    return f"deleted at {at} {by}{joined}{deletion['reason']}"
 
 
 def _cause_fields(row: _Row) -> dict[str, Any]:

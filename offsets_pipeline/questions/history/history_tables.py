@@ -45,11 +45,12 @@ _TRANSACTIONS = ("log_partition", "record_offset", "producer_id", "control_type"
 _PENDING_ROWS = 50_000  # rows of a view that wait before they are yielded
 _EVIDENCE = ["record_offset", "record_timestamp", "key", "value", "producer_id", "control_type", "write"]
 
-#: By view, the columns that an event has in common with the same event in a later incarnation of the log.
+#: By view, the columns that an event has in common with the same event in a later incarnation of the log. A topic that
+#: was created again has other events at the same record offsets.
 _IDENTITY = {
     OFFSET_HISTORY.name: ("group_id", "topic", "partition", "record_offset", "commit_timestamp"),
-    GROUP_HISTORY.name: ("group_id", "record_offset", "record_type"),
-    DELETED_OFFSETS.name: ("group_id", "topic", "partition", "record_offset"),
+    GROUP_HISTORY.name: ("group_id", "record_offset", "record_timestamp", "record_type"),
+    DELETED_OFFSETS.name: ("group_id", "topic", "partition", "record_offset", "deleted_timestamp"),
 }
 #: Events of one log partition that an incarnation of the log has shown.
 Shown = set[tuple[Any, ...]]
@@ -214,7 +215,7 @@ class PartitionHistory:
 
     def answers(self, group_id: str, where: TopicPartition) -> bool:
         """Whether an offset of a group is answered after these rows (R14)."""
-        return where in self._state.offsets_of(group_id)
+        return self._state.group_with_offsets(group_id) is not None and where in self._state.offsets_of(group_id)
 
     def is_pending(self, group_id: str, where: TopicPartition) -> bool:
         """Whether an open transaction holds a commit for the offset after these rows (R17)."""

@@ -8,7 +8,7 @@ record whose key the log partition held before.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +18,11 @@ from offsets_pipeline.errors import NoSuchTable
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.store.delta.data_file import ALL_ROWS
 from offsets_pipeline.store.delta.properties import OWNED
-from offsets_pipeline.store.delta.reader import names_in_order
 from offsets_pipeline.store.delta.schemas import (
-    CONSUMER_GROUPS,
-    FOLD_PROGRESS,
-    GROUP_FACTS,
     LOG,
     RECORD_COLUMNS,
     TOPICS,
-    Table,
 )
 from offsets_pipeline.store.store_snapshot import LogIncarnation, StoreSnapshot
 
@@ -36,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from offsets_pipeline.kafka.record.records import Int64s
-    from offsets_pipeline.store.delta.data_file import Only
 
 #: The columns of the log that history reads.
 COLUMNS = (*RECORD_COLUMNS, "source")
@@ -63,48 +56,28 @@ class LogHistory(StoreSnapshot):
 
     def topic_names(self) -> dict[str, str]:
         """Names of topic ids that the sources had (R35)."""
-        return {row["topic_id"]: row["topic"] for row in self._select(TOPICS, "topic_id", "topic")}
+        try:
+            rows = self.table(TOPICS.name).rows(["topic_id", "topic"]).to_pylist()
+        except NoSuchTable:
+            return {}
+        return {row["topic_id"]: row["topic"] for row in rows}
 
     def homes(
         self, group_ids: Collection[str] | None, incarnation: LogIncarnation, among: Collection[int] | None = None
     ) -> Collection[int] | None:
         """The log partitions that may hold records of groups (R1), ``among`` these; None: all.
 
-        `modern` answers only from the log partition of R1. Under `classic` a group may be anywhere. The state tells
-        where if it is that of the whole incarnation.
+        `modern` answers only from the log partition of R1. Under `classic` a group may be, or have been, anywhere.
         """
-        if group_ids is None:
+        if group_ids is None or self.semantics.is_classic:
             return among
         homes = {partition_for(group_id, incarnation.offsets_partitions) for group_id in group_ids}
-        if self.semantics.is_classic:
-            if not self._is_folded(incarnation):
-                return among
-            only = {"group_id": names_in_order(group_ids)}
-            for table in (GROUP_FACTS, CONSUMER_GROUPS):
-                known = self._select(table, "log_partition", only=only)
-                homes |= {row["log_partition"] for row in known}
         return sorted(homes if among is None else homes.intersection(among))
 
     def completeness(self, incarnation: LogIncarnation, partition: int) -> Completeness:
         """Follows the rows of one log partition, to tell from where on its history is complete."""
         cleaned_to, end = incarnation.cleaned_to.get(partition), incarnation.ends.get(partition, 0)
         return Completeness(cleaned_to, end, is_owned=self.properties.kind == OWNED)
-
-    def _is_folded(self, incarnation: LogIncarnation) -> bool:
-        """Whether the state has all records of the incarnation."""
-        progress = self._select(FOLD_PROGRESS, "log_partition", "log_incarnation", "folded_to")
-        folded = {
-            row["log_partition"]: row["folded_to"] for row in progress if row["log_incarnation"] == incarnation.number
-        }
-        return bool(incarnation.ends) and all(folded.get(at, 0) >= end for at, end in incarnation.ends.items())
-
-    def _select(self, table: Table, *columns: str, only: Only = ALL_ROWS) -> list[dict[str, Any]]:
-        """Columns of rows of a table, for few rows; none if a store lacks the table."""
-        try:
-            rows: list[dict[str, Any]] = self.table(table.name).rows(columns, only).to_pylist()
-        except NoSuchTable:
-            return []
-        return rows
 
 
 class Completeness:

@@ -13,6 +13,8 @@ import pytest
 from deltalake import write_deltalake
 
 from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.config import Settings
+from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.questions.history import history_tables
@@ -32,8 +34,9 @@ from offsets_pipeline.semantics.partition_state import PartitionState, TopicPart
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, endings
-from offsets_pipeline.store.delta.schemas import CONSUMER_GROUPS, FOLD_PROGRESS, GROUP_FACTS, LOG_PARTITIONS
-from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
+from offsets_pipeline.store.log.metadata import LogMetadata
+from tests.folded_stores import new_store
 from tests.logs import (
     CAPTURE_NAMES,
     LogPartition,
@@ -45,6 +48,7 @@ from tests.logs import (
 )
 from tests.member_bytes import assignment, subscription
 from tests.random_logs import MANY, Shape, random_log
+from tests.spark.stores import CLOCK, appended
 from tests.unit.history.history_stores import START_MS, capture_store, random_store, table_of, times_of
 
 if TYPE_CHECKING:
@@ -53,7 +57,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.semantics.log_row import LogRow
     from offsets_pipeline.semantics.partition_state import CommittedOffset
-    from offsets_pipeline.store.delta.schemas import Table
 
 Identity = tuple[int, str, str, int]
 GROUP_VIEWS = (OFFSET_HISTORY, GROUP_HISTORY, DELETED_OFFSETS)
@@ -484,33 +487,53 @@ def test_a_later_incarnation_without_the_commit_takes_nothing_from_what_an_earli
     assert len(answer.deletions) == 1
 
 
-@pytest.mark.parametrize("holds", [GROUP_FACTS, CONSUMER_GROUPS])
-def test_a_group_of_a_classic_log_is_read_where_the_state_has_it(tmp_path: Path, holds: Table) -> None:
+def test_a_group_of_a_classic_log_is_read_wherever_it_was(tmp_path: Path) -> None:
+    """R1: under `classic` it answers in any log partition. The state does not have it any more after its deletion."""
     log = LogPartition(2)
-    log.commit(("g", "t", 0), 10)
-    store = random_store(
-        tmp_path / "store", {2: log.rows}, {(2, 0): START_MS}, 3, semantics=CoordinatorSemantics.CLASSIC
-    )
-    history = LogHistory(store)
-    assert history.homes(["g"], history.current_log) is None  # no state: it may be in any
-    group = {"log_partition": 2, "group_id": "g", "state": "Empty", "record_offset": 0, "misplaced": False}
-    _write(store, GROUP_FACTS, [group | {"folded_to": 1}] if holds is GROUP_FACTS else [], {"incarnation": "0"})
-    _write(store, CONSUMER_GROUPS, [group | {"member_count": 0}] if holds is CONSUMER_GROUPS else [], {})
-    numbers = dict.fromkeys(("log_incarnation", "incarnation", "records", "unknown_records", "folded_at"), 0)
-    progress = {"log_partition": 2, "coordinator_semantics": "classic", "folded_to": 1, "published_to": 0} | numbers
-    _write(store, FOLD_PROGRESS, [progress], {})
-    history = LogHistory(store)
+    log.commit(("g", "t", 0), 10, commit_timestamp=START_MS)
+    log.delete(("g", "t", 0))
     assert partition_for("g", 3) != 2
-    assert history.homes(["g"], history.current_log) == sorted({2, partition_for("g", 3)})
+    opened = new_store(tmp_path / "store", 3, CoordinatorSemantics.CLASSIC)
+    store = opened.location
+    appended(store, log.rows, record_timestamp=START_MS * 1000)
+    LogMetadata(opened, CLOCK).bounds({at: (0, 2 * (at == 2)) for at in range(3)})
+    fold_log(opened, Settings(), CLOCK)
     assert read_views(store, ["offset_history"], group_ids=["g"])["offset_history"].num_rows == 1
+    assert why(LogHistory(store), Retention(), "g", "t", 0).status == "deleted"
 
 
-def _write(store: str, table: Table, rows: list[dict[str, Any]], partition: dict[str, str]) -> None:
-    """Create a state table of these rows."""
-    folder = TableFolder(f"{store}/{table.name}", table)
-    folder.create()
-    schema = pa.schema([field for field in table.arrow_schema() if field.name not in partition])
-    folder.commit([folder.write_file(pa.Table.from_pylist(rows, schema), partition)], seen=folder.snapshot())
+def test_a_topic_that_was_created_again_has_other_events_at_the_same_record_offsets(tmp_path: Path) -> None:
+    """Two days with a group, a commit, and their deletions; a third reading is of the second day's records again."""
+    days, store, log = [START_MS, START_MS + 86_400_000, START_MS + 86_400_000], tmp_path / "store", LogPartition()
+    log.group(2, "g")
+    log.commit(("g", "t", 0), 10, commit_timestamp=START_MS)
+    log.delete(("g", "t", 0))
+    log.group_tombstone(2, "g")
+    times = [{(0, at): day + at for at in range(4)} for day in days]
+    random_store(store, {0: log.rows}, times[0], 1)
+    for number in (1, 2):
+        write_deltalake(store / "log", table_of(log.rows, times[number], log_incarnation=number), mode="append")
+        row = {"log_partition": 0, "log_incarnation": number, "start_offset": 0, "end_offset": 4, "updated_at": 0}
+        notes = pa.Table.from_pylist([row], LOG_PARTITIONS.arrow_schema())
+        write_deltalake(store / "log_partitions", notes, mode="append")
+    found = read_views(str(store), ["group_history", "deleted_offsets"])
+    assert [(row["log_incarnation"], row["event"]) for row in found["group_history"].to_pylist()] == [
+        *((0, "created"), (0, "removed"), (1, "created"), (1, "removed"))
+    ]
+    assert found["deleted_offsets"]["log_incarnation"].to_pylist() == [0, 1]
+    answer = why(LogHistory(str(store)), Retention(), "g", "t", 0)
+    assert (answer.status, len(answer.deletions)) == ("deleted", 2)
+
+
+def test_why_says_that_a_share_group_answers_no_offset(tmp_path: Path) -> None:
+    """R14: the offsets of a simple group that became a share group."""
+    log = LogPartition()
+    log.commit(("g", "t", 0), 10, commit_timestamp=START_MS)
+    before = random_store(tmp_path / "before", {0: log.rows}, {(0, 0): START_MS}, 1)
+    log.group(11, "g", epoch=1)
+    store = random_store(tmp_path / "store", {0: log.rows}, {(0, at): START_MS + at for at in range(2)}, 1)
+    texts = [why(LogHistory(each), Retention(), "g", "t", 0).text for each in (before, store)]
+    assert texts[1] == f"{texts[0]}; it is not answered: the group is a share group, or does not exist"
 
 
 def test_views_are_documented_column_by_column(root: Path) -> None:

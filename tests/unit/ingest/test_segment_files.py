@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from offsets_pipeline.errors import InvalidPartitionCount, NoSegments, NoSuchPath, StoreMismatch
+from offsets_pipeline.errors import InvalidPartitionCount, NoSegments, NoSuchPath, StorageFailed, StoreMismatch
 from offsets_pipeline.ingest.segments.segment_files import FoundLog, LogFolder, find_log
-from offsets_pipeline.ingest.segments.segment_ingest import _check_partition_count
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from offsets_pipeline.ingest.segments.segment_ingest import _check_partition_count, _look
 
 
 def segment(folder: Path, base_offset: int) -> str:
@@ -92,6 +89,22 @@ def test_a_brokers_data_folder_has_the_log_partitions_with_their_starts_and_ids(
             find_log([str(data), str(other)])
         (other / name).unlink()
     assert find_log([str(other), str(data)]).cluster_id == "here"
+
+
+def test_links_that_lead_back_are_followed_once(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    file = segment(data / "__consumer_offsets-3", 0)
+    for name in ("loop", "loop2"):
+        (data / name).symlink_to(data)
+    (tmp_path / "other").symlink_to(data / "__consumer_offsets-3")
+    assert find_log([str(data)]).folders == [LogFolder(3, (file,))]
+
+
+def test_a_segment_that_a_broker_has_deleted_meanwhile_is_named(tmp_path: Path) -> None:
+    found = find_log([segment(tmp_path / "__consumer_offsets-3", 0)])
+    Path(found.folders[0].files[0]).unlink()
+    with pytest.raises(StorageFailed, match=r"0\.log is gone: its broker has replaced or deleted it; run this again"):
+        _look(found)
 
 
 def test_number_of_log_partitions_fits_their_numbers_and_most_groups() -> None:  # R1
