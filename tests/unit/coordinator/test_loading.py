@@ -320,6 +320,7 @@ def test_files_of_ended_processes_and_forgotten_files_are_deleted(store: Path) -
         }
 
 
+@pytest.mark.local_only("a folder in the place of a file")
 def test_a_note_that_cannot_be_written_leaves_no_file(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     with opened(store, housekeeping=True) as coordinator:
         own = store / FOLDER / f"{coordinator.instance.name}.json"
