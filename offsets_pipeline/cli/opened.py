@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -176,9 +175,10 @@ def open_beside(location: str, reader: StateReader, settings: Settings) -> list[
     """
     from offsets_pipeline.connect.connector_views import stores_beside
 
-    found = []
-    for other, kind in stores_beside(location, reader.properties).items():
-        with suppress(NoSuchStore):
-            each = open_reader(other, settings)
-            found += [each] if each.properties.topic_kind is kind else []
-    return found
+    def find(other: str) -> StateReader | None:
+        try:
+            return open_reader(other, settings)
+        except NoSuchStore:
+            return None
+
+    return stores_beside(location, reader.properties, find)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from offsets_pipeline.connect.connector_offsets import SINK_GROUP_PREFIX
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import OWNED, StoreProperties, beside
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+
+class _HasProperties(Protocol):
+    """A store, or a reader of one."""
+
+    @property
+    def properties(self) -> StoreProperties: ...
+
+
+_Store = TypeVar("_Store", bound=_HasProperties)
 
 #: Whether a setting is a reference such as ${env:GROUP}, which only the worker resolves. Spark would substitute `${`.
 _IS_REFERENCE = "coalesce(settings['consumer.override.group.id'] LIKE ('%$' || '{{%:%}}%'), FALSE)"
@@ -84,14 +94,16 @@ CONNECT_VIEWS = {
 }
 
 
-def stores_beside(location: str, properties: StoreProperties) -> dict[str, TopicKind]:
-    """The locations of stores of a worker's other topics, and the kinds that they must have to count.
+def stores_beside(location: str, properties: StoreProperties, find: Callable[[str], _Store | None]) -> list[_Store]:
+    """The stores of a worker's other topics beside a store: those that exist, and are of the right kind.
 
-    An owned store has none: its own log has all kinds of records.
+    An owned store has none: its own log has all kinds of records. ``find`` opens a store, or returns None.
     """
     if properties.kind == OWNED or not properties.topic_kind.is_connect:
-        return {}
-    return dict(zip(beside(location), (TopicKind.CONNECT_STATUS, TopicKind.CONNECT_CONFIGS), strict=True))
+        return []
+    kinds = TopicKind.CONNECT_STATUS, TopicKind.CONNECT_CONFIGS
+    found = ((find(other), kind) for other, kind in zip(beside(location), kinds, strict=True))
+    return [store for store, kind in found if store is not None and store.properties.topic_kind is kind]
 
 
 def connect_conditions(kinds: Sequence[TopicKind]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from offsets_pipeline.store.delta.protocol import (
     changes_rules,
     files_of,
     info_of,
+    is_durable,
     takes_rows,
 )
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
@@ -230,7 +231,7 @@ class OwnedLog:
             if not (append.is_of_its_partitions and _leaves(append.ends, commit.actions)):
                 return None
             number = max([number, *(1 + each for each in _transactions(commit.actions))])
-            if durable and _writer(commit.actions).endswith(NOT_DURABLE):
+            if durable and not is_durable(commit.actions):
                 self._table.storage.sync(files_of(version, commit.actions), may_be_gone=True)
             return {APPLICATION: number}
 
@@ -270,7 +271,7 @@ class OwnedLog:
     def _advance(self, text: bytes, actions: Sequence[Action], rows: pa.Table) -> None:
         """Go on to the next version, whose commit appended these rows."""
         self._known = KnownVersion(self._known.table_id, self.version + 1, text)
-        if _writer(actions).endswith(NOT_DURABLE):
+        if not is_durable(actions):
             self._not_durable += files_of(self.version, actions)
         self.number = max([self.number, *_transactions(actions)])
         self._winners.note(_writer(actions).removesuffix(NOT_DURABLE))

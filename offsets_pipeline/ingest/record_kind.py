@@ -130,7 +130,7 @@ def _kind_of_name(where: str, topic: str) -> TopicKind:
     if topic.endswith("__share_group_state"):
         return TopicKind.SHARE_STATE
     for end, (kind, _) in _CONNECT_KINDS.items():
-        if topic.removesuffix("s").endswith(end.removesuffix("s")):
+        if topic.endswith((end, f"{end}s")):
             return kind
     raise WrongRecords(
         f"{where} has no records, and the end of its name is not offsets, status or configs: its kind is unknown; try "

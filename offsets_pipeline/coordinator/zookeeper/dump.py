@@ -33,7 +33,7 @@ _LINE = re.compile(
     r"(?:[:\s](?P<data>\S*)(?:\s+(?P<modified_ms>\d{1,18}))?)?\s*"
 )
 _CONSUMER_ID = re.compile(r"(?:/\S+?)??/consumers/(?P<group>[^/]+)/ids/(?P<id>[^/\s]+)(?:\s.*)?")
-_UNROOTED = re.compile(r"\S+?/?consumers/[^/]+/offsets/|consumers/[^/]+/offsets/")
+_UNROOTED = re.compile(r"\S*?consumers/[^/]+/offsets/")
 _ATTRIBUTE = re.compile(r"\s+(?P<name>\w+) ?= ?(?P<value>.*)")
 _JAVA_DATE = re.compile(r"\w{3} (\w{3} \d\d \d\d:\d\d:\d\d) (\w+) (\d{4})")
 

@@ -107,9 +107,7 @@ def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot, groups
 def _write_from_facts(store: Store, progress: FoldProgress, seen: Mapping[str, Snapshot]) -> dict[str, int]:
     """R30, R39: the rows of the views, if this store or one beside it has more records; returns the versions."""
     kind = store.properties.topic_kind
-    kinds = stores_beside(store.location, store.properties)
-    beside_it = [(Store.find(lambda: store.spark, location), other) for location, other in kinds.items()]
-    others = [each for each, other in beside_it if each is not None and each.properties.topic_kind is other]
+    others = stores_beside(store.location, store.properties, lambda other: Store.find(lambda: store.spark, other))
     every = {store: progress} | {each: FoldProgress.read(each.table(FOLD_PROGRESS.name)) for each in others}
     records = sum(each.records for one in every.values() for each in one.partitions.values())
     made_of = {INCARNATION: progress.incarnation, _RECORDS: records}

@@ -124,8 +124,8 @@ class TopicClient(Closing):
             if end is not None or partitions[at].is_before(leader_epochs[at])
         }
 
-    def first_records(self, bounds: Mapping[int, LogPartitionBounds]) -> list[RecordKey]:
-        """A few of the first records of each log partition.
+    def first_records(self, bounds: Mapping[int, LogPartitionBounds | OffsetRange]) -> list[RecordKey]:
+        """A few of the first records of each log partition, or of a range of it.
 
         Includes records of open and aborted transactions: their keys show the kind of records just as well.
         """

@@ -44,7 +44,7 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
     shared_out,
 )
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
-from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicClient, TopicDescription
+from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
 from offsets_pipeline.ingest.topic.topic_plan import check_topic
 from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 from offsets_pipeline.ingest.topic.topic_records import TopicReader
@@ -358,9 +358,7 @@ class TopicIngest:
         """
         if self._prepared.has_records:
             return
-        first = admin.first_records(
-            {each.partition: LogPartitionBounds(each.start, each.end, each.end) for each in ranges}
-        )
+        first = admin.first_records({each.partition: each for each in ranges})
         try:
             topic_kind_of(f"topic {self._topic}", self._topic, first, self.store.properties.topic_kind)
         except WrongRecords as error:

@@ -22,7 +22,7 @@ class TopicProgress:
 
     All are by log partition. ``read_to``: the first unread record offset. ``leader_epochs``: the epoch of a leader that
     had all records before it, and all that the log holds. ``bounds``: the topic's offsets at the last look at which
-    the log partition had a leader. ``without_leader``: those that had none at the last look.
+    the log partition had a leader.
     ``open_since_ms``: since when a transaction is open. ``open_ids``: its producer id and transactional id, as far as
     the cluster tells them. ``began_ms``: when the reading was planned. ``read_at_ms``: the last time at which the log
     had all records of a log partition; those that are behind may be missing.
@@ -47,7 +47,6 @@ class TopicProgress:
         self._longest_gap_ms = longest_gap_ms
         # The ends at an earlier look, and the time of that look; later looks check that the query has read up to them.
         self._asked_ms, self._asked = self._looked_ms, self._looked = now_ms, _ends(bounds)
-        self.without_leader = self.read_to.keys() - bounds.keys()
         self.read_at_ms = {at: now_ms for at, each in bounds.items() if self.read_to[at] >= each.end}
         self._still: dict[int, tuple[int, int]] = {}
 
@@ -55,6 +54,11 @@ class TopicProgress:
     def counts(self) -> bool:
         """Whether this reading's log incarnation counts: a new one counts once its first reading is complete."""
         return self.reading.anew is None or self.complete.last_ms is not None
+
+    @property
+    def without_leader(self) -> set[int]:
+        """The log partitions that had no leader at the last look."""
+        return self.read_to.keys() - self._looked.keys()
 
     def behind(self) -> dict[int, int]:
         """Record offsets up to the high watermark of the last look that were not read yet, by log partition."""
@@ -94,8 +98,9 @@ class TopicProgress:
         """
         if self.complete.is_gap(now_ms, self._longest_gap_ms):
             return False  # even if the query has caught up since: the process may have slept for longer than the gap
+        ends = _ends(bounds)
         self.bounds = {**self.bounds, **bounds}
-        self.without_leader = self.read_to.keys() - bounds.keys()
+        self._looked_ms, self._looked = now_ms, ends
         self._still = {
             at: self._still[at] if self._still.get(at, (None,))[0] == each.stable else (each.stable, now_ms)
             for at, each in self.bounds.items()
@@ -109,8 +114,6 @@ class TopicProgress:
         open_ids = {each.partition: (each.producer_id, each.transactional_id) for each in transactions or ()}
         self.open_since_ms = self._of_leaderless(self.open_since_ms) | open_since_ms
         self.open_ids = self._of_leaderless(self.open_ids) | open_ids
-        ends = _ends(bounds)
-        self._looked_ms, self._looked = now_ms, ends
         for looked_ms, looked in ((self._asked_ms, self._asked), (now_ms, ends)):
             for at, end in looked.items():
                 if self.read_to[at] >= end:

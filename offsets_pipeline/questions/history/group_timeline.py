@@ -239,7 +239,8 @@ def _once(deletions: list[_Row]) -> list[_Row]:
         (row["record_offset"], row["deleted_timestamp"]): row
         for row in sorted(deletions, key=lambda row: (not _is_lost(row), row["log_incarnation"]))
     }
-    return [row for row in deletions if any(row is each for each in chosen.values())]
+    ids = {id(row) for row in chosen.values()}
+    return [row for row in deletions if id(row) in ids]
 
 
 def _is_lost(deletion: _Row) -> bool:

@@ -207,9 +207,7 @@ def _group_queries(store: Store) -> dict[str, str]:
 
 def _connect_queries(store: Store) -> dict[str, str]:
     """R30: the views read the stores beside this one that exist now."""
-    kinds = stores_beside(store.location, store.properties)
-    others = [(Store.find(store.spark, location), kind) for location, kind in kinds.items()]
-    stores = [store, *(each for each, kind in others if each is not None and each.properties.topic_kind is kind)]
+    stores = [store, *stores_beside(store.location, store.properties, partial(Store.find, store.spark))]
     rows = [
         CONNECT.newest_in_spark(each.table_name(CONNECT.name), None, each.table_name(FOLD_PROGRESS.name))
         for each in stores

@@ -24,7 +24,7 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.store.delta.filesystems import children, open_path
 from offsets_pipeline.store.delta.protocol import DELTA_LOG, commit_path, parsed
-from offsets_pipeline.store.delta.reader import open_table
+from offsets_pipeline.store.delta.reader import open_table, stored_files
 from offsets_pipeline.store.delta.s3_errors import known_cause
 from offsets_pipeline.store.delta.schemas import STATE
 from offsets_pipeline.store.delta.storage import storage_of
@@ -84,7 +84,7 @@ def damage_of(folder: str, files: Iterable[DataFile] | None = None) -> DamagedTa
 def _were_replaced(folder: str, files: Iterable[DataFile]) -> bool:
     """Return whether the newest version lacks one of these files: upkeep removes it some minutes later."""
     try:
-        newest = {unquote(path) for path in pa.table(open_table(folder).get_add_actions())["path"].to_pylist()}
+        newest = {unquote(file.name) for file in stored_files(open_table(folder))}
     except Exception:  # noqa: BLE001 - `damage_of` finds what is wrong
         return False
     return any(unquote(file.name) not in newest for file in files)

@@ -152,6 +152,11 @@ def info_of(actions: Iterable[Action]) -> dict[str, Any]:
     return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
 
 
+def is_durable(actions: Iterable[Action]) -> bool:
+    """Whether the writer of a commit synchronised it, unless it says otherwise."""
+    return not str(info_of(actions).get("userMetadata", "")).endswith(NOT_DURABLE)
+
+
 def write_actions(
     add: Sequence[DataFile],
     remove: Sequence[DataFile],

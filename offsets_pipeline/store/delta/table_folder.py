@@ -34,7 +34,6 @@ from offsets_pipeline.store.delta.data_file import ALL_ROWS, APPLICATION, COMPRE
 from offsets_pipeline.store.delta.filesystems import mapping_path
 from offsets_pipeline.store.delta.properties import require_format
 from offsets_pipeline.store.delta.protocol import (
-    NOT_DURABLE,
     UNDO,
     Action,
     commit_path,
@@ -42,6 +41,7 @@ from offsets_pipeline.store.delta.protocol import (
     encoded,
     files_of,
     info_of,
+    is_durable,
     json_text,
     parsed,
     schema_fields,
@@ -179,15 +179,16 @@ class TableFolder:
         Only a local folder has such commits; a machine has written those of some minutes ago by itself. Raises
         DamagedTable, StorageFailed.
         """
+        if not isinstance(self.storage, LocalStorage):
+            return
         names: list[str] = []
-        newest_ms = None
-        for version in range(seen.version, after, -1) if isinstance(self.storage, LocalStorage) else ():
-            info = info_of(actions := self.actions(version) or [])
-            at_ms = info.get("timestamp", 0)
-            newest_ms = at_ms if newest_ms is None else newest_ms
-            if at_ms < newest_ms - _WRITTEN_BACK_MS:
+        times_ms: list[int] = []
+        for version in range(seen.version, after, -1):
+            actions = self.actions(version) or []
+            times_ms.append(info_of(actions).get("timestamp", 0))
+            if times_ms[-1] < times_ms[0] - _WRITTEN_BACK_MS:
                 break
-            if str(info.get("userMetadata", "")).endswith(NOT_DURABLE):
+            if not is_durable(actions):
                 names += files_of(version, actions)
         with reading(self.folder):
             self.storage.sync(names, may_be_gone=True)

@@ -47,20 +47,14 @@ def dying_fold(store: Store) -> None:
             fold_log(opened(Path(store.location)), Settings(), CLOCK)
 
 
-def followed_by(
-    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, others: Callable[[], object], *, first: bool = True
-) -> None:
-    """Let ``others`` run once, before (or with ``first=False`` after) the next call of a method."""
+def preceded_by(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, others: Callable[[], object]) -> None:
+    """Let ``others`` run once, before the next call of a method."""
     method = getattr(owner, name)
 
     def beside(*arguments: object, **options: object) -> object:
         monkeypatch.setattr(owner, name, method)
-        if first:
-            others()
-        found = method(*arguments, **options)
-        if not first:
-            others()
-        return found
+        others()
+        return method(*arguments, **options)
 
     monkeypatch.setattr(owner, name, beside)
 
@@ -100,20 +94,29 @@ def append_rest(store: Store, log: LogPartition) -> None:
     appended(store.location, log.rows[there:])
 
 
-def fold_dies_beside(store: Store, log: LogPartition) -> None:
-    """Another process folds two commits of a new group, of which this one knows the first, and dies."""
-    log.commit(("new", "t", 1), 6)
+def append_beside_a_dying_fold(
+    store: Store, log: LogPartition, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    """Append a commit of a new group. At the next call of a method, another process appends one more, and folds both.
+
+    It dies before its fold ends.
+    """
+    log.commit(("new", "t", 0), 5)
     append_rest(store, log)
-    dying_fold(store)
+
+    def fold_and_die() -> None:
+        log.commit(("new", "t", 1), 6)
+        append_rest(store, log)
+        dying_fold(store)
+
+    preceded_by(monkeypatch, owner, name, fold_and_die)
 
 
 def test_a_group_that_a_dead_fold_wrote_is_published_with_its_offsets(
     store: Store, log: LogPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R14, R38: facts behind the end of a fold do not count, neither as the group nor as a reason to leave it out."""
-    log.commit(("new", "t", 0), 5)
-    append_rest(store, log)
-    followed_by(monkeypatch, _Fold, "_known", partial(fold_dies_beside, store, log))
+    append_beside_a_dying_fold(store, log, monkeypatch, _Fold, "_known")
     assert fold_log(store, Settings(), CLOCK) == 1
     assert publish(store, CLOCK)
     assert {row["record_offset"] for row in rows_of(store.location, "published_as_of")} == {2}
@@ -125,9 +128,7 @@ def test_a_group_that_a_dead_fold_wrote_is_published_with_its_offsets(
 def test_a_question_has_a_group_that_a_fold_beside_it_writes(
     store: Store, log: LogPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log.commit(("new", "t", 0), 5)
-    append_rest(store, log)
-    followed_by(monkeypatch, StateReader, "_pin", partial(fold_dies_beside, store, log))
+    append_beside_a_dying_fold(store, log, monkeypatch, StateReader, "_pin")
     answers = describe_groups(StateReader(store.location))
     assert {name: [(each.partition, each.offset) for each in group.offsets] for name, group in answers.items()} == {
         "h": [(0, 1)],
@@ -157,7 +158,7 @@ def test_a_reload_beside_a_fold_and_a_cleaning_begins_again(
         rows = table_of(kept, {(0, row.record_offset): CLOCK.now_ms() for row in kept})
         table.commit([table.write_file(rows)], seen.files(), seen=seen, advance={CLEANED: 1}, is_change=False)
 
-    followed_by(monkeypatch, _Fold, "_append", fold_and_clean)
+    preceded_by(monkeypatch, _Fold, "_append", fold_and_clean)
     reload_partitions(store, None, Settings(), CLOCK)
     (group,) = export_of(store.location)["groups"].values()
     assert [(each["topic"], each["offset"]) for each in group["offsets"]] == [("a", 3), ("z", 2)]
@@ -174,7 +175,7 @@ def test_a_reload_that_another_one_overtook_begins_again(
         reload()
         incarnations.append(FoldProgress.read(store.table("fold_progress")).incarnation)
 
-    followed_by(monkeypatch, _Fold, "_append", reload_beside)
+    preceded_by(monkeypatch, _Fold, "_append", reload_beside)
     reload()
     incarnations.append(FoldProgress.read(store.table("fold_progress")).incarnation)
     assert incarnations == [3, 4]  # the first fold was 1, and this reload began as 2
@@ -230,7 +231,7 @@ def test_what_a_reload_catches_up_with_is_durable(tmp_path: Path, monkeypatch: p
             fold_log(opened(location), Settings(), CLOCK)
             coordinator.commit_offsets("g", {("t", 0): 3}, acks=1)
 
-        followed_by(monkeypatch, _Fold, "_append", commit_and_fold)
+        preceded_by(monkeypatch, _Fold, "_append", commit_and_fold)
         reload_partitions(opened(location), None, Settings(), CLOCK)
     log = opened(location).table(LOG.name)
     assert [row["folded_to"] for row in rows_of(str(location), "fold_progress")] == [3]
