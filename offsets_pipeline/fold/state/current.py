@@ -17,7 +17,7 @@ from offsets_pipeline.fold.state.fold_progress import UNSTORED_INCARNATION, Part
 from offsets_pipeline.fold.state.merge_on_read import StateTable, named_rows
 from offsets_pipeline.fold.state.stored_rows import StoredRows
 from offsets_pipeline.fold.state.unfolded import unfolded_records
-from offsets_pipeline.store.delta.data_file import ALL_ROWS
+from offsets_pipeline.store.delta.data_file import ALL_ROWS, FOLDED
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS
 from offsets_pipeline.store.store_snapshot import log_incarnations
 
@@ -106,7 +106,9 @@ def current_state(table: Callable[[str], Snapshot], properties: StoreProperties,
         for at in range(current.offsets_partitions)
     }
     is_other_log = bool(stored) and (
-        stored.keys() != unstored.keys() or any(each.log_incarnation < current.number for each in stored.values())
+        stored.keys() != unstored.keys()
+        or any(each.log_incarnation < current.number for each in stored.values())
+        or folded.transaction(FOLDED) > log.version  # the log was restored or copied alone
     )
     start = unstored if is_other_log or not stored else stored
     missing, behind, files = unfolded_records(log, current.number, start, folded if start is stored else None)

@@ -172,10 +172,11 @@ class _Fold:
     def rest(self, log: Snapshot, append: Append | None) -> Changes:
         """Fold the records of the log that are not folded, or take what was folded of the append if it has them all.
 
-        Replays all log partitions if the state is of an older incarnation of the log, or has none of them yet.
+        Replays all log partitions if the state is of an older incarnation of the log, has none of them yet, or is of a
+        later version of the log.
         """
         progress = self._progress
-        if self.is_behind:
+        if self.is_behind or self._is_ahead_of(log):
             return self.rebuild(None)
         self._log_incarnation = progress.log_incarnation
         fold = append.fold if append is not None and append.version == progress.log_version + 1 else None
@@ -198,6 +199,10 @@ class _Fold:
         progress = self._progress
         return progress.log_incarnation < self._log_incarnation or progress.partitions.keys() != set(range(self._count))
 
+    def _is_ahead_of(self, log: Snapshot) -> bool:
+        """Whether the log has lost commits that are folded: it was restored or copied alone."""
+        return self._progress.log_version > log.version
+
     def continuation(self) -> NextFold:
         """Return a fold that continues the state.
 
@@ -212,7 +217,8 @@ class _Fold:
     def rebuild(self, chosen: list[int] | None) -> Changes:
         """Replay these log partitions from their start into a new incarnation of the state; None: all.
 
-        Replays all of them also if the state lacks one, is of another log incarnation or of other semantics.
+        Replays all of them also if the state lacks one, is of another log incarnation or of other semantics, or of a
+        later version of the log.
 
         Raises UndecodableRecord, WriteConflict.
         """
@@ -220,7 +226,7 @@ class _Fold:
         log = self._store.table(LOG.name).snapshot()  # the replay reads this version or a later one
         is_whole = self._progress.partitions.keys() == set(every)
         is_same = self._progress.log_incarnation == self._log_incarnation and self._found == self._semantics
-        if not (is_whole and is_same):
+        if not (is_whole and is_same) or self._is_ahead_of(log):
             chosen = None
         has_late = chosen is None or with_late_records(log, every, self._progress.late) <= set(chosen)
         folded = {LATE: log.transaction(LATE)} if has_late else {}
@@ -296,6 +302,7 @@ class _Fold:
         Raises WriteConflict if another log incarnation, other semantics or a newer incarnation took over.
         """
         tables = [self._store.table(each.name) for each in self._tables]
+        is_ahead = self._is_ahead_of(log)
         for _ in range(_SWAPS):
             seen = published.look()
             self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
@@ -309,8 +316,9 @@ class _Fold:
                 )
             removed_by = (table.snapshot().transaction(REMOVED_BY) for table in tables)
             self._progress.number = max(self._progress.number, *removed_by)  # also if the progress was restored alone
-            known = self._of_log(self._progress.partitions)
-            moved |= self._catch_up(moved, versions, published, log)
+            # what a state that was ahead of the log has folded is not in the log
+            known = {} if is_ahead else self._of_log(self._progress.partitions)
+            moved |= self._catch_up(moved, known, versions, published, log)
             for at, each in moved.items():  # the log has no record between the two ends, only a gap
                 moved[at] = replace(each, folded_to=max(known.get(at, each).folded_to, each.folded_to))
             if not published.are_published(seen) and any(
@@ -341,16 +349,16 @@ class _Fold:
     def _catch_up(
         self,
         moved: Mapping[int, PartitionProgress],
+        known: Mapping[int, PartitionProgress],
         versions: dict[str, int],
         published: ReplayedRows,
         log: Snapshot,
     ) -> dict[int, PartitionProgress]:
-        """Fold what another fold has folded since the log was read, into this incarnation.
+        """Fold what another fold has folded since the log was read, to its progress ``known``, into this incarnation.
 
         Raises WriteConflict if a cleaning has removed records meanwhile: it keeps what a replay of the log from its
         start needs, or one from where the other fold ended, not one from here (docs/adr/0010).
         """
-        known = self._of_log(self._progress.partitions)
         late = {at: each for at, each in moved.items() if at in known and known[at].folded_to > each.folded_to}
         if not late:
             return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -237,3 +238,40 @@ def test_what_a_reload_catches_up_with_is_durable(tmp_path: Path, monkeypatch: p
     assert [row["folded_to"] for row in rows_of(str(location), "fold_progress")] == [3]
     names = [file.name for file in log.snapshot().files()]
     assert all((location / LOG.name / name).stat().st_ino in synchronised for name in names)
+
+
+@pytest.mark.local_only("copies a table's folder")
+@pytest.mark.parametrize("is_reload", [False, True], ids=["fold", "reload"])
+def test_a_log_that_was_restored_alone_is_what_the_state_answers(tmp_path: Path, *, is_reload: bool) -> None:
+    """The state equals the replay of the log that is there, and new commits get record offsets that were folded."""
+    location = tmp_path / "owned"
+    OwnedStore.create(location, 50)
+
+    def commit(partition: int, group: str = "g") -> None:
+        with open_coordinator(location) as coordinator:
+            coordinator.commit_offsets(group, {("t", partition): 7}, acks=-1)
+
+    def described() -> dict[str, list[int]]:
+        groups = describe_groups(StateReader(str(location)))
+        return {name: [each.partition for each in group.offsets] for name, group in groups.items()}
+
+    commit(0)
+    shutil.copytree(location / LOG.name, tmp_path / "backup")
+    commit(1)
+    commit(0, "lost")
+    fold_log(opened(location), Settings(), CLOCK)
+    publish(opened(location), CLOCK)
+    assert described() == {"g": [0, 1], "lost": [0]}
+    shutil.rmtree(location / LOG.name)
+    shutil.copytree(tmp_path / "backup", location / LOG.name)
+    assert described() == {"g": [0]}
+    if is_reload:
+        reload_partitions(opened(location), [0], Settings(), CLOCK)
+    else:
+        fold_log(opened(location), Settings(), CLOCK)
+    assert described() == {"g": [0]}
+    commit(2)
+    fold_log(opened(location), Settings(), CLOCK)
+    publish(opened(location), CLOCK)
+    assert described() == {"g": [0, 2]}
+    assert [row["partition"] for row in rows_of(str(location), "current_offsets")] == [0, 2]
