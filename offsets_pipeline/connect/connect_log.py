@@ -7,13 +7,15 @@ record of each key in memory, and looks for new records of other processes befor
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
+from operator import attrgetter
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import pyarrow as pa
 
 from offsets_pipeline.common.clock import Clock, SystemClock
 from offsets_pipeline.common.closing import Closing
-from offsets_pipeline.connect.connector_offsets import ConnectorOffset, OffsetRecord, answering_offsets
+from offsets_pipeline.connect.connector_offsets import ConnectorOffset
 from offsets_pipeline.connect.target_states import TARGET_STATE_PREFIX, ends_tasks
 from offsets_pipeline.coordinator.appender import Appender
 from offsets_pipeline.coordinator.gauges import Counts
@@ -96,22 +98,17 @@ class ConnectLog(Closing):
 
     def offsets(self, connector: str) -> list[ConnectorOffset]:
         """The offsets of a connector by source partition (R30)."""
-        at = self.store.partition_for(connector)
-        records = (
-            OffsetRecord(
-                connector,
-                each.key.source_partition or "",
-                raw_key,
-                each.value,
-                each.record_timestamp,
-                each.record_offset,
-                at,
-            )
-            for raw_key, each in self.records(connector)
-            if each.key.record_type is ConnectRecordType.OFFSET
-        )
-        found = answering_offsets(records, is_owned=True)
-        return found.get(connector, [])
+        by_partition: dict[str, dict[str, ConnectRecord]] = defaultdict(dict)
+        for raw_key, each in self.records(connector):
+            if each.key.record_type is ConnectRecordType.OFFSET:
+                by_partition[each.key.source_partition or ""][raw_key] = each
+        found = []
+        for source_partition, records in sorted(by_partition.items()):
+            newest = max(records.values(), key=attrgetter("record_offset"))
+            if newest.value is not None:
+                raw_keys = sorted(raw_key for raw_key, each in records.items() if each.value is not None)
+                found.append(ConnectorOffset(source_partition, newest.value, tuple(raw_keys)))
+        return found
 
     def connectors(self) -> list[str]:
         """The names of connectors with a record that is not deleted, in order."""

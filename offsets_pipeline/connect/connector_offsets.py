@@ -1,29 +1,16 @@
-"""The answering record of each offset, and a connector's offsets as a worker's REST API shows them (R30, R32)."""
+"""A connector's offsets as a worker's REST API shows them (R32)."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 #: Prefix of the consumer group of a sink connector.
 SINK_GROUP_PREFIX = "connect-"
-
-
-class OffsetRecord(NamedTuple):
-    """The last record of a raw key of an offset, in one log partition; a ``value`` of None is a tombstone."""
-
-    connector: str
-    source_partition: str
-    raw_key: str
-    value: str | None
-    record_timestamp_us: int | None
-    record_offset: int
-    log_partition: int
 
 
 @dataclass(frozen=True)
@@ -38,41 +25,16 @@ class ConnectorOffset:
     raw_keys: tuple[str, ...]
 
 
-def answering_offsets(records: Iterable[OffsetRecord], *, is_owned: bool = False) -> dict[str, list[ConnectorOffset]]:
-    """The offsets of each connector, by connector and source partition; an empty list if all are deleted.
-
-    Of several records of one identity the one with the latest timestamp answers, then the higher record offset; in an
-    owned store only the record offset counts (R30).
-    """
-    age = attrgetter("record_offset") if is_owned else _age
-    by_identity: dict[tuple[str, str], list[OffsetRecord]] = {}
-    for record in records:
-        by_identity.setdefault((record.connector, record.source_partition), []).append(record)
-    found: dict[str, list[ConnectorOffset]] = {}
-    for (connector, source_partition), each in sorted(by_identity.items()):
-        offsets = found.setdefault(connector, [])
-        newest = max(each, key=age)
-        if newest.value is not None:
-            raw_keys = tuple(sorted({record.raw_key for record in each if record.value is not None}))
-            offsets.append(ConnectorOffset(source_partition, newest.value, raw_keys))
-    return found
-
-
-def _age(record: OffsetRecord) -> tuple[int, int, int]:
-    timestamp = -1 if record.record_timestamp_us is None else record.record_timestamp_us
-    return timestamp, record.record_offset, record.log_partition
-
-
-def source_answer(offsets: Iterable[ConnectorOffset]) -> dict[str, list[Any]]:
-    """The answer to `GET /connectors/{name}/offsets` of a source connector.
+def source_answer(offsets: Iterable[tuple[str, str]]) -> dict[str, list[Any]]:
+    """The answer to `GET /connectors/{name}/offsets` of a source connector, by pairs of partition and offset in JSON.
 
     As a worker does, leaves out an offset without a source partition.
     """
     return {
         "offsets": [
-            {"partition": json.loads(each.source_partition), "offset": json.loads(each.source_offset)}
-            for each in offsets
-            if each.source_partition != "null"
+            {"partition": json.loads(partition), "offset": json.loads(offset)}
+            for partition, offset in offsets
+            if partition != "null"
         ]
     }
 

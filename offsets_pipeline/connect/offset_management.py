@@ -53,7 +53,8 @@ class OffsetManagement:
 
     def offsets(self, connector: str) -> dict[str, Any]:
         """The answer to `GET /connectors/{connector}/offsets`, in any state."""
-        return source_answer(self._read(connector, lambda: self._log.offsets(connector)))
+        offsets = self._read(connector, lambda: self._log.offsets(connector))
+        return source_answer((each.source_partition, each.source_offset) for each in offsets)
 
     def info(self, connector: str) -> dict[str, Any]:
         """The answer to `GET /connectors/{connector}`. No tasks run here."""

@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from offsets_pipeline.connect.connector_offsets import (
-    ConnectorOffset,
-    OffsetRecord,
-    answering_offsets,
     sink_answer,
     sink_group,
     source_answer,
@@ -31,7 +26,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.questions.query.state_reader import StateReader
 
-_TYPE = ConnectRecordType
 #: Columns of the view `connectors`, in the order of ConnectorInfo.
 _OF_VIEW = ("name", "type", "state", "worker_id", "target_state", "task_count", "group_id")
 
@@ -123,13 +117,19 @@ def _described_source(reader: StateReader, connector: str, config: ConnectorInfo
             f"{connector} is a sink connector: its offsets are those of the group {_group_of(config)}; "
             "name the store of __consumer_offsets"
         )
-    found = _offsets(reader, connector)
-    is_owned = reader.properties.topic_kind is TopicKind.CONNECT
-    if not (_is_in_owned(reader, connector) if is_owned else connector in found or config is not None):
+    kind, only = reader.properties.topic_kind, {"connector": names_in_order([connector])}
+    rows = reader.current.newest(CONNECT, CONNECT.columns, only)
+    last = set(zip(rows["record_type"].to_pylist(), rows["value"].to_pylist(), strict=True))
+    if kind is TopicKind.CONNECT:  # a record of any type, unless the connector was deleted
+        exists = bool(last) and (str(ConnectRecordType.CONNECTOR_CONFIG), None) not in last
+    else:
+        exists = config is not None or str(ConnectRecordType.OFFSET) in {record_type for record_type, _ in last}
+    if not exists:
         raise NoSuchConnector(
             f"Connector {connector} not found: {reader.location} has no offsets of it, or it was deleted"
         )
-    return source_answer(found.get(connector, []))
+    offsets = connect_rows("connector_offsets", [(kind, rows)]).select(["source_partition", "source_offset"])
+    return source_answer(zip(*(each.to_pylist() for each in offsets.columns), strict=True))
 
 
 def _config(reader: StateReader, connector: str) -> ConnectorInfo:
@@ -142,19 +142,3 @@ def _config(reader: StateReader, connector: str) -> ConnectorInfo:
     if found is None:
         raise NoSuchConnector(f"Connector {connector} not found: {reader.location} has no configuration of it")
     return found
-
-
-def _is_in_owned(reader: StateReader, connector: str) -> bool:
-    """Whether an owned store has a record of a connector, of any type, and the connector was not deleted."""
-    only = {"connector": names_in_order([connector])}
-    rows = reader.current.newest(CONNECT, ("record_type", "value"), only).to_pylist()
-    return bool(rows) and {"record_type": str(_TYPE.CONNECTOR_CONFIG), "value": None} not in rows
-
-
-def _offsets(reader: StateReader, connector: str) -> dict[str, list[ConnectorOffset]]:
-    only = {"record_type": [str(_TYPE.OFFSET)], "connector": names_in_order([connector])}
-    rows = reader.current.newest(CONNECT, [name.removesuffix("_us") for name in OffsetRecord._fields], only)
-    # Arrow imports pandas to convert a time
-    columns = (each.cast(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in rows.columns)
-    records = map(OffsetRecord._make, zip(*(each.to_pylist() for each in columns), strict=True))
-    return answering_offsets(records, is_owned=reader.properties.topic_kind is TopicKind.CONNECT)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from offsets_pipeline.connect.connector_offsets import OffsetRecord
+from offsets_pipeline.fold.state.merge_on_read import CONNECT
+from offsets_pipeline.fold.state.published_rows import connect_rows
 from offsets_pipeline.ingest.log_columns import log_columns
 from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -20,7 +22,7 @@ from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from tests.logs import CAPTURES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from offsets_pipeline.semantics.effects import Effects
 
@@ -115,9 +117,13 @@ class Folded:
             self.folded_to,
         )
 
-    def offsets(self) -> list[OffsetRecord]:
-        """The records of offsets."""
-        return offset_records(self.records.values())
+    def offsets(self) -> dict[str, list[dict[str, Any]]]:
+        """The rows of the view `connector_offsets`, by connector."""
+        rows = pa.Table.from_pylist(list(self.records.values()), schema=CONNECT.row_schema())
+        found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for row in connect_rows("connector_offsets", [(TopicKind.CONNECT_OFFSETS, rows)]).to_pylist():
+            found[row["connector"]].append(row)
+        return found
 
 
 def _rows(rows: pa.Table, timestamp: str) -> list[dict[str, Any]]:
@@ -125,15 +131,3 @@ def _rows(rows: pa.Table, timestamp: str) -> list[dict[str, Any]]:
     at = rows.schema.get_field_index(timestamp)
     found: list[dict[str, Any]] = rows.set_column(at, timestamp, rows[timestamp].cast(pa.int64())).to_pylist()
     return found
-
-
-def offset_records(rows: Iterable[Mapping[str, Any]]) -> list[OffsetRecord]:
-    """Rows of `connect_records` as records of offsets."""
-    return [
-        OffsetRecord(
-            *(row[name] for name in ("connector", "source_partition", "raw_key", "value", "record_timestamp")),
-            *(row[name] for name in ("record_offset", "log_partition")),
-        )
-        for row in rows
-        if row["record_type"] == "offset"
-    ]

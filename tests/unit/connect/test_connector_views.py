@@ -116,6 +116,26 @@ def test_a_connector_is_started_until_a_record_says_else() -> None:
         assert found["target_state"] == expected
 
 
+def test_the_newest_record_of_an_identity_answers_with_all_its_raw_keys() -> None:  # R30
+    def offset(raw_key: str, value: str | None, at_us: int | None, at: int, connector: str = "c") -> dict[str, object]:
+        return record("offset", connector, value, at, raw_key) | {"record_timestamp": at_us}
+
+    records = [
+        *[offset("k2", "late", 7, 1), offset("k1", "early", 6, 9), offset("k3", None, 5, 3)],
+        *[offset("k1", "before", 0, 1, "b"), offset("k2", "untimed", None, 9, "b")],
+        *[offset("k1", "lower", 7, 1, "a"), offset("k2", "higher", 7, 2, "a")],
+        *[offset("k1", "kept", 7, 1, "d"), offset("k2", None, 7, 2, "d")],
+    ]
+    rows = pa.Table.from_pylist(records, schema=CONNECT.row_schema())
+    found = connect_rows("connector_offsets", [(TopicKind.CONNECT_OFFSETS, rows)])
+    named = found.select(["connector", "source_offset", "raw_keys"]).to_pylist()
+    assert [tuple(each.values()) for each in named] == [
+        ("a", '"higher"', ["k1", "k2"]),
+        ("b", '"before"', ["k1", "k2"]),
+        ("c", '"late"', ["k1", "k2"]),
+    ]
+
+
 def test_the_order_of_an_owned_store_is_that_of_its_record_offsets() -> None:  # R30
     ahead = record("offset", "a", {"p": 1}, 1, "k1") | {"record_timestamp": 9_000}
     ahead_too = record("target-state", "a", {"state": "PAUSED"}, 2) | {"record_timestamp": 9_000}
