@@ -17,8 +17,8 @@ from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler, SamplerThread
 from offsets_pipeline.observability.collectors import QueryMetrics, StateMetrics
 from offsets_pipeline.observability.group_metrics import GroupMetrics
-from offsets_pipeline.observability.mirror_sample import MirrorSample
 from offsets_pipeline.observability.operator_log import FollowedTopic, OperatorLog
+from offsets_pipeline.questions.broker_comparison import MirrorSample
 from offsets_pipeline.questions.query.describe import GroupAnswer, describe_groups
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.topic_kind import TopicKind

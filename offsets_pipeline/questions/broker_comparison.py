@@ -2,24 +2,28 @@
 
 A mirror is always a little behind. So the brokers are asked before and after the store: a group is compared if both of
 their answers are equal. What differs then, or has changed, is asked again in the next round.
+`compare_with_brokers` compares all groups once, and `MirrorSample` some at each look, in turn.
 """
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets
 from offsets_pipeline.kafka.broker.groups_client import describe_classic_groups, describe_consumer_groups, list_groups
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, STREAMS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
-    from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.groups_client import GroupListing
+    from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
     from offsets_pipeline.questions.query.describe import GroupAnswer
+    from offsets_pipeline.service.metrics.exposition import Values
 
     #: What both answer about a group, by name.
     Facts = dict[str, object]
@@ -51,14 +55,14 @@ def compare_with_brokers(
     found = BrokerComparison()
     until = time.monotonic() + patience_seconds
     while True:
-        before = answers_of_brokers(cluster, list_groups(cluster))
-        ours = answers_of_store(read())
-        after = answers_of_brokers(cluster, list_groups(cluster))
+        before = _answers_of_brokers(cluster, list_groups(cluster))
+        ours = _answers_of_store(read())
+        after = _answers_of_brokers(cluster, list_groups(cluster))
         group_ids = (before.keys() | ours.keys() | after.keys()) - found.offsets.keys()
-        found.changing = {each for each in group_ids if is_changing(before.get(each), after.get(each))}
+        found.changing = {each for each in group_ids if _is_changing(before.get(each), after.get(each))}
         found.differences = {}
         for group_id in sorted(group_ids - found.changing):
-            difference = first_difference(after.get(group_id), ours.get(group_id))
+            difference = _first_difference(after.get(group_id), ours.get(group_id))
             if difference is None:
                 found.offsets[group_id] = len((ours.get(group_id) or after[group_id])["offsets"])  # type: ignore[arg-type]
             else:
@@ -68,7 +72,7 @@ def compare_with_brokers(
         sleep(_ROUND_SECONDS)
 
 
-def answers_of_brokers(cluster: Cluster, listed: Mapping[str, GroupListing]) -> dict[str, Facts]:
+def _answers_of_brokers(cluster: Cluster, listed: Mapping[str, GroupListing]) -> dict[str, Facts]:
     """What the coordinators of a cluster say about these groups. Raises the errors of `Cluster`."""
     classic = describe_classic_groups(cluster, [at for at, each in listed.items() if each.group_type == CLASSIC])
     consumer = describe_consumer_groups(cluster, [at for at, each in listed.items() if each.group_type == CONSUMER])
@@ -92,7 +96,7 @@ def answers_of_brokers(cluster: Cluster, listed: Mapping[str, GroupListing]) -> 
     return found
 
 
-def answers_of_store(groups: Mapping[str, GroupAnswer]) -> dict[str, Facts]:
+def _answers_of_store(groups: Mapping[str, GroupAnswer]) -> dict[str, Facts]:
     """What a store says about each group: of streams groups no members, of share groups no offsets either."""
     found: dict[str, Facts] = {}
     for group_id, group in groups.items():
@@ -115,12 +119,12 @@ def answers_of_store(groups: Mapping[str, GroupAnswer]) -> dict[str, Facts]:
     return found
 
 
-def is_changing(before: Facts | None, after: Facts | None) -> bool:
+def _is_changing(before: Facts | None, after: Facts | None) -> bool:
     """Whether two answers of brokers are not the same, or the second one is that of a rebalance."""
     return before != after or (after is not None and after["state"] in _REBALANCING)
 
 
-def first_difference(of_brokers: Facts | None, ours: Facts | None) -> str | None:
+def _first_difference(of_brokers: Facts | None, ours: Facts | None) -> str | None:
     """The first fact that differs, in words; None if all are equal, or neither lists the group.
 
     A simple group that holds nothing need not be listed: whether a coordinator knows it depends on what was compacted
@@ -135,3 +139,68 @@ def first_difference(of_brokers: Facts | None, ours: Facts | None) -> str | None
         if theirs != ours.get(name):
             return f"{name}: the brokers say {theirs}, the store {ours.get(name)}"
     return None
+
+
+class MirrorSample:
+    """Compares some groups with the brokers at each `sample`: the next ones by name, then from the first one on.
+
+    The store may be behind. So a group that was not equal is compared at the next look, too. It differs if it is still
+    not equal, although the brokers' answer has not changed.
+    """
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        read: Callable[[], Mapping[str, GroupAnswer]],
+        size: int,
+        warn: Callable[[str], object],
+    ) -> None:
+        """``read`` answers from the newest version of the store; ``size`` groups are compared at each look."""
+        self._cluster = Cluster(options)
+        self._read = read
+        self._size = size
+        self._warn = warn
+        self._last = ""  # the last group of the last look
+        self._unequal: dict[str, Facts | None] = {}  # what the brokers said of groups that were not equal then
+        self._differing: set[str] = set()
+        self._compared: int | None = None
+
+    def sample(self) -> None:
+        """Compare the next groups, and warn of each that has begun to differ.
+
+        Raises the errors of `Cluster`, and those of ``read``.
+        """
+        ours, listed = _answers_of_store(self._read()), list_groups(self._cluster)
+        chosen = self._unequal.keys() | self._next(ours.keys() | listed.keys())
+        theirs = _answers_of_brokers(self._cluster, {at: each for at, each in listed.items() if at in chosen})
+        unequal: dict[str, Facts | None] = {}
+        differences: dict[str, str] = {}
+        for group_id in sorted(chosen):
+            answer = theirs.get(group_id)
+            difference = _first_difference(answer, ours.get(group_id))
+            if difference is not None:
+                unequal[group_id] = answer
+                if group_id in self._unequal and not _is_changing(self._unequal[group_id], answer):
+                    differences[group_id] = difference
+        for group_id in sorted(differences.keys() - self._differing):
+            self._warn(f"group {group_id!r} is not as its coordinator answers: {differences[group_id]}")
+        self._unequal, self._differing = unequal, set(differences)
+        self._compared = (self._compared or 0) + len(chosen)
+
+    def _next(self, group_ids: Collection[str]) -> set[str]:
+        names = sorted(group_ids)
+        first = bisect_right(names, self._last)
+        found = [*names[first:], *names[:first]][: self._size]
+        self._last = found[-1] if found else ""
+        return set(found)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
+
+    def values(self) -> Values:
+        """Return the number of comparisons, and of groups that differ; none before the first look."""
+        return {
+            "offsets_mirror_compared_groups_total": self._compared,
+            "offsets_mirror_differing_groups": None if self._compared is None else len(self._differing),
+        }

@@ -9,7 +9,7 @@ import pytest
 
 from offsets_pipeline.cli import main, section_state
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
-from offsets_pipeline.observability.mirror_sample import MirrorSample
+from offsets_pipeline.questions.broker_comparison import MirrorSample
 from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics

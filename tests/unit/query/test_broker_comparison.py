@@ -12,10 +12,8 @@ from prometheus_client.exposition import generate_latest
 
 from offsets_pipeline.kafka.broker.groups_client import GroupListing
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
-from offsets_pipeline.observability import mirror_sample
-from offsets_pipeline.observability.mirror_sample import MirrorSample
 from offsets_pipeline.questions import broker_comparison
-from offsets_pipeline.questions.broker_comparison import compare_with_brokers
+from offsets_pipeline.questions.broker_comparison import MirrorSample, compare_with_brokers
 from offsets_pipeline.questions.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
 from offsets_pipeline.service.metrics.exposition import registry_of
 from tests.promtool import find_promtool
@@ -44,7 +42,7 @@ def compared(
     """Each round asks the brokers twice and the store once. Ends after the last of these answers."""
     left = iter(brokers)
     monkeypatch.setattr(broker_comparison, "list_groups", lambda _: {})
-    monkeypatch.setattr(broker_comparison, "answers_of_brokers", lambda *_: next(left))
+    monkeypatch.setattr(broker_comparison, "_answers_of_brokers", lambda *_: next(left))
     answers, slept = iter(stores), list[float]()
     patience = 3600 if len(stores) > 1 else 0
     found = compare_with_brokers(lambda: next(answers), CLUSTER, patience_seconds=patience, sleep=slept.append)
@@ -65,7 +63,7 @@ def test_groups_are_asked_each_second_until_patience_ends(
 ) -> None:
     now, read = [50.0], list[float]()
     monkeypatch.setattr(broker_comparison, "list_groups", lambda _: {})
-    monkeypatch.setattr(broker_comparison, "answers_of_brokers", lambda *_: {"g": by_brokers(1), "h": by_brokers(1)})
+    monkeypatch.setattr(broker_comparison, "_answers_of_brokers", lambda *_: {"g": by_brokers(1), "h": by_brokers(1)})
     monkeypatch.setattr(broker_comparison, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def answers() -> Mapping[str, GroupAnswer]:
@@ -115,7 +113,7 @@ def test_facts_of_brokers_are_those_that_a_store_has(monkeypatch: pytest.MonkeyP
         expected[name] |= {"state": "Described", "members": members, "offsets": held}
     expected["consumer"]["group epoch"] = 4
     expected["streams"]["offsets"] = held
-    assert broker_comparison.answers_of_brokers(CLUSTER, listed) == expected
+    assert broker_comparison._answers_of_brokers(CLUSTER, listed) == expected
     ours = {
         name: GroupAnswer(
             *(kind, "Described" if name in ("classic", "consumer") else "Listed", "p", "", 4, 0),
@@ -125,14 +123,14 @@ def test_facts_of_brokers_are_those_that_a_store_has(monkeypatch: pytest.MonkeyP
         )
         for name, kind in types.items()
     }
-    assert broker_comparison.answers_of_store(ours) == expected
+    assert broker_comparison._answers_of_store(ours) == expected
 
 
 def test_only_a_group_of_kip_848_that_is_answered_has_an_epoch() -> None:
     """R1: of a misplaced group a coordinator lists no more than its state and type."""
     known = replace(by_store(1), type="Consumer", group_epoch=4)
     groups = {"a": known, "b": replace(known, misplaced=True), "c": replace(known, type="Classic")}
-    found = broker_comparison.answers_of_store(groups)
+    found = broker_comparison._answers_of_store(groups)
     assert {name: each.get("group epoch") for name, each in found.items()} == {"a": 4, "b": None, "c": None}
 
 
@@ -167,8 +165,8 @@ class Looked:
         self.store: dict[str, GroupAnswer] = {}
         self.asked: list[set[str]] = []
         self.warnings: list[str] = []
-        monkeypatch.setattr(mirror_sample, "list_groups", lambda _: dict.fromkeys(self.brokers))
-        monkeypatch.setattr(mirror_sample, "answers_of_brokers", self._answers)
+        monkeypatch.setattr(broker_comparison, "list_groups", lambda _: dict.fromkeys(self.brokers))
+        monkeypatch.setattr(broker_comparison, "_answers_of_brokers", self._answers)
         options = KafkaOptions("localhost:1", {})
         self.sample = MirrorSample(options, lambda: self.store, 2, self.warnings.append)
 
