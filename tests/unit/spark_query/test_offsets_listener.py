@@ -12,10 +12,9 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent
 
 from offsets_pipeline.errors import ConfigError, InvalidGroupId, KafkaFailed
 from offsets_pipeline.semantics.partition_state import TopicPartition
-from offsets_pipeline.spark_query import newest_commits, offsets_listener
+from offsets_pipeline.spark_query import offsets_listener
 from offsets_pipeline.spark_query.kafka_source_offsets import BatchMark, CompletedBatch, parse_kafka_offsets
-from offsets_pipeline.spark_query.newest_commits import NewestCommits
-from offsets_pipeline.spark_query.offsets_listener import OffsetsListener, _completed_batches
+from offsets_pipeline.spark_query.offsets_listener import NewestCommits, OffsetsListener, _completed_batches
 from tests.unit.spark_query.checkpoints import QUERY_ID, kafka
 from tests.unit.spark_query.progress_events import progress
 from tests.unit.spark_query.test_checkpoint_import import offsets_of
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.coordinator.requests import OffsetAndMetadata
-    from offsets_pipeline.spark_query.newest_commits import StoreTarget
+    from offsets_pipeline.spark_query.offsets_listener import StoreTarget
 
 FIRST_ID, SECOND_ID = (str(uuid.UUID(int=number)) for number in (1, 2))
 
@@ -194,7 +193,7 @@ def test_job_that_ends_says_what_is_not_committed(target: FailingTarget, capsys:
 
 
 def test_flush_retries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newest_commits, "_BACKOFF_SECONDS", 3600)
+    monkeypatch.setattr(offsets_listener, "_BACKOFF_SECONDS", 3600)
     failing = FailingTarget()
     failing.is_up = False
     commits = NewestCommits(cast("StoreTarget", failing), "g")
