@@ -15,8 +15,7 @@ from offsets_pipeline.cli.section_connect import connect
 from offsets_pipeline.cli.section_coordinator import coordinator
 from offsets_pipeline.cli.section_questions import questions
 from offsets_pipeline.cli.section_sources import sources
-from offsets_pipeline.cli.section_state import state
-from offsets_pipeline.cli.section_upkeep import upkeep
+from offsets_pipeline.cli.section_state import state, upkeep
 from offsets_pipeline.common.input_text import is_utf8, shown
 
 if TYPE_CHECKING:

@@ -35,9 +35,10 @@ from offsets_pipeline.repair.offset_reset.plan import (
     ShiftBy,
     ToOffset,
     ToTime,
+    plan_csv,
     plan_reset,
+    read_plan,
 )
-from offsets_pipeline.repair.offset_reset.plan_file import plan_csv, read_plan
 from offsets_pipeline.semantics.group_description import EMPTY
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.repair.offset_reset.plan import PlannedOffset
-from offsets_pipeline.repair.offset_reset.plan_file import plan_csv, read_plan
+from offsets_pipeline.repair.offset_reset.plan import PlannedOffset, plan_csv, read_plan
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
-from offsets_pipeline.repair.offset_reset.plan_file import read_plan
+from offsets_pipeline.repair.offset_reset.plan import read_plan
 from offsets_pipeline.semantics.connect_keys import (
     offset_key,
     offset_value,

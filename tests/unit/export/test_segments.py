@@ -23,9 +23,8 @@ from offsets_pipeline.ingest.segments.segment_files import find_log
 from offsets_pipeline.kafka.record.compression import Codec
 from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.questions.query.state_reader import StateReader
-from offsets_pipeline.repair.export import segment_export, segment_writer
-from offsets_pipeline.repair.export.segment_export import MANIFEST, export_segments
-from offsets_pipeline.repair.export.segment_writer import PartitionWriter
+from offsets_pipeline.repair.export import segment_export
+from offsets_pipeline.repair.export.segment_export import MANIFEST, PartitionWriter, export_segments
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from tests.log_tables import capture_log, capture_records, log_store, segment_records
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from offsets_pipeline.repair.export.segment_export import Export
-    from offsets_pipeline.repair.export.segment_writer import ExportedPartition
+    from offsets_pipeline.repair.export.segment_export import Export, ExportedPartition
 
 
 def files(folder: Path) -> list[str]:
@@ -76,7 +74,7 @@ def extents(exported: Export) -> list[tuple[int, int, int]]:
 def test_segments_are_named_by_their_first_record_offset_and_no_larger_than_they_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_writer, "_WAITING_BYTES", 4000)  # so batches are small, as nothing waits for others
+    monkeypatch.setattr(segment_export, "_WAITING_BYTES", 4000)  # so batches are small, as nothing waits for others
     store = log_store(tmp_path / "store", 1, [append([(0, 3 * at) for at in range(2000)])])
     monkeypatch.setattr("offsets_pipeline.store.log.ordered_log._BLOCK_ROWS", 100)
     (exported,) = export_segments(StateReader(str(store)), tmp_path / "to", segment_bytes=5000).log_partitions
@@ -122,7 +120,7 @@ def test_a_segment_is_full_if_the_next_batch_exceeds_it(tmp_path: Path, room: in
 def test_rows_wait_until_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [append([(0, at)]) for at in range(3)]
     size = rows[0].nbytes
-    monkeypatch.setattr(segment_writer, "_WAITING_BYTES", 2 * size)
+    monkeypatch.setattr(segment_export, "_WAITING_BYTES", 2 * size)
     writer = PartitionWriter(tmp_path / "to", 0, 0, Codec.NONE, 1)
     assert [writer.add(each) for each in rows] == [size, size, -2 * size]
     assert [each.records for each in writer.close(0).files] == [3]
@@ -130,8 +128,7 @@ def test_rows_wait_until_they_are_many(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_file_has_its_final_name_after_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, to, done = log_store(tmp_path / "store", 2, [append([(0, 5)])]), tmp_path / "to", list[str]()
-    for module in (segment_writer, segment_export):
-        monkeypatch.setattr(module, "synchronise", lambda path: done.append(f"{path.relative_to(to)}"))
+    monkeypatch.setattr(segment_export, "synchronise", lambda path: done.append(f"{path.relative_to(to)}"))
     rename = type(to).rename
 
     def renamed(path: Path, name: Path) -> Path:
@@ -196,7 +193,7 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(segment_writer, "encode_log", fail)
+    monkeypatch.setattr(segment_export, "encode_log", fail)
     with pytest.raises(KeyboardInterrupt):
         export_segments(StateReader(str(store)), to)
     assert to.exists() == there

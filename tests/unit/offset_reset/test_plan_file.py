@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import InvalidReset, MalformedFile, NoSuchPath
-from offsets_pipeline.repair.offset_reset.plan import PlannedOffset
-from offsets_pipeline.repair.offset_reset.plan_file import plan_csv, read_plan
+from offsets_pipeline.repair.offset_reset.plan import PlannedOffset, plan_csv, read_plan
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
