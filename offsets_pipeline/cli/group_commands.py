@@ -21,7 +21,7 @@ from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.ingest.topic_positions.sample_table import table_of
-from offsets_pipeline.questions.lag.lag_rows import LagRow, group_lags
+from offsets_pipeline.questions.lag.lag_rows import LagRow, StoreGroups, group_lags
 from offsets_pipeline.questions.query.describe import describe_groups, place_of
 from offsets_pipeline.questions.query.group_listing import GroupFigures, describe_matching, list_groups, without_match
 from offsets_pipeline.semantics.group_types import SHARE
@@ -111,7 +111,7 @@ def _answer(store: str, reader: StateReader, settings: Settings, options: Descri
     time = answer_time_of(reader, store, settings)
     if not live.is_given:
         return StoreAnswer(reader.cluster, groups, time)
-    lags = {row[:3]: row for row in live.lag(reader, groups, time)}
+    lags = {row[:3]: row for row in live.lag(StoreGroups(reader, groups, time))}
     groups = {name: _with_lag(name, group, lags) for name, group in groups.items()}
     coordinators = live.coordinators(reader.properties.topic_name)
     more = {"coordinators": coordinators} if coordinators else {}
@@ -301,7 +301,7 @@ def _figures_with_lag(
     if not live.is_given and not table_of(reader.location).exists():
         return listed
     groups = describe_groups(reader)
-    lags = {each.group: each for each in group_lags(groups, live.lag(reader, groups, time))}
+    lags = {each.group: each for each in group_lags(groups, live.lag(StoreGroups(reader, groups, time)))}
     return [
         replace(each, lag=lags[each.group].lag, lag_as_of=lags[each.group].as_of)
         if each.group in lags and each.offsets

@@ -22,7 +22,7 @@ from offsets_pipeline.ingest.topic_positions.positions import Position, Position
 from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
 from offsets_pipeline.questions.history.log_history import LogHistory
-from offsets_pipeline.questions.lag.lag_rows import GroupLag, LagRow, group_lags, lag_of_groups
+from offsets_pipeline.questions.lag.lag_rows import GroupLag, LagRow, StoreGroups, group_lags, lag_of_groups
 from offsets_pipeline.questions.lag.position_sources import incarnations_at
 from offsets_pipeline.questions.lag.starting_offset import StartingOffset, Strategy, starting_offset
 from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer, describe_groups, state_of
@@ -81,8 +81,8 @@ def lag(options: Lag, settings: Settings) -> None:
                 log = LogHistory(reader)
                 groups = _past_groups(log, options.groups, options.at_ms)
                 time = log_answer_time_of(log, store, settings, options.at_ms)
-            positions = live.positions(reader, groups, time, options.at_ms)
-            of_store = lag_of_groups(reader, groups, time, positions, settings.lag.window_commits, options.at_ms)
+            asked = StoreGroups(reader, groups, time, options.at_ms)
+            of_store = lag_of_groups(asked, live.positions(asked), settings.lag.window_commits)
         rows: Sequence[tuple[Any, ...]] = group_lags(groups, of_store) if options.summary else of_store
         if len(readers) > 1:
             rows = [(*row, reader.cluster) for row in rows]

@@ -22,7 +22,7 @@ from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, samples_of, table_of
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, literal_secret, parse_options
-from offsets_pipeline.questions.lag.lag_rows import LagRow, lag_of_groups, topics_of
+from offsets_pipeline.questions.lag.lag_rows import LagRow, StoreGroups, lag_of_groups, topics_of
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.group_listing import groups_with_lag
 from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.kafka.broker.cluster import Cluster
-    from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
 
@@ -89,29 +88,21 @@ class LiveCluster(Closing):
 
         return self._opened.enter_context(Cluster(kafka_options(self._asked, self._settings)))
 
-    def lag(self, reader: StateReader, groups: Mapping[str, GroupAnswer], time: AnswerTime) -> list[LagRow]:
-        """Return the present lag of groups of a store, as `lag_of_groups` does, by `positions`; without status."""
-        return lag_of_groups(reader, groups, time, self.positions(reader, groups, time))
+    def lag(self, of: StoreGroups) -> list[LagRow]:
+        """Return the lag of groups, as `lag_of_groups` does, by `positions`; without status."""
+        return lag_of_groups(of, self.positions(of))
 
-    def positions(
-        self,
-        reader: StateReader,
-        groups: Mapping[str, GroupAnswer],
-        time: AnswerTime,
-        at_ms: int | None = None,
-        *,
-        warn: Callable[[str], object] = warn,
-    ) -> SampledPositions:
+    def positions(self, of: StoreGroups, warn: Callable[[str], object] = warn) -> SampledPositions:
         """Return the positions of the groups' topics, now or at a past time: from the file, the cluster or the samples.
 
-        ``time`` is the data time of the groups. ``warn`` is called if the samples of the store are old or missing.
+        ``warn`` is called if the samples of the store are old or missing.
         """
-        topics, now_ms = topics_of(groups), SystemClock().now_ms()
-        asked_ms = now_ms if at_ms is None else at_ms
+        reader, topics, now_ms = of.reader, topics_of(of.groups), SystemClock().now_ms()
+        asked_ms = now_ms if of.at_ms is None else of.at_ms
         if isinstance(self._asked, PositionsFrom) and self._asked.positions is not None:
             from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
 
-            data_ms = min(time.data_ms.values(), default=asked_ms)
+            data_ms = min(of.time.data_ms.values(), default=asked_ms)
             of_file = read_sample_file(self._asked.positions, now_ms, topics, data_ms)
             return SampledPositions(PositionSamples(of_file), asked_ms)
         table = table_of(reader.location)
@@ -120,7 +111,7 @@ class LiveCluster(Closing):
             from offsets_pipeline.questions.lag.broker_source import BrokerPositions
 
             require_same_cluster(reader, self.cluster)
-            return BrokerPositions(self.cluster, topics, samples_of(table, topics), now_ms, at_ms)
+            return BrokerPositions(self.cluster, topics, samples_of(table, topics), now_ms, of.at_ms)
         sampled = SampledPositions(read_samples(table, topics), asked_ms)
         until_ms, interval_ms = sampled.until_ms, max(self._settings.lag.sample_interval_ms, 1_000)
         if until_ms is None and topics:

@@ -18,18 +18,17 @@ from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.errors import BrokerUnreachable, NoSuchGroup, OffsetsError, TargetNotWritable
 from offsets_pipeline.questions.lag.consumer_status import GroupStatus
+from offsets_pipeline.questions.lag.lag_rows import StoreGroups
 from offsets_pipeline.questions.query.answer_time import HELD_BACK, MIRROR_BEHIND, NOT_FOLDED, AnswerTime, answer_time
 from offsets_pipeline.questions.query.group_listing import groups_with_lag, without_match
 from offsets_pipeline.questions.status import OPEN_TRANSACTION, Problem, StatusLimits, problems_of, worst_first
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
     from offsets_pipeline.cli.section_questions import Check, Problems, Status, WriteReport
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.questions.query.describe import GroupAnswer
-    from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.questions.report.model import Report
 
 #: The exit status of `check`, and the word before its line.
@@ -86,7 +85,7 @@ def _found(options: Problems, settings: Settings) -> tuple[list[tuple[Problem, s
                 groups = live.groups(reader, options.groups or None)
             except BrokerUnreachable:  # a problem of `_of_groups`; topics of share groups have no names
                 groups = groups_with_lag(reader, options.groups or None)
-            of_groups = [*_of_groups(reader, groups, time, options, settings, live)]
+            of_groups = [*_of_groups(StoreGroups(reader, groups, time), options, settings, live)]
         if (text := nothing_read(reader, store, time)) is not None:
             of_groups.append(Problem(GroupStatus.ERR, MIRROR_BEHIND, detail=text))
         found += [(each, reader.cluster) for each in (*_of_data(time, store, settings, of_groups), *of_groups)]
@@ -98,32 +97,25 @@ def _found(options: Problems, settings: Settings) -> tuple[list[tuple[Problem, s
     return sorted(found, key=lambda each: worst_first(each[0])), times
 
 
-def _of_groups(
-    reader: StateReader,
-    groups: Mapping[str, GroupAnswer],
-    time: AnswerTime,
-    options: Problems,
-    settings: Settings,
-    live: LiveCluster,
-) -> Iterator[Problem]:
+def _of_groups(of: StoreGroups, options: Problems, settings: Settings, live: LiveCluster) -> Iterator[Problem]:
     """The problems of groups; by the samples of the store if no broker answers, which is a problem, too."""
     limits = StatusLimits(
         options.behind_ms,
         options.recent_ms,
         options.within_hours * MS_OF_HOUR,
         settings.topic.open_transaction_warning_ms,
-        retention_of(reader, settings, options.retention_minutes),
+        retention_of(of.reader, settings, options.retention_minutes),
         settings.lag.window_commits,
     )
     warnings = list[str]()
     try:
-        positions = live.positions(reader, groups, time, warn=warnings.append)
+        positions = live.positions(of, warnings.append)
     except BrokerUnreachable as error:
         yield Problem(GroupStatus.ERR, "broker away", detail=first_line(error))
         sampled = LiveCluster(LiveBrokers(bootstrap_server=None), settings)
-        positions = sampled.positions(reader, groups, time, warn=warnings.append)
+        positions = sampled.positions(of, warnings.append)
     yield from (Problem(GroupStatus.WARN, "old positions", detail=text) for text in warnings)
-    yield from problems_of(reader, groups, time, positions, limits, options.groups)
+    yield from problems_of(of, positions, limits, options.groups)
 
 
 def _of_data(time: AnswerTime, store: str, settings: Settings, of_groups: Collection[Problem]) -> Iterator[Problem]:
@@ -149,18 +141,18 @@ def collected(store: str, settings: Settings, coverage: ReportCoverage, at_ms: i
     from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, reported_state
 
     reader = open_reader(store, settings)
-    state = reported_state(reader, mirror_interval_ms(settings), at_ms)
-    warnings = warnings_of(state.time, store)
+    of, inputs = reported_state(reader, mirror_interval_ms(settings), at_ms)
+    warnings = warnings_of(of.time, store)
     covered = ReportOptions(
         *(coverage.rows, coverage.hours, coverage.stale_hours, coverage.within_hours),
         retention_of(reader, settings, coverage.retention_minutes).retention_ms // MS_PER_MINUTE,
         settings.lag.window_commits,
         coverage.groups,
     )
-    warnings += [f"no group {each!r} in {store}" for each in without_match(coverage.groups, state.groups)]
+    warnings += [f"no group {each!r} in {store}" for each in without_match(coverage.groups, of.groups)]
     with LiveCluster(coverage.positions_from, settings) as live:
-        positions = live.positions(reader, state.groups, state.time, at_ms, warn=warnings.append)
-        return collect_report(reader, store, covered, state, positions, warnings)
+        positions = live.positions(of, warnings.append)
+        return collect_report(of, inputs, store, covered, positions, warnings)
 
 
 def write_report(options: WriteReport, settings: Settings) -> None:

@@ -11,9 +11,16 @@ from offsets_pipeline.fold.state.merge_on_read import DESCRIBED
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples
 from offsets_pipeline.questions.lag.commit_windows import MANY_GROUPS
 from offsets_pipeline.questions.lag.consumer_status import LATE_SECONDS, PartitionStatus
-from offsets_pipeline.questions.lag.lag_rows import group_lags, lag_of_groups, offsets_of, topics_of, total_lag
+from offsets_pipeline.questions.lag.lag_rows import (
+    StoreGroups,
+    group_lags,
+    lag_of_groups,
+    offsets_of,
+    topics_of,
+    total_lag,
+)
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
-from offsets_pipeline.questions.query.answer_time import AnswerTime, answer_time
+from offsets_pipeline.questions.query.answer_time import answer_time
 from offsets_pipeline.questions.query.group_listing import groups_with_lag
 from offsets_pipeline.questions.query.retention_forecast import next_expiries
 from offsets_pipeline.semantics.group_description import STABLE
@@ -63,11 +70,11 @@ class GroupMetrics:
     def count(self) -> Values:
         """Return the metrics from the state and the newest positions."""
         reader = self._reader()
-        cluster = reader.cluster
+        now_ms, cluster = self._clock.now_ms(), reader.cluster
         groups = self._chosen(groups_with_lag(reader))
-        source = SampledPositions(read_samples(self._samples, topics_of(groups)), self._clock.now_ms())
-        time = answer_time(reader, 0)
-        rows = lag_of_groups(reader, groups, time, source)
+        source = SampledPositions(read_samples(self._samples, topics_of(groups)), now_ms)
+        of = StoreGroups(reader, groups, answer_time(reader, 0))
+        rows = lag_of_groups(of, source)
         lags = group_lags(groups, rows)
         committed = {
             (name, *place): None if commit is None or commit.offset == NO_START_OFFSET else commit.offset
@@ -75,7 +82,7 @@ class GroupMetrics:
             for place, commit in offsets_of(groups[name]).items()
         }
         found: Values = {
-            "offsets_data_timestamp_seconds": min(time.data_ms.values(), default=self._clock.now_ms()) / MS_OF_SECOND,
+            "offsets_data_timestamp_seconds": min(of.time.data_ms.values(), default=now_ms) / MS_OF_SECOND,
             "offsets_positions_timestamp_seconds": source.until_ms and source.until_ms / MS_OF_SECOND,
             "offsets_groups_without_metrics": self._left_out,
             **_of_lag(cluster, lags, rows),
@@ -85,7 +92,7 @@ class GroupMetrics:
             return found
         return {
             **found,
-            "offsets_group_partitions": self._bad_partitions(reader, groups, lags, time, source),
+            "offsets_group_partitions": self._bad_partitions(of, lags, source),
             "offsets_group_next_expiry_timestamp_seconds": {
                 (cluster, name): each.at_ms / MS_OF_SECOND
                 for name, each in next_expiries(reader, self._retention_ms(reader)).items()
@@ -120,21 +127,16 @@ class GroupMetrics:
         return chosen
 
     def _bad_partitions(
-        self,
-        reader: StateReader,
-        groups: Mapping[str, GroupAnswer],
-        lags: Collection[GroupLag],
-        time: AnswerTime,
-        source: SampledPositions,
+        self, of: StoreGroups, lags: Collection[GroupLag], source: SampledPositions
     ) -> dict[tuple[str, ...], int]:
         """Partitions by status, of the groups that are behind for longest: a status needs commits of the log."""
         seconds = {each.group: each.max_lag_seconds for each in lags if each.lag}
         late = [name for name, each in seconds.items() if each is None or each > LATE_SECONDS]
         late.sort(key=lambda name: -(seconds[name] or 0))
-        of_late = {name: groups[name] for name in late[:MANY_GROUPS]}
-        judged = lag_of_groups(reader, of_late, time, source, self._settings.window_commits)
+        of_late = of._replace(groups={name: of.groups[name] for name in late[:MANY_GROUPS]})
+        judged = lag_of_groups(of_late, source, self._settings.window_commits)
         return Counter(
-            (reader.cluster, row.group, row.status)
+            (of.reader.cluster, row.group, row.status)
             for row in judged
             if row.status not in (None, PartitionStatus.OK, PartitionStatus.UNKNOWN)
         )

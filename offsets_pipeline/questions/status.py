@@ -19,7 +19,7 @@ from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordTy
 from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY
 from offsets_pipeline.questions.lag.consumer_status import LATE_SECONDS, GroupStatus, PartitionStatus
-from offsets_pipeline.questions.lag.lag_rows import LagRow, group_lags, lag_of_groups
+from offsets_pipeline.questions.lag.lag_rows import LagRow, StoreGroups, group_lags, lag_of_groups
 from offsets_pipeline.questions.query.group_listing import matching
 from offsets_pipeline.questions.query.retention_forecast import next_expiries
 from offsets_pipeline.semantics.effects import in_milliseconds
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.questions.lag.commit_windows import Identity
     from offsets_pipeline.questions.lag.position_sources import SampledPositions
-    from offsets_pipeline.questions.query.answer_time import AnswerTime
     from offsets_pipeline.questions.query.describe import GroupAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
 
@@ -86,19 +85,15 @@ class StatusLimits:
 
 
 def problems_of(
-    reader: StateReader,
-    groups: Mapping[str, GroupAnswer],
-    time: AnswerTime,
-    positions: SampledPositions,
-    limits: StatusLimits,
-    patterns: Sequence[str] = (),
+    of: StoreGroups, positions: SampledPositions, limits: StatusLimits, patterns: Sequence[str] = ()
 ) -> list[Problem]:
     """Return the problems of groups of a store, in no order. Raises as `StateReader` and `LogHistory`.
 
-    ``groups`` are those that exist, ``patterns`` their names: groups that are gone are looked up by them; none: all.
+    ``patterns`` are names of groups: those that are gone are looked up by them; none: all.
     """
+    reader, groups, time, _ = of
     rates: dict[Identity, float] = {}
-    rows = lag_of_groups(reader, groups, time, positions, limits.window_commits, rates=rates)
+    rows = lag_of_groups(of, positions, limits.window_commits, rates=rates)
     behind = _behind(groups, rows, rates, limits.behind_ms)
     if not reader.properties.topic_kind.has_groups:  # share groups: the log tells nothing else about them
         return [*behind]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.common.clock import parse_time_ms
 from offsets_pipeline.ingest.topic_positions.position_samples import Sample, rows_of
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, read_samples, table_of
-from offsets_pipeline.questions.lag.lag_rows import lag_of_groups
+from offsets_pipeline.questions.lag.lag_rows import StoreGroups, lag_of_groups
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.answer_time import answer_time
 from offsets_pipeline.questions.query.describe import describe_groups
@@ -48,7 +48,7 @@ def test_lag_is_that_of_the_command(spark: SparkSession, folded: Callable[[str],
     register_views(spark, str(store), query="consumer_lag, topic_offsets")
     reader = StateReader(str(store))
     positions = SampledPositions(read_samples(table_of(str(store))), now_ms + 2_000_000)
-    expected = lag_of_groups(reader, describe_groups(reader), answer_time(reader, 0), positions)
+    expected = lag_of_groups(StoreGroups(reader, describe_groups(reader), answer_time(reader, 0)), positions)
     query = f"SELECT {COLUMNS}, reason, lag_seconds FROM consumer_lag"
     found = spark.sql(query.format(millis="unix_millis")).collect()
     with closing(LocalSql([reader])) as local:

@@ -17,7 +17,7 @@ from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, t
 from offsets_pipeline.questions import status as status_module
 from offsets_pipeline.questions.history.deletion_causes import LIKELY
 from offsets_pipeline.questions.lag.consumer_status import GroupStatus
-from offsets_pipeline.questions.lag.lag_rows import LagRow
+from offsets_pipeline.questions.lag.lag_rows import LagRow, StoreGroups
 from offsets_pipeline.questions.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
 from offsets_pipeline.questions.status import Problem, StatusLimits, _trend, problems_of, worst_first
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
@@ -227,7 +227,7 @@ def test_a_group_is_behind_after_a_time_and_its_worst_partitions_are_named(monke
 
     def found(behind_ms: int) -> list[Problem]:
         limits = StatusLimits(behind_ms, 0, 0, 0, any_, 10)
-        return problems_of(reader, groups, any_, any_, limits)
+        return problems_of(StoreGroups(reader, groups, any_), any_, limits)
 
     def since(seconds: float) -> str:
         return shown_time(NOW_MS - round(seconds * 1000))

@@ -101,36 +101,35 @@ class TotalLag(NamedTuple):
     max_lag_seconds: float | None
 
 
+class StoreGroups(NamedTuple):
+    """Groups of a store, and their data time. ``at_ms`` is the time of a question about the past; None: now."""
+
+    reader: StateReader
+    groups: Mapping[str, GroupAnswer]
+    time: AnswerTime
+    at_ms: int | None = None
+
+
 def topics_of(groups: Mapping[str, GroupAnswer]) -> set[str]:
     """The topics that the groups have committed offsets of, or are assigned."""
     return {place[0] for group in groups.values() for place in offsets_of(group)}
 
 
 def lag_of_groups(
-    reader: StateReader,
-    groups: Mapping[str, GroupAnswer],
-    time: AnswerTime,
+    of: StoreGroups,
     positions: SampledPositions,
     window_commits: int | None = None,
-    at_ms: int | None = None,
     rates: dict[Identity, float] | None = None,
 ) -> list[LagRow]:
-    """Return the lag of these groups of a store: the same rows for every command, metric and report.
+    """Return the lag of groups by the positions of their topics: the same rows for every command, metric and report.
 
-    Share groups have no status.
-
-    Args:
-        reader: the store.
-        groups: its groups, as of ``at_ms``.
-        time: the data time of the groups.
-        positions: positions of their topics.
-        window_commits: evaluates statuses from so many commits of each offset; None: rows have no status.
-        at_ms: the time of a question about the past.
-        rates: as of `lag_rows`.
+    ``window_commits``: evaluates statuses from so many commits of each offset; None: rows have no status. Share groups
+    have none. ``rates`` as of `lag_rows`.
     """
+    reader, groups = of.reader, of.groups
 
     def commits(group_ids: Collection[str], until_ms: int | None) -> WindowColumns:
-        cut_ms = at_ms if until_ms is None else until_ms
+        cut_ms = of.at_ms if until_ms is None else until_ms
         log = CommitsOfGroups(reader, group_ids, cut_ms)
         return log.recent() if window_commits is None else log.last(window_commits)
 
@@ -139,7 +138,7 @@ def lag_of_groups(
             since_ms = until_ms - RECENT_MS if window_commits is None else 0
             groups = share_groups_until(reader, groups, until_ms, since_ms)
         window_commits = None
-    return lag_rows(groups, positions, time.data_ms, commits, with_status=window_commits is not None, rates=rates)
+    return lag_rows(groups, positions, of.time.data_ms, commits, with_status=window_commits is not None, rates=rates)
 
 
 def lag_rows(

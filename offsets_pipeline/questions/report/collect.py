@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import MS_OF_HOUR, parse_time_ms
 from offsets_pipeline.questions.history.log_history import LogHistory
-from offsets_pipeline.questions.lag.lag_rows import LagRow, group_lags, lag_of_groups
-from offsets_pipeline.questions.query.answer_time import AnswerTime, answer_time, log_answer_time
+from offsets_pipeline.questions.lag.lag_rows import LagRow, StoreGroups, group_lags, lag_of_groups
+from offsets_pipeline.questions.query.answer_time import answer_time, log_answer_time
 from offsets_pipeline.questions.query.as_of import state_as_of
 from offsets_pipeline.questions.query.describe import GroupAnswer, describe_groups, group_answers
 from offsets_pipeline.questions.query.group_listing import matching
@@ -70,63 +70,51 @@ class ReportOptions:
     groups: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class ReportedState:
-    """The state that a report is about: all groups, and what decides when offsets expire.
+def reported_state(
+    reader: StateReader, mirror_interval_ms: int, until_ms: int | None = None
+) -> tuple[StoreGroups, Iterable[RetentionInputs]]:
+    """Return all groups and their retention inputs, as of the end of the log or of a past time.
 
-    ``time`` is its data time. ``until_ms`` is the past time that was asked for; None: the end of the log.
-    """
-
-    groups: Mapping[str, GroupAnswer]
-    retention_inputs: Iterable[RetentionInputs]
-    time: AnswerTime
-    until_ms: int | None = None
-
-
-def reported_state(reader: StateReader, mirror_interval_ms: int, until_ms: int | None = None) -> ReportedState:
-    """Return the state as of the end of the log, or of a past time. Raises as `StateReader` and `LogHistory`.
-
-    ``mirror_interval_ms`` is that of `answer_time`.
+    ``mirror_interval_ms`` is that of `answer_time`. Raises as `StateReader` and `LogHistory`.
     """
     if until_ms is None:
-        groups = describe_groups(reader)
-        return ReportedState(groups, retention_inputs(reader), answer_time(reader, mirror_interval_ms))
+        of = StoreGroups(reader, describe_groups(reader), answer_time(reader, mirror_interval_ms))
+        return of, retention_inputs(reader)
     history = LogHistory(reader)
     state = state_as_of(history, time_ms=until_ms)
     groups = group_answers(state, state.topic_names, are_named=False)
-    return ReportedState(groups, inputs_of(state), log_answer_time(history, mirror_interval_ms, until_ms), until_ms)
+    time = log_answer_time(history, mirror_interval_ms, until_ms)
+    return StoreGroups(reader, groups, time, until_ms), inputs_of(state)
 
 
 def collect_report(
-    reader: StateReader,
+    of: StoreGroups,
+    inputs: Iterable[RetentionInputs],
     store: str,
     options: ReportOptions,
-    state: ReportedState,
     positions: SampledPositions,
     warnings: Sequence[str] = (),
 ) -> Report:
     """Return the report of a store of `__consumer_offsets`, as of the data time of its state (R36).
 
-    ``store`` is the store's path as the user wrote it. The charts are of the groups that have a part. ``warnings`` are
-    shown on the page. Raises as `StateReader`.
+    ``of`` and ``inputs`` are those of `reported_state`. ``store`` is the store's path as the user wrote it. The charts
+    are of the groups that have a part. ``warnings`` are shown on the page. Raises as `StateReader`.
     """
-    groups = state.groups
-    now_ms = positions.at_ms if state.time.as_of is None else min(parse_time_ms(state.time.as_of), positions.at_ms)
-    rows = group_rows(
-        groups, lag_of_groups(reader, groups, state.time, positions, options.window_commits, state.until_ms)
-    )
+    reader, groups, time, until_ms = of
+    now_ms = positions.at_ms if time.as_of is None else min(parse_time_ms(time.as_of), positions.at_ms)
+    rows = group_rows(groups, lag_of_groups(of, positions, options.window_commits))
     last_commits = {name: at_ms for name, group in groups.items() if (at_ms := group.last_commit_ms) is not None}
     chosen = set(matching(groups, options.groups))
     rows.sort(key=lambda row: row.group not in chosen)
     shown = [row.group for row in rows[: options.rows]]
-    windows, went_back, deletions = read_commits(reader, shown, state.until_ms)
+    windows, went_back, deletions = read_commits(reader, shown, until_ms)
     span_ms = charted_span(windows, now_ms, options.hours * MS_OF_HOUR)
     with_offsets = (name for name in shown if groups[name].offsets)
     gone = [*deletions, *_lost(windows, groups, deletions, reader.current_log)]
     lags = lag_over_time(windows, positions, with_offsets, span_ms, gone)
     rates = commit_rates(windows, span_ms)
     gone_back = rewinds(went_back, span_ms)
-    expiring = expiring_offsets(state.retention_inputs, reader.coordinator_semantics, positions.at_ms, options)
+    expiring = expiring_offsets(inputs, reader.coordinator_semantics, positions.at_ms, options)
 
     def part(group: str) -> GroupPart:
         return GroupPart(

@@ -11,6 +11,7 @@ from offsets_pipeline.cli import main
 from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.options import LiveBrokers
 from offsets_pipeline.errors import StoreMismatch
+from offsets_pipeline.questions.lag.lag_rows import StoreGroups
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +30,7 @@ def test_brokers_of_another_cluster_are_refused(tmp_path: Path, settings: Settin
     with pytest.raises(
         StoreMismatch, match=r"^b:9092 is cluster theirs, but .* has the log of cluster ours; name brok"
     ):
-        live.positions(reader, {}, time)
+        live.positions(StoreGroups(reader, {}, time))
 
 
 @pytest.mark.parametrize("command", ["describe --all-groups", "groups", "status", "check", "lag"])

@@ -98,8 +98,8 @@ def test_report_has_the_last_commit_of_answered_offsets(store: str, *, is_past: 
 def report_of(store: str, *, is_past: bool) -> Report:
     reader = StateReader(store)
     options = ReportOptions(rows=10, hours=1, stale_hours=0, expiry_hours=1, retention_minutes=10_080)
-    state = reported_state(reader, 0, NOW_MS if is_past else None)
-    return collect_report(reader, store, options, state, SampledPositions(read_samples(table_of(store)), NOW_MS))
+    of, inputs = reported_state(reader, 0, NOW_MS if is_past else None)
+    return collect_report(of, inputs, store, options, SampledPositions(read_samples(table_of(store)), NOW_MS))
 
 
 def test_metrics_have_the_last_commit_of_answered_offsets(store: str) -> None:

@@ -75,8 +75,8 @@ def commits_of(log_partition: int, rows: list[LogRow]) -> Iterator[tuple[str, st
 def report_of(store: Path, now_ms: int, options: ReportOptions = OPTIONS, *, is_past: bool = False) -> Report:
     reader = StateReader(str(store))
     positions = SampledPositions(read_samples(table_of(str(store))), now_ms)
-    state = reported_state(reader, HOUR_MS, now_ms if is_past else None)
-    return collect_report(reader, "store", options, state, positions)
+    of, inputs = reported_state(reader, HOUR_MS, now_ms if is_past else None)
+    return collect_report(of, inputs, "store", options, positions)
 
 
 @pytest.mark.parametrize("name", ["4.2.0-kip848", "4.2.0-classic", "4.2.0-share"])
@@ -449,7 +449,7 @@ def test_an_offset_that_a_later_incarnation_of_the_log_lacks_has_no_lag_from_its
     samples = rows_of([(("t", at), Sample(0, 100, ms)) for at in (0, 1) for ms in (begin_ms, now_ms)], "a test")
     reader = StateReader(str(store))
     positions = SampledPositions(PositionSamples(samples), now_ms)
-    found = collect_report(reader, "store", OPTIONS, reported_state(reader, HOUR_MS), positions)
+    found = collect_report(*reported_state(reader, HOUR_MS), "store", OPTIONS, positions)
     assert [(row.group, row.offsets) for row in found.groups.rows] == [("g", 1)]
     (line,) = found.lag_over_time.series
     assert {point.at_ms < again_ms: point.value for point in line.points} == {True: 20, False: 10}
