@@ -65,8 +65,9 @@ TARGET = "connect/target_table.py"
 EXACTLY_ONCE = "connect/exactly_once.py"
 TARGET_STATES = "connect/target_states.py"
 TOPIC_ROWS, TOPIC_COLUMNS = "semantics/topic_state.py", "semantics/topic_replay.py"
-ANSWERING, WRITER, MANAGEMENT = (
-    f"connect/{name}.py" for name in ("connector_offsets", "offset_backing_store", "offset_management")
+ANSWERING, CONNECT_VIEWS, WRITER, MANAGEMENT = (
+    f"connect/{name}.py"
+    for name in ("connector_offsets", "connector_views", "offset_backing_store", "offset_management")
 )
 STORAGE, PUT, DOOR_FILE = (f"store/delta/{name}.py" for name in ("storage", "retry", "table_folder"))
 
@@ -497,12 +498,15 @@ MUTATIONS = [
     Mutation(
         "R30",
         BOTH,
-        ANSWERING,
-        "return timestamp, record.record_offset",
-        "return record.record_offset, timestamp",
+        CONNECT_VIEWS,
+        '"record_timestamp IS NOT NULL, record_timestamp, record_offset"',
+        '"record_offset, record_timestamp"',
         CONNECT_TESTS,
     ),
-    Mutation("R30", BOTH, ANSWERING, "if is_owned else _age", "if False else _age", CONNECT_TESTS),
+    Mutation("R30", BOTH, CONNECT_VIEWS, 'age = "record_offset" if', 'age = "record_timestamp" if', CONNECT_TESTS),
+    Mutation(
+        "R30", COORDINATES, "connect/connect_log.py", "max(records.values()", "min(records.values()", CONNECT_TESTS
+    ),
     Mutation("R30", BOTH, "connect/redaction.py", "if name in KEPT_SETTINGS and", "if", CONNECT_TESTS),
     Mutation(
         "R31", COORDINATES, WRITER, "self._flushing | self._queued", "self._queued | self._flushing", CONNECT_TESTS
