@@ -25,7 +25,6 @@ from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.query.as_of import offsets_as_of
 from offsets_pipeline.repair.offset_reset.group_offsets import PROTOCOL_TYPES, cluster_group_offsets
 from offsets_pipeline.repair.offset_reset.restore_plan import (
-    PastOffset,
     moments_by_records,
     moments_by_samples,
     plan_restore,
@@ -40,10 +39,11 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.cli.section_coordinator import Restore
     from offsets_pipeline.common.config import Settings
+    from offsets_pipeline.questions.query.describe import OffsetAnswer
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.repair.offset_reset.restore_plan import Finder, RestorePlan
 
-    Past = Mapping[str, Mapping[TopicPartition, PastOffset]]
+    Past = Mapping[str, Mapping[TopicPartition, OffsetAnswer]]
 
 _COLUMNS = ("group", "topic", "partition", "past_offset", "new_offset", "current_offset", "method", "detail")
 
@@ -96,9 +96,7 @@ def _past_offsets(log: LogHistory, group_ids: Sequence[str], at_ms: int) -> Past
     answer = offsets_as_of(log, time_ms=at_ms, group_ids=group_ids or None)
     warn_of_gaps(answer, log.location)
     past = {
-        group_id: {
-            TopicPartition(each.topic, each.partition): PastOffset(each.offset, each.metadata) for each in offsets
-        }
+        group_id: {TopicPartition(each.topic, each.partition): each for each in offsets}
         for group_id, group in answer.groups.items()
         if (offsets := group.offsets) and (group_ids or group.protocol_type in PROTOCOL_TYPES)
     }

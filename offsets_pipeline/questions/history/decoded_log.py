@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from offsets_pipeline.common.arrow_values import conformed
 from offsets_pipeline.kafka.record.commit_columns import BinaryColumn, CommitColumns
 from offsets_pipeline.kafka.record.consumer_protocol import decode_assignment, decode_subscription
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
@@ -117,7 +118,4 @@ def _versions(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _table(rows: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
-    known = {**dict(zip(rows.column_names, rows.columns, strict=True)), **columns}
-    nothing = pa.nulls(rows.num_rows)
-    arrays = [known.get(field.name, nothing).cast(field.type) for field in _SCHEMA]
-    return pa.Table.from_arrays(arrays, schema=_SCHEMA)
+    return conformed(pa.table({**dict(zip(rows.column_names, rows.columns, strict=True)), **columns}), _SCHEMA)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.ingest.topic_positions.positions import Positions
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.kafka.broker.cluster_metadata import Place
+    from offsets_pipeline.questions.query.describe import OffsetAnswer
     from offsets_pipeline.repair.offset_reset.plan import GroupOffsets
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
@@ -50,13 +51,6 @@ class FoundBy(StrEnum):
     SAMPLE = "sample"
 
 
-class PastOffset(NamedTuple):
-    """An offset that was committed at the time, and its metadata."""
-
-    offset: int
-    metadata: str = ""
-
-
 class FoundOffset(NamedTuple):
     """The offset in the live cluster, None if there is none; ``detail`` says how it was found, or why not."""
 
@@ -76,7 +70,7 @@ class RestoredOffset(NamedTuple):
 
     group_id: str
     where: TopicPartition
-    past: PastOffset
+    past: OffsetAnswer
     new: FoundOffset
     current_offset: int | None
 
@@ -94,7 +88,7 @@ class RestorePlan:
 
 
 def plan_restore(
-    past: Mapping[str, Mapping[TopicPartition, PastOffset]],
+    past: Mapping[str, Mapping[TopicPartition, OffsetAnswer]],
     standings: Mapping[str, GroupOffsets],
     positions: Positions,
     find: Finder,

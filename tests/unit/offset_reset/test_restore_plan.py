@@ -11,11 +11,11 @@ import pytest
 from offsets_pipeline.cli import restore_command
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
 from offsets_pipeline.ingest.topic_positions.positions import Position, Positions
+from offsets_pipeline.questions.query.describe import OffsetAnswer
 from offsets_pipeline.repair.offset_reset.plan import GroupOffsets
 from offsets_pipeline.repair.offset_reset.restore_plan import (
     FoundBy,
     FoundOffset,
-    PastOffset,
     RestoredOffset,
     RestorePlan,
     moments_by_samples,
@@ -26,6 +26,10 @@ from offsets_pipeline.semantics.partition_state import TopicPartition
 
 T0, T1, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("other", 0)
 POSITIONS = Positions("a broker", {T0: Position(10, 20), T1: Position(0, 5)})
+
+
+def past_offset(offset: int, metadata: str = "") -> OffsetAnswer:
+    return OffsetAnswer("t", 0, offset, None, metadata)
 
 
 @pytest.mark.parametrize(
@@ -39,13 +43,13 @@ POSITIONS = Positions("a broker", {T0: Position(10, 20), T1: Position(0, 5)})
     ],
 )
 def test_offset_is_limited_to_the_log(past: int, new: int, method: FoundBy, detail: str) -> None:
-    then = PastOffset(past, "m")
+    then = past_offset(past, "m")
     plan = plan_restore({"g": {T0: then}}, {"g": GroupOffsets(None, {})}, POSITIONS, same_offset)
     assert plan == RestorePlan([RestoredOffset("g", T0, then, FoundOffset(new, method, detail), None)])
 
 
 def test_partition_that_the_cluster_lacks_is_left_out_with_the_reason() -> None:
-    past = {"g": {OTHER: PastOffset(1), TopicPartition("t", 2): PastOffset(1)}}
+    past = {"g": {OTHER: past_offset(1), TopicPartition("t", 2): past_offset(1)}}
     plan = plan_restore(past, {"g": GroupOffsets("Empty", {})}, POSITIONS, same_offset)
     assert [each.new for each in plan.offsets] == [
         (None, None, "a broker has no partition other-0"),
@@ -55,7 +59,7 @@ def test_partition_that_the_cluster_lacks_is_left_out_with_the_reason() -> None:
 
 @pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"])
 def test_group_with_members_is_left_out(state: str) -> None:
-    past = {name: {T0: PastOffset(12)} for name in ("active", "empty", "none")}
+    past = {name: {T0: past_offset(12)} for name in ("active", "empty", "none")}
     states = {"active": state, "empty": "Empty", "none": None}
     standings = {name: GroupOffsets(states[name], {T0: 1}) for name in past}
     plan = plan_restore(past, standings, POSITIONS, same_offset)
@@ -65,7 +69,7 @@ def test_group_with_members_is_left_out(state: str) -> None:
 
 def test_offsets_that_the_group_had_not_at_the_time_stay() -> None:
     standings = {"g": GroupOffsets("Empty", {T0: 11, T1: 3, OTHER: 1})}
-    plan = plan_restore({"g": {T0: PastOffset(12, "note")}}, standings, POSITIONS, same_offset)
+    plan = plan_restore({"g": {T0: past_offset(12, "note")}}, standings, POSITIONS, same_offset)
     assert plan.later == {"g": 2}
     assert [(each.where, each.new.offset, each.current_offset, each.past.metadata) for each in plan.offsets] == [
         (T0, 12, 11, "note")
@@ -73,7 +77,7 @@ def test_offsets_that_the_group_had_not_at_the_time_stay() -> None:
 
 
 def test_topic_that_was_created_again_is_named() -> None:
-    plan = plan_restore({"g": {T0: PastOffset(12)}}, {"g": GroupOffsets(None, {})}, POSITIONS, same_offset, ["t"])
+    plan = plan_restore({"g": {T0: past_offset(12)}}, {"g": GroupOffsets(None, {})}, POSITIONS, same_offset, ["t"])
     assert plan.offsets[0].new.detail == "the committed offset; the topic was created again since"
 
 
@@ -85,7 +89,7 @@ def test_translated_offset_is_limited_to_the_log_too() -> None:
             else FoundOffset(None, None, "no record")
         )
 
-    past = {"g": {T0: PastOffset(12), T1: PastOffset(3)}}
+    past = {"g": {T0: past_offset(12), T1: past_offset(3)}}
     plan = plan_restore(past, {"g": GroupOffsets(None, {})}, POSITIONS, translated)
     assert [each.new for each in plan.offsets] == [
         (10, FoundBy.LOG_START, "7 is below the log start: its records were deleted"),
@@ -160,7 +164,7 @@ def test_offsets_of_another_cluster_are_translated_with_a_warning(
     }.items():
         monkeypatch.setattr(restore_command, name, lambda *_, result=result: result)
     options: Any = SimpleNamespace(same_offsets=same_offsets)
-    plan = restore_command._plan(options, reader, live, None, {"g": {T0: PastOffset(15)}})
+    plan = restore_command._plan(options, reader, live, None, {"g": {T0: past_offset(15)}})
     assert [each.new.offset for each in plan.offsets] == [13 if finder == "translated" else 15]
     warned = "offsets: warning: s has the offsets of cluster a, and a broker is cluster b: offsets are translated by "
     assert capsys.readouterr().err.startswith(warned) == (finder == "translated")
