@@ -7,7 +7,7 @@ from dataclasses import replace
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, sample_rows
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.describe import MemberAnswer
-from offsets_pipeline.questions.report.commit_history import commit_rates, lag_over_time, rewinds
+from offsets_pipeline.questions.report.collect import commit_rates, lag_over_time, rewinds
 from offsets_pipeline.questions.report.model import (
     Deletion,
     Expiring,

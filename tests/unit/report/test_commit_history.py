@@ -10,7 +10,7 @@ import pytest
 
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
-from offsets_pipeline.questions.report.commit_history import (
+from offsets_pipeline.questions.report.collect import (
     VisibleCommits,
     charted_span,
     commit_rates,
