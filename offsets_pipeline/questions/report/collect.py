@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,9 +40,7 @@ from offsets_pipeline.questions.report.model import (
     StaleGroups,
     TimeSeries,
 )
-from offsets_pipeline.semantics.compaction import paired
 from offsets_pipeline.semantics.effects import in_milliseconds
-from offsets_pipeline.semantics.log_row import codes_of
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, RetentionInputs, Rule, forecast
 
 if TYPE_CHECKING:
@@ -57,7 +54,7 @@ if TYPE_CHECKING:
 
     Windows = Mapping[Identity, "VisibleCommits"]
 
-_IDENTITY = ("group_id", "topic", "partition")
+_IDENTITY = ["group_id", "topic", "partition"]
 _EXPIRY_COLUMNS = 24
 _RATE_COLUMNS = 48
 _LAG_POINTS = 96
@@ -311,16 +308,14 @@ def read_commits(
 
 def _windows(rows: pa.Table) -> dict[Identity, VisibleCommits]:
     """The commits of each identity, from rows of offset_history with the column visible_ms."""
-    partition, offset, visible_ms = (rows[name].to_numpy() for name in ("partition", "committed_offset", "visible_ms"))
-    code = paired(paired(codes_of(rows["group_id"]), codes_of(rows["topic"])), partition)
-    order = np.argsort(code, kind="stable")
-    first = np.flatnonzero(np.diff(code[order], prepend=-1))
-    of_each = [order[start:end] for start, end in pairwise([*first, len(order)])]
-    identities = _tuples(rows.take(order[first]), *_IDENTITY)
-    return {
-        identity: VisibleCommits(offset[of_one], visible_ms[of_one])
-        for identity, of_one in zip(identities, of_each, strict=True)
-    }
+    lists = [("committed_offset", "list"), ("visible_ms", "list")]
+    found = rows.group_by(_IDENTITY, use_threads=False).aggregate(lists)
+    commits = (map(_numbers, found[f"{name}_list"]) for name, _ in lists)
+    return dict(zip(_tuples(found, *_IDENTITY), map(VisibleCommits, *commits), strict=True))
+
+
+def _numbers(values: pa.ListScalar) -> Int64s:
+    return np.asarray(values.values.to_numpy(), dtype=np.int64)
 
 
 def _tuples(rows: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
