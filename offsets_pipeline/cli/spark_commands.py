@@ -26,7 +26,7 @@ from offsets_pipeline.observability.collectors import QueryMetrics, StateMetrics
 from offsets_pipeline.observability.group_metrics import GroupMetrics
 from offsets_pipeline.observability.operator_log import FollowedTopic, OperatorLog
 from offsets_pipeline.questions.broker_comparison import MirrorSample
-from offsets_pipeline.questions.query.describe import GroupAnswer, describe_groups
+from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.service.metrics.exposition import Exposition, Values, ValueSource
@@ -35,7 +35,7 @@ from offsets_pipeline.store.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.store.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from offsets_pipeline.cli.section_sources import OfTopic
     from offsets_pipeline.cli.section_state import Fold, Reload, Verify
@@ -144,7 +144,9 @@ class _TopicReading:
                 raise ConfigError(
                     "--sample compares groups every sample_interval_ms, which is 0 in the settings; set it"
                 )
-            self._mirror = MirrorSample(self._kafka, self._groups, options.sample, self._log.warning)
+            self._mirror = MirrorSample(
+                self._kafka, lambda: describe_groups(self._reader()), options.sample, self._log.warning
+            )
         self._spark = spark_when_needed(settings, options.store, is_small=True)
         self._ingest = TopicIngest(
             *(self._spark, options.store, self._kafka, settings, clock, self._topic),
@@ -232,9 +234,6 @@ class _TopicReading:
 
     def _reader(self) -> StateReader:
         return StateReader(self._ingest.store.folder(), self._settings.questions.max_unfolded_records)
-
-    def _groups(self) -> Mapping[str, GroupAnswer]:
-        return describe_groups(self._reader())
 
     def _counted(self) -> Iterator[ValueSource]:
         """Counts of the state tables, and with a fold of groups."""

@@ -365,7 +365,4 @@ def _statuses(
 
 
 def _with_none(values: Int64s, unknown: int) -> list[int | None]:
-    listed: list[int | None] = values.tolist()
-    for row in np.flatnonzero(values == unknown).tolist():
-        listed[row] = None
-    return listed
+    return [None if each == unknown else each for each in values.tolist()]

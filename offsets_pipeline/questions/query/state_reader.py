@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from offsets_pipeline.questions.query.relations import Relations
-    from offsets_pipeline.store.delta.snapshot import Snapshot
 
 
 class StateReader(StoreSnapshot):
@@ -64,12 +63,9 @@ class StateReader(StoreSnapshot):
 
     def _pin(self, names: Sequence[str], progress: FoldProgress) -> None:
         """Take the versions of these tables that belong to the progress: all at once, as object stores are slow."""
-
-        def belongs(name: str) -> Snapshot:
-            return belonging(self.folder_of(name), progress, is_named=True)
-
         with ThreadPoolExecutor(max_workers=max(1, len(names))) as threads:
-            self.versions.update(zip(names, threads.map(belongs, names), strict=True))
+            found = threads.map(lambda name: belonging(self.folder_of(name), progress, is_named=True), names)
+            self.versions.update(zip(names, found, strict=True))
 
     def topic_names(self) -> dict[str, str]:
         """Return the names of topic ids (R35)."""
