@@ -13,7 +13,7 @@ from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.delta.store_folder import create_tables
 from offsets_pipeline.store.delta.table_folder import TableFolder
-from offsets_pipeline.store.log.clean_files import CleanedFiles, CleaningLimits, Rewritten, heads
+from offsets_pipeline.store.log.clean import CleanedFiles, CleaningLimits, Rewritten, heads
 from offsets_pipeline.store.log.file_writer import LogFilePlace
 from offsets_pipeline.store.log.log_scan import LogRange
 
