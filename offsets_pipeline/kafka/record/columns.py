@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from offsets_pipeline.kafka.record import batch as b
+from offsets_pipeline.kafka.record.batch import MAX_BATCH_RECORDS, LegacyRecord
 from offsets_pipeline.kafka.record.compression import CODEC_MASK, Codec, decompress, decompress_frames
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
-from offsets_pipeline.kafka.record.legacy import MAX_BATCH_RECORDS, LegacyRecord
 from offsets_pipeline.kafka.record.records import (
     MIN_RECORD_BYTES,
     Bools,

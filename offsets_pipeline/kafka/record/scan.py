@@ -19,11 +19,19 @@ import crc32c
 import numpy as np
 
 from offsets_pipeline.kafka.record import batch as b
-from offsets_pipeline.kafka.record.batch import Batch, Broken, Incomplete, NoBatch, examine, shaped
+from offsets_pipeline.kafka.record.batch import (
+    MAX_OFFSET,
+    Batch,
+    Broken,
+    Incomplete,
+    LegacyRecord,
+    NoBatch,
+    examine,
+    shaped,
+)
 from offsets_pipeline.kafka.record.checksums import StretchChecksums
 from offsets_pipeline.kafka.record.compression import MAX_BATCH_BYTES
 from offsets_pipeline.kafka.record.corrupt import NotASegment
-from offsets_pipeline.kafka.record.legacy import MAX_OFFSET, LegacyRecord
 
 MAX_DAMAGE_BYTES = 1024 * 1024
 _MAX_OFFSET_SPAN = 2**31 - 1  # the indexes of a segment store offsets relative to its base as int32

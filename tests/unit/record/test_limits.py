@@ -17,7 +17,8 @@ import pyarrow as pa
 import pytest
 
 from offsets_pipeline.ingest.log_columns import log_columns
-from offsets_pipeline.kafka.record import columns, legacy, scan, wire
+from offsets_pipeline.kafka.record import batch as b
+from offsets_pipeline.kafka.record import columns, scan, wire
 from offsets_pipeline.kafka.record.checksums import StretchChecksums
 from offsets_pipeline.kafka.record.columns import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS
 from offsets_pipeline.kafka.record.compression import MAX_BATCH_BYTES, Codec, compress, decompress, decompress_frames
@@ -171,7 +172,7 @@ def test_batch_that_decompresses_to_too_much_is_damage_and_reading_continues() -
 
 
 def test_wrapper_that_decompresses_to_too_much_is_damage_and_reading_continues(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legacy, "decompress", partial(decompress, limit=5000))
+    monkeypatch.setattr(b, "decompress", partial(decompress, limit=5000))
     bomb = message(1, None, compress(Codec.GZIP, bytes(5001)), magic=1, attributes=Codec.GZIP)
     reader, found = read(bomb + message(2, b"k", b"v", magic=1))
     assert found == [(2, 1_000_000)]
@@ -180,7 +181,7 @@ def test_wrapper_that_decompresses_to_too_much_is_damage_and_reading_continues(m
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_batch_with_too_many_records_is_damage(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (columns, legacy):
+    for module in (b, columns):
         monkeypatch.setattr(module, "MAX_BATCH_RECORDS", 5)
     reader, found = read(batch(0, [1] * 6, codec=codec) + batch(6, [4000] * 5, codec=codec))
     assert [offset for offset, _ in found] == [6, 7, 8, 9, 10]
