@@ -16,8 +16,7 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import NonEmptyGroup, NoSuchGroup, NotCoordinator, OffsetsError
 from offsets_pipeline.ingest.topic_positions.broker_positions import ask_broker
 from offsets_pipeline.ingest.topic_positions.positions import read_positions
-from offsets_pipeline.kafka.broker.group_offsets_client import commit_offsets_of_groups, delete_group_offsets
-from offsets_pipeline.kafka.broker.groups_client import delete_groups
+from offsets_pipeline.kafka.broker.groups_client import commit_offsets_of_groups, delete_group_offsets, delete_groups
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.repair.offset_reset.group_offsets import (
     cluster_group_offsets,

@@ -20,7 +20,7 @@ from offsets_pipeline.errors import NoSuchGroup, OffsetsError
 from offsets_pipeline.ingest.topic_positions.broker_positions import positions_of
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.kafka.broker.group_offsets_client import commit_offsets_of_groups
+from offsets_pipeline.kafka.broker.groups_client import commit_offsets_of_groups
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.query.as_of import offsets_as_of
 from offsets_pipeline.repair.offset_reset.group_offsets import PROTOCOL_TYPES, cluster_group_offsets

@@ -213,7 +213,7 @@ class _ChangesOffsets(OfConnector):
         from offsets_pipeline.connect.offset_management import OffsetManagement
         from offsets_pipeline.connect.sink_offsets import LiveGroups, SinkOffsets
         from offsets_pipeline.coordinator.owned_store import OwnedStore
-        from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets
+        from offsets_pipeline.kafka.broker.groups_client import fetch_group_offsets
         from offsets_pipeline.questions.query.connectors import stopped_sink_group
 
         group_id = sink_group(self.connector)

@@ -15,7 +15,7 @@ from offsets_pipeline.errors import (
     OffsetsError,
     UnknownMemberId,
 )
-from offsets_pipeline.kafka.broker import group_offsets_client, groups_client
+from offsets_pipeline.kafka.broker import groups_client
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -33,11 +33,11 @@ class LiveGroups:
     def commit_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Commit offsets of a group. Raises as `commit_group_offsets`."""
         with_metadata = {where: (offset, "") for where, offset in offsets.items()}
-        group_offsets_client.commit_group_offsets(self._cluster, group_id, with_metadata)
+        groups_client.commit_group_offsets(self._cluster, group_id, with_metadata)
 
     def delete_offsets(self, group_id: str, partitions: Collection[tuple[str, int]]) -> None:
         """Delete offsets of a group. Raises the first error, after the other offsets are deleted."""
-        for error in group_offsets_client.delete_group_offsets(self._cluster, group_id, partitions).values():
+        for error in groups_client.delete_group_offsets(self._cluster, group_id, partitions).values():
             raise error
 
     def delete_groups(self, group_ids: Collection[str]) -> Mapping[str, OffsetsError]:

@@ -13,8 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets
-from offsets_pipeline.kafka.broker.groups_client import describe_classic_groups, describe_consumer_groups, list_groups
+from offsets_pipeline.kafka.broker.groups_client import (
+    describe_classic_groups,
+    describe_consumer_groups,
+    fetch_group_offsets,
+    list_groups,
+)
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, STREAMS
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import validated_group_id
 from offsets_pipeline.errors import ConfigError
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.kafka.broker.group_offsets_client import commit_group_offsets
+from offsets_pipeline.kafka.broker.groups_client import commit_group_offsets
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, are_bootstrap_servers
 from offsets_pipeline.spark_query.kafka_source_offsets import (
     CompletedBatch,

@@ -10,7 +10,7 @@ from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import InvalidRequest, NoSuchOffset
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets
+from offsets_pipeline.kafka.broker.groups_client import fetch_group_offsets
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, are_bootstrap_servers
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.repair.offset_reset.group_offsets import mirrored_group_offsets, owned_group_offsets

@@ -33,8 +33,7 @@ from offsets_pipeline.kafka.broker.cluster import Cluster, answered
 from offsets_pipeline.kafka.broker.connection import Connection
 from offsets_pipeline.kafka.broker.fetch import Fetcher, FetchPosition, FetchProblem
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
-from offsets_pipeline.kafka.broker.log_offsets import epoch_ends, list_offsets, log_bounds
-from offsets_pipeline.kafka.broker.open_transactions import open_transactions
+from offsets_pipeline.kafka.broker.log_offsets import epoch_ends, list_offsets, log_bounds, open_transactions
 from offsets_pipeline.kafka.record.columns import SEGMENT_SCHEMA
 from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.spark_query.offsets_listener import OffsetsListener

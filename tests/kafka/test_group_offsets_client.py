@@ -8,7 +8,7 @@ import pytest
 
 from offsets_pipeline.errors import NonEmptyGroup, NoSuchTopic
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.kafka.broker.group_offsets_client import commit_group_offsets, fetch_group_offsets
+from offsets_pipeline.kafka.broker.groups_client import commit_group_offsets, fetch_group_offsets
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from tests.kafka.live import live_broker
 

@@ -19,8 +19,7 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import NonEmptyGroup, NoSuchTopic
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets, refused_offsets
-from offsets_pipeline.kafka.broker.groups_client import GroupListing, list_groups
+from offsets_pipeline.kafka.broker.groups_client import GroupListing, fetch_group_offsets, list_groups, refused_offsets
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from tests.kafka.live import LiveBroker, live_broker, wait_until
 from tests.unit.lag.stores import folded_segments

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets
-from offsets_pipeline.kafka.broker.groups_client import describe_classic_groups, describe_consumer_groups, list_groups
+from offsets_pipeline.kafka.broker.groups_client import (
+    describe_classic_groups,
+    describe_consumer_groups,
+    fetch_group_offsets,
+    list_groups,
+)
 from offsets_pipeline.kafka.record.decode import DecodedValue
 from offsets_pipeline.kafka.record.encode import encode_value
 from offsets_pipeline.kafka.record.message_types import RecordType

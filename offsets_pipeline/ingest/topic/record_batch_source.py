@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsets_pipeline.kafka.broker.cluster_metadata import TopicMetadata
+    from offsets_pipeline.kafka.broker.cluster import TopicMetadata
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 
 FORMAT = "kafka_record_batches"

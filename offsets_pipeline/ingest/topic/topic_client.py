@@ -9,9 +9,15 @@ from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.errors import KafkaFailed, NotAuthorized
 from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, RecordKey
 from offsets_pipeline.kafka.broker.cluster import Cluster, answered
-from offsets_pipeline.kafka.broker.log_offsets import LATEST, epoch_ends, list_offsets, log_bounds
+from offsets_pipeline.kafka.broker.log_offsets import (
+    LATEST,
+    OpenTransaction,
+    epoch_ends,
+    list_offsets,
+    log_bounds,
+    open_transactions,
+)
 from offsets_pipeline.kafka.broker.offset_ranges import FetchedBatches, OffsetRange, read_ranges
-from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction, open_transactions
 from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Retention

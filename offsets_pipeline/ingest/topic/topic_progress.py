@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
     from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
     from offsets_pipeline.kafka.broker.fetch import FetchPosition
-    from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
+    from offsets_pipeline.kafka.broker.log_offsets import OpenTransaction
 
 _Value = TypeVar("_Value")
 

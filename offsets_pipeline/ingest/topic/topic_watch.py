@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
     from offsets_pipeline.kafka.broker.fetch import FetchPosition
-    from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
+    from offsets_pipeline.kafka.broker.log_offsets import OpenTransaction
     from offsets_pipeline.semantics.retention import Retention
     from offsets_pipeline.store.store import Store
 

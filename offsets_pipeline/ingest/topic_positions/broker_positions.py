@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from offsets_pipeline.kafka.broker.cluster_metadata import Place
+    from offsets_pipeline.kafka.broker.cluster import Place
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 
 

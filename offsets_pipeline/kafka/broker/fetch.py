@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from offsets_pipeline.kafka.broker.client_settings import FetchLimits
-    from offsets_pipeline.kafka.broker.cluster import Cluster
-    from offsets_pipeline.kafka.broker.cluster_metadata import TopicMetadata
+    from offsets_pipeline.kafka.broker.cluster import Cluster, TopicMetadata
 
 LAST_VERSION_WITH_NAMES = 12  # later versions name a topic by its id
 _NO_SESSION_EPOCH = -1

@@ -19,8 +19,7 @@ from offsets_pipeline.kafka.record.segment import read_segment
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.kafka.broker.cluster import Cluster
-    from offsets_pipeline.kafka.broker.cluster_metadata import Place, TopicMetadata
+    from offsets_pipeline.kafka.broker.cluster import Cluster, Place, TopicMetadata
     from offsets_pipeline.kafka.broker.connection import Connection
 
 _FIRST_BYTES = 16 * 1024  # of a partition: holds the batch of most producers

@@ -1,22 +1,31 @@
-"""Requests to group coordinators, each to the broker that coordinates its group; lists and descriptions of groups."""
+"""Requests to the brokers that coordinate groups: lists and descriptions of groups, and their committed offsets."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.kafka.broker.broker_errors import GROUP_ID_NOT_FOUND, NO_ERROR, broker_error
+from offsets_pipeline.errors import NonEmptyGroup, OffsetsError
+from offsets_pipeline.kafka.broker.broker_errors import (
+    GROUP_ID_NOT_FOUND,
+    NO_ERROR,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    broker_error,
+    error_name,
+    is_retriable,
+)
 from offsets_pipeline.kafka.broker.cluster import Cluster, Retry, answered, or_retry
+from offsets_pipeline.kafka.broker.connection import NONE, Connection, Message, or_none
+from offsets_pipeline.kafka.broker.log_offsets import by_topic
 from offsets_pipeline.kafka.broker.messages import ConsumerGroupDescribeRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
-
-    from offsets_pipeline.kafka.broker.connection import Connection, Message
 
 _CLASSIC, _DEAD = "Classic", "Dead"
 _GROUP = 0
@@ -159,4 +168,155 @@ def coordinators_of_log(cluster: Cluster, offsets_topic: str) -> dict[int, str]:
         at: f"{brokers[leader.node_id].host}:{brokers[leader.node_id].port} ({leader.node_id})"
         for at, leader in cluster.topic(offsets_topic).partitions.items()
         if leader.node_id in brokers
+    }
+
+
+# --- committed offsets
+
+
+_BY_TOPIC_NAME = 9  # the last version of both requests that names topics; later ones have topic ids
+_MANY_GROUPS_SINCE = 8  # version of OffsetFetch (KIP-709)
+_HAS_MEMBERS = frozenset({22, 25, 27})  # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS
+
+
+def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> None:
+    """Commit offsets of a group without members, as the Admin client does: by (topic, partition), with metadata.
+
+    Needs READ on the group and the topics. Raises the errors of `Cluster`; NonEmptyGroup if the group has members;
+    NoSuchTopic or another error for a partition, after the other partitions are committed.
+    """
+    for error in refused_offsets(cluster, group_id, offsets).values():
+        raise error
+
+
+def refused_offsets(
+    cluster: Cluster, group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]
+) -> dict[tuple[str, int], OffsetsError]:
+    """Commit as `commit_group_offsets`, and return the errors of partitions, whose offsets were not committed.
+
+    Raises the errors of `Cluster`; NonEmptyGroup if the group has members.
+    """
+    of_topic = OffsetCommitRequest.OffsetCommitRequestTopic
+
+    def partition(topic: str, at: int) -> Message:
+        offset, metadata = offsets[topic, at]
+        return of_topic.OffsetCommitRequestPartition(
+            partition_index=at, committed_offset=offset, committed_metadata=metadata
+        )
+
+    topics = [
+        of_topic(name=name, partitions=[partition(name, at) for at in partitions])
+        for name, partitions in by_topic(offsets).items()
+    ]
+    request = OffsetCommitRequest(group_id=group_id, topics=topics)
+
+    def ask(connection: Connection, _: list[str]) -> dict[str, tuple[int, tuple[Connection, Message]]]:
+        answer = connection.send(request, max_version=_BY_TOPIC_NAME)
+        codes = {each.error_code for topic in answer.topics for each in topic.partitions}
+        retriable = filter(is_retriable, codes - {UNKNOWN_TOPIC_OR_PARTITION})  # here that one is final
+        return {group_id: (min(retriable, default=NO_ERROR), (connection, answer))}
+
+    connection, answer = answered(ask_coordinators(cluster, [group_id], ask, "commit offsets"))[group_id]
+    for code in (each.error_code for topic in answer.topics for each in topic.partitions):
+        if code in _HAS_MEMBERS:
+            raise NonEmptyGroup(
+                f"{connection.at} cannot commit offsets of group {group_id}: it has members "
+                f"({error_name(code)}); stop them, or name another group"
+            )
+    return _refused(answer, connection.at, f"commit the offset of group {group_id}", "READ on the group and the topic")
+
+
+def _refused(answer: Message, at: str, action: str, needs: str) -> dict[tuple[str, int], OffsetsError]:
+    """The errors of partitions in an answer."""
+    return {
+        (topic.name, each.partition_index): broker_error(
+            each.error_code, at, f"{action} for {topic.name}-{each.partition_index}", needs, topic.name
+        )
+        for topic in answer.topics
+        for each in topic.partitions
+        if each.error_code != NO_ERROR
+    }
+
+
+def commit_offsets_of_groups(
+    cluster: Cluster, offsets: Iterable[tuple[str, tuple[str, int], int, str]]
+) -> dict[tuple[str, tuple[str, int]], OffsetsError]:
+    """Commit as `commit_group_offsets`, group by group; returns the errors by group and partition, and raises none.
+
+    ``offsets``: group, (topic, partition), offset and metadata.
+    """
+    failed: dict[tuple[str, tuple[str, int]], OffsetsError] = {}
+    of_groups: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
+    for group_id, place, offset, metadata in offsets:
+        of_groups[group_id][place] = offset, metadata
+    for group_id, of_group in of_groups.items():
+        try:
+            refused = refused_offsets(cluster, group_id, of_group)
+        except OffsetsError as error:
+            refused = dict.fromkeys(of_group, error)
+        failed |= {(group_id, place): error for place, error in refused.items()}
+    return failed
+
+
+def delete_group_offsets(
+    cluster: Cluster, group_id: str, places: Collection[tuple[str, int]]
+) -> dict[tuple[str, int], OffsetsError]:
+    """Delete offsets of a group, and return the errors of partitions, by topic and partition, whose offsets stay.
+
+    Needs DELETE on the group and READ on the topics.
+    """
+    of_topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
+    topics = [
+        of_topic(name=name, partitions=[of_topic.OffsetDeleteRequestPartition(partition_index=at) for at in partitions])
+        for name, partitions in by_topic(places).items()
+    ]
+    request = OffsetDeleteRequest(group_id=group_id, topics=topics)
+
+    def ask(connection: Connection, _: list[str]) -> dict[str, tuple[int, tuple[str, Message]]]:
+        answer = connection.send(request)
+        return {group_id: (answer.error_code, (connection.at, answer))}
+
+    needs = "DELETE on the group and READ on the topic"
+    found = ask_coordinators(cluster, [group_id], ask, "delete offsets", needs)[group_id]
+    if isinstance(found, OffsetsError):
+        return dict.fromkeys(places, found)
+    at, answer = found
+    return _refused(answer, at, f"delete the offset of group {group_id}", needs)
+
+
+def fetch_group_offsets(
+    cluster: Cluster, group_ids: Collection[str]
+) -> dict[str, dict[tuple[str, int], tuple[int, int | None, str]]]:
+    """Committed offset, leader epoch and metadata by (topic, partition), of each group.
+
+    A group without offsets, or an unknown one, has none. Needs DESCRIBE on the groups, and on the topics that it is to
+    show. Raises the errors of `Cluster`.
+    """
+
+    def ask(connection: Connection, of_node: list[str]) -> dict[str, tuple[int, list[Message]]]:
+        answers: dict[str, tuple[int, list[Message]]] = {}
+        batched = connection.version_of(OffsetFetchRequest(), _BY_TOPIC_NAME) >= _MANY_GROUPS_SINCE
+        for some in [of_node] if batched else [[group_id] for group_id in of_node]:
+            groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=each, topics=None) for each in some]
+            request = OffsetFetchRequest(group_id=some[0], topics=None, groups=groups)
+            answer = connection.send(request, max_version=_BY_TOPIC_NAME)
+            if batched:
+                answers |= {each.group_id: (each.error_code, each.topics) for each in answer.groups}
+            else:
+                answers[some[0]] = answer.error_code, answer.topics
+        return answers
+
+    found = answered(ask_coordinators(cluster, group_ids, ask, "fetch the offsets"))
+    return {
+        group_id: {
+            (topic.name, each.partition_index): (
+                each.committed_offset,
+                or_none(each.committed_leader_epoch),
+                each.metadata or "",
+            )
+            for topic in topics
+            for each in topic.partitions
+            if each.error_code == NO_ERROR and each.committed_offset != NONE
+        }
+        for group_id, topics in found.items()
     }

@@ -15,7 +15,7 @@ from offsets_pipeline.kafka.broker.log_offsets import epoch_ends
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from offsets_pipeline.kafka.broker.cluster_metadata import TopicMetadata
+    from offsets_pipeline.kafka.broker.cluster import TopicMetadata
 
 
 @dataclass(frozen=True, slots=True)

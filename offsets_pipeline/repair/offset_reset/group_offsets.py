@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.requests import refuse_share_group
-from offsets_pipeline.kafka.broker.group_offsets_client import fetch_group_offsets
-from offsets_pipeline.kafka.broker.groups_client import GroupListing, list_groups
+from offsets_pipeline.kafka.broker.groups_client import GroupListing, fetch_group_offsets, list_groups
 from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.repair.offset_reset.plan import GroupOffsets
 from offsets_pipeline.semantics.answering import DEAD

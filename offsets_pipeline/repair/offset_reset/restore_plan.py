@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
     from offsets_pipeline.ingest.topic_positions.positions import Positions
-    from offsets_pipeline.kafka.broker.cluster import Cluster
-    from offsets_pipeline.kafka.broker.cluster_metadata import Place
+    from offsets_pipeline.kafka.broker.cluster import Cluster, Place
     from offsets_pipeline.questions.query.describe import OffsetAnswer
     from offsets_pipeline.repair.offset_reset.plan import GroupOffsets
     from offsets_pipeline.semantics.partition_state import TopicPartition

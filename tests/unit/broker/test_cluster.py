@@ -27,9 +27,8 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.kafka.broker import cluster as cluster_module
 from offsets_pipeline.kafka.broker import connection as connection_module
-from offsets_pipeline.kafka.broker.cluster import Cluster, Retry
-from offsets_pipeline.kafka.broker.cluster_metadata import Broker, PartitionLeader
-from offsets_pipeline.kafka.broker.cluster_metadata import TopicMetadata as Metadata
+from offsets_pipeline.kafka.broker.cluster import Broker, Cluster, PartitionLeader, Retry
+from offsets_pipeline.kafka.broker.cluster import TopicMetadata as Metadata
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from tests.unit.broker.fake_broker import TOPIC, VERSIONS, FakeBroker, fake_broker
 from tests.unit.broker.fake_topic import NOT_AUTHORIZED, UNKNOWN_TOPIC, FakePartition, cluster_of, fake_topic
@@ -37,7 +36,7 @@ from tests.unit.broker.fake_topic import NOT_AUTHORIZED, UNKNOWN_TOPIC, FakePart
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from offsets_pipeline.kafka.broker.cluster_metadata import Place, TopicMetadata
+    from offsets_pipeline.kafka.broker.cluster import Place, TopicMetadata
     from offsets_pipeline.kafka.broker.connection import Connection
     from tests.unit.broker.fake_broker import Answer
 

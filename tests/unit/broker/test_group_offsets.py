@@ -30,20 +30,18 @@ from kafka.protocol.metadata import (
 
 from offsets_pipeline.errors import GroupSubscribedToTopic, NonEmptyGroup, NoSuchGroup, NoSuchTopic, NotAuthorized
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.kafka.broker.group_offsets_client import (
-    commit_group_offsets,
-    commit_offsets_of_groups,
-    delete_group_offsets,
-    fetch_group_offsets,
-    refused_offsets,
-)
 from offsets_pipeline.kafka.broker.groups_client import (
     GroupListing,
+    commit_group_offsets,
+    commit_offsets_of_groups,
     coordinators_of_log,
+    delete_group_offsets,
     delete_groups,
     describe_classic_groups,
     describe_consumer_groups,
+    fetch_group_offsets,
     list_groups,
+    refused_offsets,
 )
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse

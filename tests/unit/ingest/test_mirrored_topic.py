@@ -16,7 +16,7 @@ from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog, Re
 from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
-from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
+from offsets_pipeline.kafka.broker.log_offsets import OpenTransaction
 from offsets_pipeline.questions.query.log_info import log_info
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.semantics.retention import Retention

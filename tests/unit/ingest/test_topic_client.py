@@ -18,7 +18,7 @@ from offsets_pipeline.ingest.topic.topic_client import (
     TopicDescription,
 )
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
+from offsets_pipeline.kafka.broker.log_offsets import OpenTransaction
 from offsets_pipeline.semantics.retention import Retention
 from tests.unit.broker.fake_broker import TOPIC
 from tests.unit.broker.fake_topic import (

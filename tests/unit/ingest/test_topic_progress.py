@@ -6,7 +6,7 @@ from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
-from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
+from offsets_pipeline.kafka.broker.log_offsets import OpenTransaction
 
 BEGAN_MS, LONGEST_MS = 1_000_000, 60_000
 

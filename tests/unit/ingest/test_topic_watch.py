@@ -15,7 +15,7 @@ from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
 from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
-from offsets_pipeline.kafka.broker.open_transactions import OpenTransaction
+from offsets_pipeline.kafka.broker.log_offsets import OpenTransaction
 from offsets_pipeline.semantics.retention import Retention
 
 if TYPE_CHECKING:
