@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from offsets_pipeline.errors import UnsupportedTable, WriteConflict
 from offsets_pipeline.ingest.segments import segment_ingest as segments
 from offsets_pipeline.ingest.segments.segment_files import find_log
-from offsets_pipeline.ingest.segments.segment_reader import write_segments
+from offsets_pipeline.ingest.segments.segment_ingest import write_segments
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.store.log.append import Append, LogAppender
 from tests.logs import LogPartition, capture_rows

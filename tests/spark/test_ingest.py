@@ -24,7 +24,7 @@ from offsets_pipeline.errors import (
     WrongRecords,
 )
 from offsets_pipeline.ingest.segments.segment_files import LogFolder
-from offsets_pipeline.ingest.segments.segment_reader import write_segments
+from offsets_pipeline.ingest.segments.segment_ingest import write_segments
 from offsets_pipeline.kafka.record.corrupt import NotASegment
 from offsets_pipeline.questions.query.log_info import LogPartitionInfo, log_info
 from offsets_pipeline.questions.query.state_reader import StateReader

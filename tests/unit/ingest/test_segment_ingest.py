@@ -24,8 +24,13 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.ingest.segments import segment_ingest
 from offsets_pipeline.ingest.segments.segment_files import LogFolder
-from offsets_pipeline.ingest.segments.segment_ingest import IngestReport, ingest_segments
-from offsets_pipeline.ingest.segments.segment_reader import FileReport, parsed_segments, write_segments
+from offsets_pipeline.ingest.segments.segment_ingest import (
+    FileReport,
+    IngestReport,
+    ingest_segments,
+    parsed_segments,
+    write_segments,
+)
 from offsets_pipeline.kafka.record.corrupt import NotASegment
 from offsets_pipeline.kafka.record.segment import Damage
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
