@@ -310,7 +310,7 @@ def _rounds(table: Table, workers: Mapping[str, Program], *, quick: bool) -> Fig
 
 def publisher_period(seconds: float) -> float:
     """Seconds between the starts of a stream's publishings of more than a million identities that take ``seconds``."""
-    from offsets_pipeline.fold.stream.publisher import REST  # noqa: PLC0415 - an older program, in a worker, may have none
+    from offsets_pipeline.fold.stream.folding import REST  # noqa: PLC0415 - an older program, in a worker, may have none
 
     return seconds + max(REST * seconds, Settings().fold.publish_large_within_ms / 2000)
 

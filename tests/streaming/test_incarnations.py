@@ -14,10 +14,9 @@ from offsets_pipeline.fold.maintenance import maintain_store
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
 from offsets_pipeline.fold.state.merge_on_read import STATE_TABLES
 from offsets_pipeline.fold.stream import folding
-from offsets_pipeline.fold.stream import publisher as publisher_module
+from offsets_pipeline.fold.stream import folding as publisher_module
 from offsets_pipeline.fold.stream.fold_stream import start_fold
-from offsets_pipeline.fold.stream.folding import Folding
-from offsets_pipeline.fold.stream.publisher import Publisher
+from offsets_pipeline.fold.stream.folding import Folding, Publisher
 from offsets_pipeline.questions.query.retention_forecast import retention_inputs
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.store.log.clean import clean_log

@@ -15,8 +15,8 @@ from offsets_pipeline.fold.state import published_rows, publishing
 from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
 from offsets_pipeline.fold.state.publishing import publish
-from offsets_pipeline.fold.stream import publisher as publisher_module
-from offsets_pipeline.fold.stream.publisher import Publisher
+from offsets_pipeline.fold.stream import folding as publisher_module
+from offsets_pipeline.fold.stream.folding import Publisher
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, GROUP_FACTS, GROUP_RECORDS, OFFSET_FACTS
 from tests.logs import LogPartition

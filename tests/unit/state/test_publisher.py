@@ -13,8 +13,8 @@ from offsets_pipeline.errors import DamagedTable, StorageFailed, WriteConflict
 from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS
 from offsets_pipeline.fold.state.publishing import publish
-from offsets_pipeline.fold.stream import publisher as publisher_module
-from offsets_pipeline.fold.stream.publisher import Publisher
+from offsets_pipeline.fold.stream import folding as publisher_module
+from offsets_pipeline.fold.stream.folding import Publisher
 from tests.logs import LogPartition
 from tests.published import assert_published
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of

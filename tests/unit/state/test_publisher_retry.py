@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.errors import StorageFailed
-from offsets_pipeline.fold.stream import publisher as publisher_module
-from offsets_pipeline.fold.stream.publisher import Publisher
+from offsets_pipeline.fold.stream import folding as publisher_module
+from offsets_pipeline.fold.stream.folding import Publisher
 from tests.spark.stores import CLOCK
 
 if TYPE_CHECKING:
