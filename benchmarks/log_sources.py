@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from benchmarks.day import Day
 from benchmarks.processes import ProcessTree
 from offsets_pipeline.common.config import load_settings
-from offsets_pipeline.fold.state.replay_start import ReplayStart
+from offsets_pipeline.fold.state.changes import ReplayStart
 from offsets_pipeline.fold.state.unfolded import files_after
 from offsets_pipeline.fold.stream.fold_stream import FORMAT, LogVersionSource, log_versions
 from offsets_pipeline.store.delta.schemas import LOG

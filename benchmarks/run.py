@@ -36,10 +36,10 @@ from benchmarks.questions import measure_questions
 from benchmarks.table import Table, timed
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.common.config import Settings
+from offsets_pipeline.fold.state.changes import ReplayStart
 from offsets_pipeline.fold.state.fold import reload_partitions
 from offsets_pipeline.fold.state.merge_on_read import OFFSETS
 from offsets_pipeline.fold.state.replay_job import replay_log
-from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.stream.folding import Folding
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.kafka.record.compression import Codec

@@ -251,7 +251,7 @@ MUTATIONS = [
     Mutation(
         "R12",
         COLUMNS,
-        "fold/state/replay_start.py",
+        "fold/state/changes.py",
         'if commit["position"] != commit["record_offset"]:',
         "if False:",
         ("tests/unit/state/test_semantics.py", *CLASSIC),
@@ -918,7 +918,7 @@ MUTATIONS = [
     Mutation(
         "STATE",
         FOLDS,
-        "fold/state/replay_start.py",
+        "fold/state/changes.py",
         '"producer_id": commit["producer_id"]',
         '"producer_id": None',
         STATE_WRITER,

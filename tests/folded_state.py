@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from offsets_pipeline.fold.state import replay_start
-from offsets_pipeline.fold.state.changes import StateWriter
+from offsets_pipeline.fold.state import changes as replay_module
+from offsets_pipeline.fold.state.changes import ReplayStart, StateWriter
 from offsets_pipeline.fold.state.fold_progress import PartitionProgress, progressed
 from offsets_pipeline.fold.state.fold_rest import FactsInMemory
 from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS, STATE_TABLES
@@ -91,11 +91,11 @@ class StateInMemory(FoldedState):
         """Fold a batch, which the replay takes in ``chunk_rows`` at a time and without an early compaction."""
         table = input_table(rows)
         chunks = [table.slice(start, chunk_rows) for start in range(0, table.num_rows, chunk_rows)]
-        start = replay_start.ReplayStart(self.offsets_partitions, self.semantics).continued(self.progress)
+        start = ReplayStart(self.offsets_partitions, self.semantics).continued(self.progress)
         incarnations = {at: each.incarnation for at, each in self.progress.items()}
         known = _KnownInMemory({}, {}, incarnations, {name: each.rows for name, each in self._tables.items()})
         writer = StateWriter(start, self._tables, incarnations, known)
-        with patch.object(replay_start, "_ADD_ROWS", 1):  # it gathers no chunks
+        with patch.object(replay_module, "_ADD_ROWS", 1):  # it gathers no chunks
             changes = writer.changes(chunks)
         self.progress = progressed(self.progress, changes.partitions, 0)
         for row in changes.quarantine:

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
-from offsets_pipeline.fold.state.changes import Changes, NextFold
+from offsets_pipeline.fold.state.changes import Changes, NextFold, ReplayStart
 from offsets_pipeline.fold.state.fold_progress import (
     INCARNATION,
     NO_INCARNATION,
@@ -34,7 +34,6 @@ from offsets_pipeline.fold.state.fold_progress import (
 )
 from offsets_pipeline.fold.state.publishing import ReplayedRows, is_of_unnamed, merged_tables
 from offsets_pipeline.fold.state.replay_job import replay_log
-from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.fold.state.unfolded import files_after, with_late_records
 from offsets_pipeline.store.delta.data_file import CLEANED, FOLDED, LATE, DataFile

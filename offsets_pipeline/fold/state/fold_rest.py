@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.common.arrow_values import conformed
-from offsets_pipeline.fold.state.changes import StateWriter
+from offsets_pipeline.fold.state.changes import ReplayStart, StateWriter
 from offsets_pipeline.fold.state.fold_progress import progressed
-from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.store.delta.data_file import DataFile
 from offsets_pipeline.store.delta.schemas import LOG

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.fold.state.changes import groups_of, partitions_of
+from offsets_pipeline.fold.state.changes import ReplayStart, groups_of, partitions_of
 from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionProgress, belonging
 from offsets_pipeline.fold.state.independent import Replayed, specified_groups, specified_topic
 from offsets_pipeline.fold.state.merge_on_read import (
@@ -29,7 +29,6 @@ from offsets_pipeline.fold.state.merge_on_read import (
 )
 from offsets_pipeline.fold.state.published_rows import in_key_order, rows_by_sql
 from offsets_pipeline.fold.state.replay_job import replay_log
-from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.state.stored_rows import StoredRows, rows_of
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.fold.state.changes import StateWriter
+from offsets_pipeline.fold.state.changes import ReplayStart, StateWriter
 from offsets_pipeline.fold.state.fold_progress import PartitionProgress, progressed
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
 from offsets_pipeline.fold.state.published_rows import rows_by_sql
-from offsets_pipeline.fold.state.replay_start import ReplayStart
 from offsets_pipeline.fold.state.stored_rows import KnownGroups
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.store.delta.schemas import TABLE_BY_NAME

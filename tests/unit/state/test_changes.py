@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from offsets_pipeline.fold.state import published_rows
-from offsets_pipeline.fold.state.changes import Changes, StateWriter
-from offsets_pipeline.fold.state.replay_start import ReplayStart
+from offsets_pipeline.fold.state.changes import Changes, ReplayStart, StateWriter
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.partitioning import partition_for

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.fold.state.changes import pending_rows
 from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionProgress, progressed
-from offsets_pipeline.fold.state.replay_start import pending_rows
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.effects import ReplayedPartition
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS
