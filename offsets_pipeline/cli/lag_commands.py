@@ -19,8 +19,7 @@ from offsets_pipeline.common.input_text import first_ones
 from offsets_pipeline.errors import NoSuchGroup, UnknownTopicOrPartition
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
 from offsets_pipeline.ingest.topic_positions.positions import Position, Positions, TimedOffset
-from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
-from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, table_of
+from offsets_pipeline.ingest.topic_positions.sample_table import read_sample_file, read_samples, table_of
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.lag.lag_rows import GroupLag, LagRow, StoreGroups, group_lags, lag_of_groups
 from offsets_pipeline.questions.lag.position_sources import incarnations_at

@@ -100,7 +100,7 @@ class LiveCluster(Closing):
         reader, topics, now_ms = of.reader, topics_of(of.groups), SystemClock().now_ms()
         asked_ms = now_ms if of.at_ms is None else of.at_ms
         if isinstance(self._asked, PositionsFrom) and self._asked.positions is not None:
-            from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
+            from offsets_pipeline.ingest.topic_positions.sample_table import read_sample_file
 
             data_ms = min(of.time.data_ms.values(), default=asked_ms)
             of_file = read_sample_file(self._asked.positions, now_ms, topics, data_ms)

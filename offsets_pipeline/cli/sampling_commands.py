@@ -17,8 +17,7 @@ from offsets_pipeline.errors import NoSuchTopic
 from offsets_pipeline.ingest.group_snapshots.group_snapshot import take_snapshot
 from offsets_pipeline.ingest.group_snapshots.snapshot_log import SnapshotLog
 from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler
-from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
-from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, read_sample_file, table_of
 from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.store.delta.filesystems import arrow_folder
 from offsets_pipeline.store.delta.store_folder import properties_of

@@ -36,7 +36,7 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.ingest.topic_positions.broker_positions import read_client_properties
 from offsets_pipeline.ingest.topic_positions.positions import read_positions
-from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
+from offsets_pipeline.ingest.topic_positions.sample_table import read_sample_file
 from offsets_pipeline.ingest.zookeeper_import import metadata_of
 from offsets_pipeline.kafka.broker.client_settings import ClientSettings
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions

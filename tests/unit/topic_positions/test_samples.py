@@ -9,8 +9,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from offsets_pipeline.errors import MalformedFile, NoSuchPath, WriteConflict
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
-from offsets_pipeline.ingest.topic_positions.sample_files import read_sample_file
-from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, read_samples, remove_old_samples
+from offsets_pipeline.ingest.topic_positions.sample_table import (
+    SampleWriter,
+    read_sample_file,
+    read_samples,
+    remove_old_samples,
+)
 from offsets_pipeline.store.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.unit.lag.test_time_lag import interpolated_lag
