@@ -22,7 +22,7 @@ from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSam
 from offsets_pipeline.ingest.topic_positions.position_samples import Sample, rows_of
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, read_samples, table_of
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.kafka.broker.first_records import FirstRecord, first_records
+from offsets_pipeline.kafka.broker.fetch import FirstRecord, first_records
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.log_offsets import LogBounds, bounds_of_topics
 from offsets_pipeline.questions.query.local_sql import LocalSql

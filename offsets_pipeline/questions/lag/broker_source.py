@@ -11,7 +11,7 @@ from offsets_pipeline.common.clock import MS_OF_SECOND
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.ingest.topic_positions.position_samples import Float64s, Int64s, PositionSamples, sample_rows
-from offsets_pipeline.kafka.broker.first_records import FoundRecord, first_records
+from offsets_pipeline.kafka.broker.fetch import FoundRecord, first_records
 from offsets_pipeline.kafka.broker.log_offsets import LogBounds, bounds_of_topics, list_offsets, rounds_of
 from offsets_pipeline.questions.lag.position_sources import (
     UNKNOWN_END,

@@ -16,7 +16,7 @@ import numpy as np
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import OffsetsError, UnknownTopicOrPartition
-from offsets_pipeline.kafka.broker.first_records import FirstRecord, first_records
+from offsets_pipeline.kafka.broker.fetch import FirstRecord, first_records
 from offsets_pipeline.kafka.broker.log_offsets import LATEST, list_offsets, rounds_of
 from offsets_pipeline.semantics.group_description import EMPTY
 

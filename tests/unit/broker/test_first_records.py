@@ -11,9 +11,8 @@ import pytest
 from kafka.protocol.consumer import FetchRequest
 
 from offsets_pipeline.errors import KafkaFailed, NoSuchTopic
-from offsets_pipeline.kafka.broker import first_records as module
-from offsets_pipeline.kafka.broker.fetch import whole_batches
-from offsets_pipeline.kafka.broker.first_records import FirstRecord, first_records
+from offsets_pipeline.kafka.broker import fetch as module
+from offsets_pipeline.kafka.broker.fetch import FirstRecord, first_records, whole_batches
 from offsets_pipeline.kafka.broker.log_offsets import LogBounds
 from offsets_pipeline.kafka.record.compression import Codec
 from offsets_pipeline.kafka.record.log_batches import encode_log

@@ -11,7 +11,7 @@ import pytest
 
 from offsets_pipeline.errors import KafkaFailed
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
-from offsets_pipeline.kafka.broker.first_records import FirstRecord
+from offsets_pipeline.kafka.broker.fetch import FirstRecord
 from offsets_pipeline.kafka.broker.log_offsets import LogBounds
 from offsets_pipeline.questions.lag import broker_source
 from offsets_pipeline.questions.lag.broker_source import BrokerPositions

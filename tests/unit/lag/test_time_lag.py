@@ -10,7 +10,7 @@ import pytest
 
 from offsets_pipeline.errors import KafkaFailed
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, Series, rows_of
-from offsets_pipeline.kafka.broker.first_records import FirstRecord
+from offsets_pipeline.kafka.broker.fetch import FirstRecord
 from offsets_pipeline.questions.lag.broker_source import exact_lag
 from offsets_pipeline.questions.lag.position_sources import (
     Method,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import random
 
     from offsets_pipeline.ingest.topic_positions.position_samples import Int64s
-    from offsets_pipeline.kafka.broker.first_records import FoundRecord
+    from offsets_pipeline.kafka.broker.fetch import FoundRecord
 
 DAY_MS = 86_400_000
 NOW_MS = 1_795_000_000_000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from offsets_pipeline.errors import KafkaFailed
-from offsets_pipeline.kafka.broker.first_records import FirstRecord
+from offsets_pipeline.kafka.broker.fetch import FirstRecord
 from offsets_pipeline.kafka.broker.log_offsets import LATEST
 from offsets_pipeline.repair.offset_reset import restore_plan
 from offsets_pipeline.repair.offset_reset.restore_plan import FoundBy, FoundOffset
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.kafka.broker.cluster import Cluster
-    from offsets_pipeline.kafka.broker.first_records import FoundRecord
+    from offsets_pipeline.kafka.broker.fetch import FoundRecord
     from offsets_pipeline.repair.offset_reset.restore_plan import Moment, Point
 
 MOMENT_MS = 1_000
