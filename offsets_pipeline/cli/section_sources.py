@@ -216,8 +216,7 @@ class ImportZookeeper(OneStore):
         """Import, and show the result of each group."""
         from offsets_pipeline.cli.opened import open_to_import
         from offsets_pipeline.coordinator.zookeeper.client import ZooKeeperClient
-        from offsets_pipeline.coordinator.zookeeper.consumer_nodes import group_ids, read_groups
-        from offsets_pipeline.coordinator.zookeeper.dump import read_dump
+        from offsets_pipeline.coordinator.zookeeper.consumer_nodes import group_ids, read_dump, read_groups
         from offsets_pipeline.ingest.zookeeper_import import import_offsets
 
         with ExitStack() as opened:

@@ -22,8 +22,7 @@ from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import OffsetAndMetadata
 from offsets_pipeline.coordinator.zookeeper.client import ZooKeeperClient
-from offsets_pipeline.coordinator.zookeeper.consumer_nodes import NodeOffset, read_groups
-from offsets_pipeline.coordinator.zookeeper.dump import read_dump
+from offsets_pipeline.coordinator.zookeeper.consumer_nodes import NodeOffset, read_dump, read_groups
 from offsets_pipeline.errors import (
     InvalidGroupId,
     InvalidRequest,

@@ -23,7 +23,7 @@ from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.connector_config import validated_config
 from offsets_pipeline.connect.request_bodies import connector_of, offsets_of, settings_of
 from offsets_pipeline.connect.sink_offsets import _parsed
-from offsets_pipeline.coordinator.zookeeper.dump import read_dump
+from offsets_pipeline.coordinator.zookeeper.consumer_nodes import read_dump
 from offsets_pipeline.errors import (
     BadConnectRequest,
     ConfigError,

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.coordinator.zookeeper.consumer_nodes import offset_of, offsets_path, partition_of
-from offsets_pipeline.coordinator.zookeeper.dump import read_dump
+from offsets_pipeline.coordinator.zookeeper.consumer_nodes import offset_of, offsets_path, partition_of, read_dump
 from offsets_pipeline.errors import InvalidGroupId, MalformedFile, NoSuchPath
 
 if TYPE_CHECKING:
