@@ -14,8 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from offsets_pipeline.common.config.sections import LogSettings
 from offsets_pipeline.errors import BrokerUnreachable
 from offsets_pipeline.fold.maintenance import maintain_store
-from offsets_pipeline.ingest.topic.topic_append import TopicAppender
-from offsets_pipeline.ingest.topic.topic_records import RECORDS_SCHEMA
+from offsets_pipeline.ingest.topic.topic_append import RECORDS_SCHEMA, TopicAppender
 from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.clean import clean_log
 from tests.logs import CAPTURES

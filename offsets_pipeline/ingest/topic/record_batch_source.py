@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic
-from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, ranges_row
+from offsets_pipeline.ingest.topic.topic_append import RANGES_SCHEMA, ranges_row
 from offsets_pipeline.kafka.broker.cluster import Cluster, answered
 from offsets_pipeline.kafka.broker.fetch import Fetcher, FetchPosition
 from offsets_pipeline.kafka.broker.log_offsets import LATEST, list_offsets

@@ -43,11 +43,10 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
     read_stream,
     shared_out,
 )
-from offsets_pipeline.ingest.topic.topic_append import TopicAppender
+from offsets_pipeline.ingest.topic.topic_append import TopicAppender, TopicReader
 from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
 from offsets_pipeline.ingest.topic.topic_plan import check_topic
 from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
-from offsets_pipeline.ingest.topic.topic_records import TopicReader
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.semantics.coordinator_semantics import AUTO, MODERN, CoordinatorSemantics

@@ -20,7 +20,7 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from offsets_pipeline.errors import BrokerUnreachable, LogTruncated
-from offsets_pipeline.ingest.topic import record_batch_source, topic_records
+from offsets_pipeline.ingest.topic import record_batch_source, topic_append
 from offsets_pipeline.ingest.topic.record_batch_source import (
     FORMAT,
     Offsets,
@@ -35,7 +35,7 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
     shared,
     shared_out,
 )
-from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, RECORDS_SCHEMA, TopicReader
+from offsets_pipeline.ingest.topic.topic_append import RANGES_SCHEMA, RECORDS_SCHEMA, TopicReader
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.offset_ranges import FetchedBatches, OffsetRange
@@ -424,7 +424,7 @@ def test_a_damaged_batch_is_one_row_with_its_bytes_and_costs_no_other_record() -
 
 def test_a_fetch_without_one_whole_batch_is_one_row_with_its_bytes() -> None:
     fetched = FetchedBatches(OffsetRange(0, 5, 9), 5, b"\xff" * 100)
-    ((row,),) = [rows.to_pylist() for rows in topic_records._rows(fetched, "kafka://c/t", StoreProperties(MIRRORED, 1))]
+    ((row,),) = [rows.to_pylist() for rows in topic_append._rows(fetched, "kafka://c/t", StoreProperties(MIRRORED, 1))]
     assert (row["record_offset"], row["value"], row["source"]) == (5, b"\xff" * 100, "kafka://c/t")
     assert row["damage"] == "no record batch of it decodes (100 bytes)"
 
