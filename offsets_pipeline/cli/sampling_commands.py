@@ -14,8 +14,7 @@ from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.common.clock import SystemClock
 from offsets_pipeline.common.warnings import line_time, set_line_times, warn
 from offsets_pipeline.errors import NoSuchTopic
-from offsets_pipeline.ingest.group_snapshots.group_snapshot import take_snapshot
-from offsets_pipeline.ingest.group_snapshots.snapshot_log import SnapshotLog
+from offsets_pipeline.ingest.group_snapshot import SnapshotLog, take_snapshot
 from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, read_sample_file, table_of
 from offsets_pipeline.kafka.broker.cluster import Cluster

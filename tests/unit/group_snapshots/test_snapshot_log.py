@@ -19,14 +19,14 @@ from offsets_pipeline.common.config.sections import LogSettings
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import BrokerUnreachable, NotAStore, StoreMismatch
 from offsets_pipeline.fold.state.fold import fold_log
-from offsets_pipeline.ingest.group_snapshots import group_snapshot
-from offsets_pipeline.ingest.group_snapshots.group_snapshot import (
+from offsets_pipeline.ingest import group_snapshot
+from offsets_pipeline.ingest.group_snapshot import (
     GroupSnapshot,
+    SnapshotLog,
     classic_values,
     consumer_values,
     streams_values,
 )
-from offsets_pipeline.ingest.group_snapshots.snapshot_log import SnapshotLog
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
 from offsets_pipeline.kafka.broker.groups_client import GroupListing
 from offsets_pipeline.kafka.record.decode import decode_value
