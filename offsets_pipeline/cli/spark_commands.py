@@ -18,7 +18,7 @@ from offsets_pipeline.errors import ConfigError, StateDiffers
 from offsets_pipeline.fold.state.fold import reload_partitions
 from offsets_pipeline.fold.state.verify import verify_store
 from offsets_pipeline.fold.stream.fold_stream import start_fold
-from offsets_pipeline.fold.stream.folding import Folding, follow
+from offsets_pipeline.fold.stream.folding import Folding, Publisher, follow
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler, SamplerThread
 from offsets_pipeline.observability.collectors import QueryMetrics, StateMetrics

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offsets_pipeline.connect.connector_offsets import source_answer
-from offsets_pipeline.fold.state.independent import specified_topic
 from offsets_pipeline.fold.state.merge_on_read import CONNECT
+from offsets_pipeline.fold.state.verify import specified_topic
 from offsets_pipeline.semantics.effects import ReplayedPartition
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.topic_kind import TopicKind
