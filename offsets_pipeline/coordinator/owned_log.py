@@ -1,10 +1,10 @@
-"""The owned log: the ends of its partitions, its new rows, and appends by compare-and-swap (R2, R4)."""
+"""The owned log: the ends of its partitions, its producers, its new rows, appends by compare-and-swap (R2, R4, R11)."""
 
 from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import CLOCK_BOOTTIME, clock_gettime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.coordinator.producers import Producers
 from offsets_pipeline.errors import LogMovedOn, NoSuchStore, NoSuchTable, UnsupportedTable, WriteConflict
-from offsets_pipeline.semantics.log_row import in_log_order, of_partitions
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT, in_log_order, of_partitions
 from offsets_pipeline.store.delta.data_file import APPLICATION, FAST, DataFile
 from offsets_pipeline.store.delta.properties import require_format
 from offsets_pipeline.store.delta.protocol import (
@@ -34,10 +33,9 @@ from offsets_pipeline.store.delta.table_folder import READERS_SECONDS, TableFold
 from offsets_pipeline.store.log.log_scan import LogScan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
-
 
 _TABLE_SCHEMA = LOG.arrow_schema()
 ROW_SCHEMA = pa.schema([_TABLE_SCHEMA.field(name).with_nullable(nullable=True) for name in RECORD_COLUMNS])
@@ -50,6 +48,63 @@ _READ_AHEAD = 8  # commits whose rows are read at once
 CHECKPOINT_COMMITS = 100
 #: A machine has written older files by itself.
 _MOST_NOT_DURABLE = 4_096
+NO_EPOCH = -1
+
+
+@dataclass
+class Producer:
+    """A producer id: its highest epoch, and the start of its open transaction in ms, by log partition.
+
+    ``markers`` has the record offset of its last marker, by log partition, and ``last_end`` epoch and type of the last
+    one that was read.
+    """
+
+    epoch: int = NO_EPOCH
+    open_since_ms: dict[int, int] = field(default_factory=dict)
+    markers: dict[int, int] = field(default_factory=dict)
+    last_end: tuple[int, str] | None = None
+
+    def has_ended_since(self, markers: Mapping[int, int]) -> bool:
+        """Return whether the log has a later marker of the producer than these."""
+        return any(offset > markers.get(log_partition, -1) for log_partition, offset in self.markers.items())
+
+
+class Producers:
+    """All producers of the log. Covers unloaded log partitions too, because a transaction may span them."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+
+    def get(self, producer_id: int) -> Producer:
+        """Return a producer; for an unknown id one without an epoch or a transaction."""
+        return self._producers.get(producer_id, Producer())
+
+    def open_since_ms(self) -> dict[int, int]:
+        """Return the start of each open transaction in ms, by producer id."""
+        return {
+            producer_id: min(producer.open_since_ms.values())
+            for producer_id, producer in self._producers.items()
+            if producer.open_since_ms
+        }
+
+    def replay(self, rows: pa.Table) -> None:
+        """Apply rows of a record's columns. Those of a log partition come in the order of their record offsets."""
+        if rows["producer_id"].null_count == rows.num_rows:
+            return
+        rows = rows.filter(rows["producer_id"].is_valid())
+        timestamps = rows["record_timestamp"].cast("int64").to_pylist()
+        columns = (rows[name].to_pylist() for name in _POSITION_SCHEMA.names if name != "record_timestamp")
+        for timestamp, log_partition, offset, producer_id, epoch, control_type in zip(
+            timestamps, *columns, strict=True
+        ):
+            producer = self._producers.setdefault(producer_id, Producer())
+            producer.epoch = max(producer.epoch, NO_EPOCH if epoch is None else epoch)
+            if control_type is None:
+                producer.open_since_ms.setdefault(log_partition, 0 if timestamp is None else timestamp // 1000)
+            elif control_type in (COMMIT, ABORT):
+                producer.open_since_ms.pop(log_partition, None)  # R11: a marker of any epoch
+                producer.markers[log_partition] = offset
+                producer.last_end = NO_EPOCH if epoch is None else epoch, control_type
 
 
 class Record(NamedTuple):

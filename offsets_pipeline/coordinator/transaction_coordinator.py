@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.coordinator import commits
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, PARTITION, SHARED
-from offsets_pipeline.coordinator.producers import NO_EPOCH
+from offsets_pipeline.coordinator.owned_log import NO_EPOCH
 from offsets_pipeline.coordinator.record_encoding import marker
 from offsets_pipeline.coordinator.requests import OffsetCommit, Outcome
 from offsets_pipeline.errors import (
