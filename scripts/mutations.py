@@ -359,7 +359,7 @@ MUTATIONS = [
     Mutation(
         "R17",
         COORDINATES,
-        "coordinator/commits.py",
+        "coordinator/handlers.py",
         "if require_stable and state",
         "if False and state",
         ("tests/unit/coordinator/test_commits.py",),
@@ -424,15 +424,15 @@ MUTATIONS = [
     Mutation(
         "R24",
         COORDINATES,
-        "coordinator/commits.py",
-        'raise NoSuchGroup(f"no group',
-        'raise UnknownMemberId(f"no group',
+        "coordinator/handlers.py",
+        'raise NoSuchGroup(f"no group {group_id!r}; commit',
+        'raise UnknownMemberId(f"no group {group_id!r}; commit',
         ("tests/unit/coordinator/test_commits.py",),
     ),
     Mutation(
         "R25",
         COORDINATES,
-        "coordinator/commits.py",
+        "coordinator/handlers.py",
         "if member.generation < 0 and group.is_empty:",
         "if member.generation < 0:",
         ("tests/unit/coordinator/test_commits.py",),
@@ -440,7 +440,7 @@ MUTATIONS = [
     Mutation(
         "R25",
         COORDINATES,
-        "coordinator/commits.py",
+        "coordinator/handlers.py",
         "if member.generation != group.generation:",
         "if False:",
         ("tests/unit/coordinator/test_commits.py",),
@@ -448,7 +448,7 @@ MUTATIONS = [
     Mutation(
         "R26",
         COORDINATES,
-        "coordinator/groups.py",
+        "coordinator/handlers.py",
         "    if not group.is_empty:",
         "    if False:",
         ("tests/unit/coordinator/test_groups.py", *COORDINATOR),
@@ -456,7 +456,7 @@ MUTATIONS = [
     Mutation(
         "R26",
         COORDINATES,
-        "coordinator/groups.py",
+        "coordinator/handlers.py",
         "if group.is_subscribed_to(topic):",
         "if False:",
         ("tests/unit/coordinator/test_groups.py", *COORDINATOR),

@@ -15,7 +15,7 @@ from offsets_pipeline.common.clock import Clock, SystemClock
 from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.periodic import Periodic
-from offsets_pipeline.coordinator import groups
+from offsets_pipeline.coordinator import handlers
 from offsets_pipeline.coordinator.core import ACKS_NONE, CoordinatorCore
 from offsets_pipeline.coordinator.expiration import ExpiryReport, expire_partition
 from offsets_pipeline.coordinator.gauges import Gauges
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.coordinator.appender import Request
-    from offsets_pipeline.coordinator.commits import FetchedOffset
+    from offsets_pipeline.coordinator.handlers import FetchedOffset
     from offsets_pipeline.coordinator.loading import LoadStatus, OnGroupLoaded, OnPartitionLoaded
     from offsets_pipeline.coordinator.offsets_storage import DualRequest, IsWanted
     from offsets_pipeline.coordinator.requests import OffsetsByPartition
@@ -383,13 +383,13 @@ class Coordinator(Closing):
         InvalidCommitOffsetSize.
         """
         self._core.submit_change(
-            "store group", group.group_id, lambda state, now_ms: groups.store_group(state, group, now_ms), timeout_ms
+            "store group", group.group_id, lambda state, now_ms: handlers.store_group(state, group, now_ms), timeout_ms
         ).result()
 
     def add_group(self, group: GroupMetadata, *, timeout_ms: int | None = None) -> bool:
         """Store a group unless a group of that name exists. Returns whether it was stored."""
         is_new: bool = self._core.submit_change(
-            "add group", group.group_id, lambda state, now_ms: groups.add_group(state, group, now_ms), timeout_ms
+            "add group", group.group_id, lambda state, now_ms: handlers.add_group(state, group, now_ms), timeout_ms
         ).result()
         return is_new
 

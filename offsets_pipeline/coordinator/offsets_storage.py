@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from offsets_pipeline.coordinator import commits, groups
-from offsets_pipeline.coordinator.commits import FetchedOffset
+from offsets_pipeline.coordinator import handlers
+from offsets_pipeline.coordinator.handlers import FetchedOffset
 from offsets_pipeline.coordinator.requests import NO_MEMBER, MemberOfGroup, OffsetAndMetadata, OffsetCommit, Outcome
 from offsets_pipeline.coordinator.zookeeper import consumer_nodes
 from offsets_pipeline.coordinator.zookeeper.consumer_nodes import GroupNodes, offset_path
@@ -63,7 +63,7 @@ class LogOffsets:
         """Submit a commit."""
 
         def change(state: PartitionState, now_ms: int) -> Outcome[None]:
-            return commits.commit_offsets(state, commit, now_ms, self._core.settings)
+            return handlers.commit_offsets(state, commit, now_ms, self._core.settings)
 
         return self._core.submit_change("commit of group", commit.group_id, change, timeout_ms, acks, shared=True)
 
@@ -73,7 +73,7 @@ class LogOffsets:
         def change(state: PartitionState, now_ms: int) -> Outcome[set[TopicPartition]]:
             held = state.offsets_of(commit.group_id)
             wanted = {where: each for where, each in commit.offsets.items() if is_wanted(where, held.get(where))}
-            outcome = commits.commit_offsets(state, replace(commit, offsets=wanted), now_ms, self._core.settings)
+            outcome = handlers.commit_offsets(state, replace(commit, offsets=wanted), now_ms, self._core.settings)
             return Outcome(outcome.records, set(wanted), outcome.error)
 
         return self._core.submit_change("commit of group", commit.group_id, change, timeout_ms)
@@ -89,13 +89,13 @@ class LogOffsets:
         """See `Coordinator.fetch_offsets`."""
         with self._core.answering():
             state = self._core.state_for(group_id)
-            return commits.fetch_offsets(state, group_id, partitions, member, require_stable=require_stable)
+            return handlers.fetch_offsets(state, group_id, partitions, member, require_stable=require_stable)
 
     def fetch_all(self, *, require_stable: bool) -> dict[str, dict[TopicPartition, FetchedOffset]]:
         """See `Coordinator.fetch_all_offsets`."""
         with self._core.answering():
             return {
-                group_id: commits.fetch_offsets(state, group_id, None, NO_MEMBER, require_stable=require_stable)
+                group_id: handlers.fetch_offsets(state, group_id, None, NO_MEMBER, require_stable=require_stable)
                 for state in self._core.loaded_states()
                 for group_id in state.groups
                 if state.group_with_offsets(group_id) and state.offsets_of(group_id)
@@ -104,7 +104,10 @@ class LogOffsets:
     def delete(self, group_id: str, partitions: Collection[Place], timeout_ms: int | None) -> int:
         """See `Coordinator.delete_offsets`."""
         deleted: int = self._core.submit_change(
-            "delete offsets", group_id, lambda state, _: groups.delete_offsets(state, group_id, partitions), timeout_ms
+            "delete offsets",
+            group_id,
+            lambda state, _: handlers.delete_offsets(state, group_id, partitions),
+            timeout_ms,
         ).result()
         return deleted
 
@@ -117,7 +120,7 @@ class LogOffsets:
 
     def _removal(self, group_id: str, timeout_ms: int | None) -> Request:
         return self._core.submit_change(
-            "delete group", group_id, lambda state, _: groups.delete_group(state, group_id), timeout_ms
+            "delete group", group_id, lambda state, _: handlers.delete_group(state, group_id), timeout_ms
         )
 
 
@@ -158,13 +161,13 @@ class ZooKeeperOffsets(LogOffsets):
 
         def change(state: PartitionState, now_ms: int) -> Outcome[None]:
             accepted.clear()  # of an earlier attempt to append
-            outcome = commits.commit_offsets(state, commit, now_ms, settings)
-            accepted.update(commits.accepted_offsets(commit, settings))
+            outcome = handlers.commit_offsets(state, commit, now_ms, settings)
+            accepted.update(handlers.accepted_offsets(commit, settings))
             if settings.commits_to_log:
                 return outcome
             # a fetch answers the higher offset: one below that of the log has to be in the log, too
-            lowered = replace(commit, offsets=commits.lowered_offsets(state, commit.group_id, accepted))
-            return replace(outcome, records=commits.commit_offsets(state, lowered, now_ms, settings).records)
+            lowered = replace(commit, offsets=handlers.lowered_offsets(state, commit.group_id, accepted))
+            return replace(outcome, records=handlers.commit_offsets(state, lowered, now_ms, settings).records)
 
         request = self._core.submit_change("commit of group", commit.group_id, change, timeout_ms, acks, shared=True)
 
@@ -219,7 +222,7 @@ class ZooKeeperOffsets(LogOffsets):
             group = state.group(group_id)
             if group is not None:
                 subscribed.update(topic for topic, _ in partitions if group.is_subscribed_to(topic))
-            return groups.delete_offsets(state, group_id, partitions)
+            return handlers.delete_offsets(state, group_id, partitions)
 
         request = self._core.submit_change("delete offsets", group_id, change, timeout_ms)
 

@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.coordinator import commits
+from offsets_pipeline.coordinator import handlers
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, PARTITION, SHARED
 from offsets_pipeline.coordinator.owned_log import NO_EPOCH
 from offsets_pipeline.coordinator.record_encoding import marker
@@ -97,7 +97,7 @@ class TransactionCoordinator:
         def change(state: PartitionState, now_ms: int) -> Outcome[None]:
             self._validate(producer_id, producer_epoch)
             producer = (producer_id, producer_epoch)
-            return commits.commit_offsets(state, commit, now_ms, self._core.settings, producer)
+            return handlers.commit_offsets(state, commit, now_ms, self._core.settings, producer)
 
         what = f"commit of producer {producer_id} for group"
         also: Claims = {("producer", producer_id): SHARED}

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.coordinator.commits import FetchedOffset
 from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.handlers import FetchedOffset
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.store.delta.schemas import LEASES
 from tests.compare import compare

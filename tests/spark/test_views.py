@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.coordinator.commits import fetch_offsets
+from offsets_pipeline.coordinator.handlers import fetch_offsets
 from offsets_pipeline.coordinator.requests import NO_MEMBER
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
 from offsets_pipeline.observability.collectors import StateMetrics

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.common.config.sections import CoordinatorSettings
-from offsets_pipeline.coordinator import commits
-from offsets_pipeline.coordinator.commits import FetchedOffset
-from offsets_pipeline.coordinator.groups import delete_group, delete_offsets, store_group
+from offsets_pipeline.coordinator import handlers
+from offsets_pipeline.coordinator.handlers import FetchedOffset, delete_group, delete_offsets, store_group
 from offsets_pipeline.coordinator.record_encoding import group_record
 from offsets_pipeline.coordinator.requests import (
     GroupMetadata,
@@ -115,13 +114,13 @@ def test_a_member_may_commit(
     kind: GroupMetadata | str, member: MemberOfGroup, refused: str, in_transaction: str
 ) -> None:  # R25
     state = state_of(kind)
-    found = [refusal(commits.validate_member, state, "g", member, transactional=each) for each in (False, True)]
+    found = [refusal(handlers.validate_member, state, "g", member, transactional=each) for each in (False, True)]
     assert found == [refused, in_transaction]
 
 
 def test_a_fetch_names_its_member_or_none() -> None:
     def fetched(kind: GroupMetadata | str, member: MemberOfGroup) -> str:
-        return refusal(commits.fetch_offsets, state_of(kind), "g", None, member, require_stable=False)
+        return refusal(handlers.fetch_offsets, state_of(kind), "g", None, member, require_stable=False)
 
     members = (NOBODY, MemberOfGroup("m", 5), MemberOfGroup("m"), MemberOfGroup("", 5), MemberOfGroup("", -1, "i"))
     for kind in ("none", "simple", STABLE, "share"):
@@ -135,7 +134,7 @@ def test_a_commit_has_valid_offsets_times_and_metadata() -> None:  # R24
 
     def commit(*offsets: OffsetAndMetadata, retention_time_ms: int | None = None) -> Any:  # noqa: ANN401
         request = OffsetCommit("g", {at("t", n): each for n, each in enumerate(offsets)}, NOBODY, retention_time_ms)
-        return commits.commit_offsets(state_of("none"), request, NOW_MS, settings)
+        return handlers.commit_offsets(state_of("none"), request, NOW_MS, settings)
 
     def times(outcome: Any) -> list[tuple[object, object]]:  # noqa: ANN401
         values = (decode_value(1, each.value).fields for each in outcome.records)
@@ -206,11 +205,11 @@ def test_a_negative_offset_is_none_and_a_pending_one_unstable() -> None:  # R17
     state = partition_state.replay(log.rows, 0, 1)
     chosen = [at("t", each) for each in range(4)]
     for require_stable in (False, True):
-        found = commits.fetch_offsets(state, "g", chosen, NOBODY, require_stable=require_stable)
+        found = handlers.fetch_offsets(state, "g", chosen, NOBODY, require_stable=require_stable)
         errors = [type(each.error).__name__ for each in found.values() if each.error is not None]
         assert errors == ["UnstableOffsetCommit"] * require_stable
         assert [each.offset for each in found.values()] == [0, None, None, None]
-    found = commits.fetch_offsets(state, "g", None, NOBODY, require_stable=False)
+    found = handlers.fetch_offsets(state, "g", None, NOBODY, require_stable=False)
     assert found == {at("t", 0): FetchedOffset(0), at("t", 1): FetchedOffset(None)}
 
 
@@ -310,7 +309,7 @@ def test_metadata_of_4096_bytes_passes_and_4097_does_not(coordinator: Coordinato
 def test_a_commit_larger_than_a_batch_is_refused(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator.commit_offsets("g", {("t", 0): 1})
     (row,) = next(coordinator._core.log.load([coordinator.partition_for("g")])).to_pylist()
-    monkeypatch.setattr(commits, "MAX_REQUEST_BYTES", len(row["key"]) + len(row["value"]))
+    monkeypatch.setattr(handlers, "MAX_REQUEST_BYTES", len(row["key"]) + len(row["value"]))
     coordinator.commit_offsets("g", {("t", 1): 1})
     with pytest.raises(InvalidCommitOffsetSize) as refused:
         coordinator.commit_offsets("g", {("t", 1): OffsetAndMetadata(1, metadata="x")})

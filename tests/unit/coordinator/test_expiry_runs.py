@@ -10,8 +10,8 @@ import pytest
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.coordinator import expiration
-from offsets_pipeline.coordinator.commits import FetchedOffset
 from offsets_pipeline.coordinator.expiry_runs import expire_once, open_coordinator
+from offsets_pipeline.coordinator.handlers import FetchedOffset
 from offsets_pipeline.coordinator.requests import GroupMetadata
 from offsets_pipeline.errors import CoordinatorNotAvailable, StorageFailed
 from offsets_pipeline.kafka.record.decode import decode_key

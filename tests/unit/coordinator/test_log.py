@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from offsets_pipeline.coordinator.commits import FetchedOffset
 from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.handlers import FetchedOffset
 from offsets_pipeline.coordinator.owned_log import CHECKPOINT_COMMITS, OwnedLog, Record
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import (

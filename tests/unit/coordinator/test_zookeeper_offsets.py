@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.coordinator.appender import Request
-from offsets_pipeline.coordinator.commits import FetchedOffset
+from offsets_pipeline.coordinator.handlers import FetchedOffset
 from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetAndMetadata
 from offsets_pipeline.coordinator.zookeeper.consumer_nodes import (
     GroupNodes,
