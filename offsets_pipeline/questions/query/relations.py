@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.errors import DamagedTable
-from offsets_pipeline.store.delta.damage import damage_of, explained
 from offsets_pipeline.store.delta.data_file import ALL_ROWS
 from offsets_pipeline.store.delta.filesystems import open_path
-from offsets_pipeline.store.delta.reader import quoted
+from offsets_pipeline.store.delta.reader import damage_of, explained, quoted
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS, TOPICS, Table
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from offsets_pipeline.errors import UnsupportedTable
-from offsets_pipeline.store.delta.damage import reading
 from offsets_pipeline.store.delta.data_file import ALL_ROWS, DataFile
 from offsets_pipeline.store.delta.protocol import UNDO, Action, unreadable, unwritable
-from offsets_pipeline.store.delta.reader import has_deletion_vectors, metadata_of, protocol_of, stored_files
+from offsets_pipeline.store.delta.reader import has_deletion_vectors, metadata_of, protocol_of, reading, stored_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

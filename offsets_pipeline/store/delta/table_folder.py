@@ -29,7 +29,6 @@ from offsets_pipeline.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from offsets_pipeline.store.delta.damage import explained, reading
 from offsets_pipeline.store.delta.data_file import ALL_ROWS, APPLICATION, COMPRESSION, DataFile, rows_with, written_file
 from offsets_pipeline.store.delta.filesystems import mapping_path
 from offsets_pipeline.store.delta.properties import require_format
@@ -47,7 +46,7 @@ from offsets_pipeline.store.delta.protocol import (
     schema_fields,
     write_actions,
 )
-from offsets_pipeline.store.delta.reader import open_table
+from offsets_pipeline.store.delta.reader import explained, open_table, reading
 from offsets_pipeline.store.delta.retry import answered, put_if_absent
 from offsets_pipeline.store.delta.s3_errors import cause, known_cause
 from offsets_pipeline.store.delta.schemas import LOG, Table

@@ -12,10 +12,9 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from offsets_pipeline.errors import StorageFailed, WriteConflict
-from offsets_pipeline.store.delta.damage import LAST_CHECKPOINT, explained, reading
 from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.protocol import DELTA_LOG, commit_path
-from offsets_pipeline.store.delta.reader import open_table
+from offsets_pipeline.store.delta.reader import LAST_CHECKPOINT, explained, open_table, reading
 from offsets_pipeline.store.delta.s3_errors import cause
 from offsets_pipeline.store.delta.table_folder import READERS_SECONDS, TableFolder
 

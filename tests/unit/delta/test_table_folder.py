@@ -31,9 +31,9 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.store.delta import retry, table_folder
 from offsets_pipeline.store.delta import snapshot as snapshot_module
-from offsets_pipeline.store.delta.damage import damage_of
 from offsets_pipeline.store.delta.filesystems import children
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.reader import damage_of
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, OFFSET_FACTS
 from offsets_pipeline.store.delta.snapshot import Commit, Snapshot
 from offsets_pipeline.store.delta.storage import LocalStorage, NoAnswer, ObjectStorage, RenamingStorage, storage_of
