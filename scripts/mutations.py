@@ -319,7 +319,7 @@ MUTATIONS = [
         "R14",
         COLUMNS,
         "fold/state/changes.py",
-        "known.with_offsets(asked, _of_groups(deleted, asked))",
+        'groups_in(visible.filter(visible["committed_offset"].is_valid()))',
         "set()",
         ("tests/unit/state/test_semantics.py",),
     ),
@@ -902,9 +902,7 @@ MUTATIONS = [
         "named",
         STATE_WRITER,
     ),
-    Mutation(
-        "STATE", FOLDS, CHANGES, "_of_groups(known.records(changed), changed)", "records.slice(0, 0)", STATE_WRITER
-    ),
+    Mutation("STATE", FOLDS, CHANGES, "_of_groups(held, changed)", "records.slice(0, 0)", STATE_WRITER),
     Mutation("STATE", FOLDS, CHANGES, "pending=pending[at]", "pending=[]", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, "**row)", '**row | {"incarnation": 1})', STATE_WRITER),
     Mutation(

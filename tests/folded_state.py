@@ -12,7 +12,7 @@ from offsets_pipeline.fold.state.changes import ReplayStart, StateWriter
 from offsets_pipeline.fold.state.fold_progress import PartitionProgress, progressed
 from offsets_pipeline.fold.state.fold_rest import FactsInMemory
 from offsets_pipeline.fold.state.merge_on_read import OFFSETS, RECORDS, STATE_TABLES
-from offsets_pipeline.fold.state.stored_rows import KnownGroups
+from offsets_pipeline.fold.state.stored_rows import StoredRows
 from offsets_pipeline.kafka.record.decode import decode_value
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
@@ -107,7 +107,7 @@ class StateInMemory(FoldedState):
 
 
 @dataclass(frozen=True)
-class _KnownInMemory(KnownGroups):
+class _KnownInMemory(StoredRows):
     """The facts in memory by table, in place of those in files."""
 
     rows: Mapping[str, pa.Table]

@@ -38,7 +38,8 @@ from offsets_pipeline.fold.state.published_rows import (
     write_facts,
     write_published,
 )
-from offsets_pipeline.fold.state.stored_rows import KnownGroups, groups_in
+from offsets_pipeline.fold.state.stored_rows import StoredRows, groups_in
+from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import compact_early, gathered
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
@@ -53,11 +54,11 @@ from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.store.log.log_reader import compacted_input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionProgress
-    from offsets_pipeline.store.delta.data_file import DataFile
+    from offsets_pipeline.store.delta.data_file import DataFile, Only
 
     Group = tuple[int, str]
 
@@ -195,14 +196,13 @@ class StateWriter:
     start: ReplayStart
     tables: Mapping[str, FileWriter]
     incarnations: Mapping[int, int]
-    known: KnownGroups | None = None
+    known: StoredRows | None = None
 
     def changes(self, tables: Iterable[pa.Table]) -> Changes:
         """Replay all unfolded records of whole log partitions, and write the files with what they change."""
         effects = self.start.replay(tables)
         changes = Changes(partitions=partitions_of(effects), topics=effects.topics, quarantine=effects.quarantine)
-        known = None if self.known is None else self.known.up_to(self.start.folded_to)
-        news, whole = _group_records(effects, known)
+        news, whole = _group_records(effects, self.known, self.start.folded_to)
         hidden: Groups = frozenset()
         if whole.num_rows:
             self._write(changes, RECORDS, news)
@@ -248,12 +248,13 @@ def groups_of(records: pa.Table, start: ReplayStart) -> pa.Table:
 # --- groups
 
 
-def _group_records(effects: Effects, known: KnownGroups | None) -> tuple[pa.Table, pa.Table]:
+def _group_records(effects: Effects, known: StoredRows | None, ends: Mapping[int, int]) -> tuple[pa.Table, pa.Table]:
     """Rows of `group_records` that are new, and all rows of the groups that these are about.
 
     A commit only says that its group exists (R14), so it changes nothing if the group is known to exist. A steady
     stream of commits writes nothing here. Under `classic` a commit row without a value says that the group may have
-    lost its last offset, which the state must tell.
+    lost its last offset, which the state must tell. ``ends``: where the fold begins. Later facts in ``known`` are of
+    another fold, which has not ended, or died, and do not count.
     """
     records, commits = effects.group_records, effects.group_commits
     holding = commits.filter(commits["value_offset"].is_valid())
@@ -262,18 +263,22 @@ def _group_records(effects: Effects, known: KnownGroups | None) -> tuple[pa.Tabl
         return whole, whole
     bare = commits.filter(commits["value_offset"].is_null())
     named = groups_in(records)
-    existing = known.existing(groups_in(commits) - named)
+    existing = existing_groups(known, groups_in(commits) - named, ends)
     changed = named | (groups_in(holding) - existing) | (groups_in(bare) & existing)
-    of_state = _of_groups(known.records(changed), changed)
+    held = known.folded_facts(RECORDS, RECORDS.columns, ends, _only(changed)) if changed else records.slice(0, 0)
+    of_state = _of_groups(held, changed)  # groups with the same id may be in other log partitions
     news = [records, _of_groups(holding, changed)]
     if bare.num_rows:
         deleted = effects.offsets.filter(effects.offsets["committed_offset"].is_null())
-        news.append(_told_by_state(_of_groups(bare, changed), _newest_of_each([records], of_state), known, deleted))
+        newest = _newest_of_each([records], of_state)
+        news.append(_told_by_state(_of_groups(bare, changed), newest, known, deleted, ends))
     whole = _newest_of_each(news, of_state)
     return whole.filter(whole["is_new"]).select(RECORDS.columns), whole.select(RECORDS.columns)
 
 
-def _told_by_state(bare: pa.Table, records: pa.Table, known: KnownGroups, deleted: pa.Table) -> pa.Table:
+def _told_by_state(
+    bare: pa.Table, records: pa.Table, known: StoredRows, deleted: pa.Table, ends: Mapping[int, int]
+) -> pa.Table:
     """Commit rows of groups that may have lost their last offset. With a value if the state holds another (R14).
 
     Groups that exist by records of their own are left out.
@@ -287,9 +292,26 @@ def _told_by_state(bare: pa.Table, records: pa.Table, known: KnownGroups, delete
     if not asked:
         return bare.slice(0, 0)
     bare = _of_groups(bare, asked)
-    holds = are_of_groups(bare, known.with_offsets(asked, _of_groups(deleted, asked)))
+    named = ["log_partition", "group_id", "committed_offset"]
+    visible = known.newest(OFFSETS, named, _only(asked), ends=ends, more=_of_groups(deleted, asked))
+    holds = are_of_groups(bare, groups_in(visible.filter(visible["committed_offset"].is_valid())))
     values = bare.filter(holds).rename_columns({"tombstone_offset": "value_offset", "value_offset": "tombstone_offset"})
     return pa.concat_tables([bare.filter(pc.invert(holds)), values.select(bare.column_names)])
+
+
+def existing_groups(known: StoredRows, groups: Collection[Group], ends: Mapping[int, int]) -> set[Group]:
+    """Return those of the groups that exist in the state up to these ends (R14)."""
+    if not groups:
+        return set()
+    found = known.newest(DESCRIBED, ["log_partition", "group_id", "state"], _only(groups), ends=ends)
+    return groups_in(found.filter(pc.not_equal(found["state"], DEAD))).intersection(groups)
+
+
+def _only(groups: Collection[Group]) -> Only:
+    return {
+        "log_partition": sorted({log_partition for log_partition, _ in groups}),
+        "group_id": sorted({group_id for _, group_id in groups}),
+    }
 
 
 def _newest_of_each(news: Sequence[pa.Table], of_state: pa.Table) -> pa.Table:

@@ -34,7 +34,7 @@ from offsets_pipeline.fold.state.fold_progress import (
 )
 from offsets_pipeline.fold.state.publishing import ReplayedRows, is_of_unnamed, merged_tables
 from offsets_pipeline.fold.state.replay_job import replay_log
-from offsets_pipeline.fold.state.stored_rows import KnownGroups
+from offsets_pipeline.fold.state.stored_rows import StoredRows
 from offsets_pipeline.fold.state.unfolded import files_after, with_late_records
 from offsets_pipeline.store.delta.data_file import CLEANED, FOLDED, LATE, DataFile
 from offsets_pipeline.store.delta.properties import OWNED
@@ -209,9 +209,9 @@ class _Fold:
         """
         return self._from(self._progress.partitions, self._known())
 
-    def _known(self) -> KnownGroups:
+    def _known(self) -> StoredRows:
         tables = (belonging(self._store.table(name), self._progress) for name in self._start.known)
-        return KnownGroups.of(tables, self._progress.incarnations)
+        return StoredRows.of(tables, self._progress.incarnations)
 
     def rebuild(self, chosen: list[int] | None) -> Changes:
         """Replay these log partitions from their start into a new incarnation of the state; None: all.
@@ -368,13 +368,13 @@ class _Fold:
         tables = (self._store.table(name).snapshot() for name in self._start.known)
         self._make_durable(newest, log.version)
         files = files_after(log.version, newest)
-        changes = self._replay(late, KnownGroups.of(tables, incarnations, published.files), files)
+        changes = self._replay(late, StoredRows.of(tables, incarnations, published.files), files)
         versions |= self._append(changes)
         self._note(changes)
         return progressed(late, changes.partitions, self._clock.now_ms())
 
     def _replay(
-        self, progress: Mapping[int, PartitionProgress], known: KnownGroups | None, files: Iterable[DataFile]
+        self, progress: Mapping[int, PartitionProgress], known: StoredRows | None, files: Iterable[DataFile]
     ) -> Changes:
         """Replay these files of the log from these starts."""
         fold = self._from(progress, known)
@@ -385,7 +385,7 @@ class _Fold:
         at_most = self._settings.fold.driver_rows - start.pending.num_rows
         return self._added(replay_log(self._store, reader, wanted, at_most, fold.changes))
 
-    def _from(self, progress: Mapping[int, PartitionProgress], known: KnownGroups | None) -> NextFold:
+    def _from(self, progress: Mapping[int, PartitionProgress], known: StoredRows | None) -> NextFold:
         tables = {name: self._store.table(name) for table in self._tables for name in table.names}
         incarnations = {at: each.incarnation for at, each in progress.items()}
         return NextFold(self._start.continued(progress), tables, incarnations, known)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from offsets_pipeline.common.arrow_values import conformed
 from offsets_pipeline.fold.state.changes import ReplayStart, StateWriter
 from offsets_pipeline.fold.state.fold_progress import progressed
-from offsets_pipeline.fold.state.stored_rows import KnownGroups
+from offsets_pipeline.fold.state.stored_rows import StoredRows
 from offsets_pipeline.store.delta.data_file import DataFile
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.log_reader import LogReader
@@ -57,7 +57,7 @@ def fold_rest(state: CurrentState, chosen: Collection[int], files: Sequence[Data
     replay = ReplayStart(state.offsets_partitions, state.semantics, kind=state.properties.topic_kind).continued(start)
     tables = {each.name: FactsInMemory(each.table) for each in replay.tables}
     incarnations = {at: each.incarnation for at, each in start.items()}
-    known = KnownGroups.of(map(state.table, replay.known), incarnations)
+    known = StoredRows.of(map(state.table, replay.known), incarnations)
     log_range = LogRange(replay.folded_to, log_incarnation=state.log_incarnation)
     reader = LogReader(state.table(LOG.name).table_folder, log_range, replay.schema, replay.compact)
     changes = StateWriter(replay, tables, incarnations, known).changes(reader.read(files))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.fold.state.fold_progress import UNSTORED_INCARNATION
-from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation, ended
-from offsets_pipeline.semantics.answering import DEAD
+from offsets_pipeline.fold.state.merge_on_read import StateTable, by_incarnation, ended
 from offsets_pipeline.store.delta.data_file import ALL_ROWS, with_values
 
 if TYPE_CHECKING:
@@ -104,48 +103,6 @@ class StoredRows:
         return table.newest_rows(facts, self.published(table, names, only)).select(columns)
 
 
-@dataclass(frozen=True)
-class KnownGroups(StoredRows):
-    """The rows of groups that a fold continues, in the tables that `ReplayStart.known` names; picklable.
-
-    ``ends``: where the fold begins. Later facts are of another fold, which has not ended, or died, and do not count.
-    None: all facts count.
-    """
-
-    ends: Mapping[int, int] | None = field(default=None, kw_only=True)
-
-    def up_to(self, ends: Mapping[int, int]) -> Self:
-        """The rows as of these ends."""
-        return replace(self, ends=ends)
-
-    def existing(self, groups: Collection[Group]) -> set[Group]:
-        """Return the groups that exist (R14)."""
-        if not groups:
-            return set()
-        found = self.newest(DESCRIBED, ["log_partition", "group_id", "state"], _only(groups), ends=self.ends)
-        return groups_in(found.filter(pc.not_equal(found["state"], DEAD))).intersection(groups)
-
-    def records(self, groups: Collection[Group]) -> pa.Table:
-        """Return the rows of `group_records` of these groups.
-
-        May return several rows of one key, and rows of groups with the same id in other log partitions.
-        """
-        if not groups:
-            return RECORDS.row_schema().empty_table()
-        if self.ends is None:
-            return self.facts(RECORDS, RECORDS.columns, _only(groups))
-        return self.folded_facts(RECORDS, RECORDS.columns, self.ends, _only(groups))
-
-    def with_offsets(self, groups: Collection[Group], deleted: pa.Table) -> set[Group]:
-        """Return the groups with a visible offset after the tombstones ``deleted`` (rows of OFFSETS).
-
-        For a state of `classic` semantics.
-        """
-        columns = ["log_partition", "group_id", "committed_offset"]
-        found = self.newest(OFFSETS, columns, _only(groups), ends=self.ends, more=deleted)
-        return groups_in(found.filter(found["committed_offset"].is_valid())).intersection(groups)
-
-
 def are_folded(facts: pa.Table, ends: Mapping[int, int]) -> pa.ChunkedArray:
     """Whether facts count in a state up to these ends: later ones are of a fold that has not ended, or died."""
     return pc.less_equal(facts["folded_to"], ended(facts, ends))
@@ -154,13 +111,6 @@ def are_folded(facts: pa.Table, ends: Mapping[int, int]) -> pa.ChunkedArray:
 def groups_in(rows: pa.Table) -> set[Group]:
     """Return the group of each row, each group once."""
     return set(zip(rows["log_partition"].to_pylist(), rows["group_id"].to_pylist(), strict=True))
-
-
-def _only(groups: Collection[Group]) -> Only:
-    return {
-        "log_partition": sorted({log_partition for log_partition, _ in groups}),
-        "group_id": sorted({group_id for _, group_id in groups}),
-    }
 
 
 def rows_of(

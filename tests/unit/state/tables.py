@@ -8,7 +8,7 @@ from offsets_pipeline.fold.state.changes import ReplayStart, StateWriter
 from offsets_pipeline.fold.state.fold_progress import PartitionProgress, progressed
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
 from offsets_pipeline.fold.state.published_rows import rows_by_sql
-from offsets_pipeline.fold.state.stored_rows import KnownGroups
+from offsets_pipeline.fold.state.stored_rows import StoredRows
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.store.delta.schemas import TABLE_BY_NAME
 from offsets_pipeline.store.delta.table_folder import TableFolder
@@ -42,10 +42,10 @@ def append(tables: dict[str, TableFolder], changes: Changes) -> None:
 
 def known_groups(
     tables: dict[str, TableFolder], incarnations: dict[int, int], semantics: CoordinatorSemantics = MODERN
-) -> KnownGroups:
+) -> StoredRows:
     """The known state of groups, in the newest version of the tables."""
     names = ReplayStart(1, semantics).known
-    return KnownGroups.of((tables[name].snapshot() for name in names), incarnations)
+    return StoredRows.of((tables[name].snapshot() for name in names), incarnations)
 
 
 class StoredState:

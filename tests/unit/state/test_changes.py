@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from offsets_pipeline.fold.state import published_rows
-from offsets_pipeline.fold.state.changes import Changes, ReplayStart, StateWriter
+from offsets_pipeline.fold.state.changes import Changes, ReplayStart, StateWriter, existing_groups
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.partitioning import partition_for
@@ -18,15 +18,17 @@ from tests.unit.state.state_files import put
 from tests.unit.state.tables import append, known_groups
 
 if TYPE_CHECKING:
-    from offsets_pipeline.fold.state.stored_rows import KnownGroups
+    from offsets_pipeline.fold.state.stored_rows import StoredRows
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.table_folder import TableFolder
 
 PARTITIONS = 2
+#: All facts count.
+ENDS = dict.fromkeys(range(PARTITIONS), 1_000)
 
 
 def replayed(
-    tables: dict[str, TableFolder], *logs: LogPartition, known: KnownGroups | None = None, folded_to: int = 0
+    tables: dict[str, TableFolder], *logs: LogPartition, known: StoredRows | None = None, folded_to: int = 0
 ) -> Changes:
     """The changes of replaying these log partitions into incarnation 1."""
     rows = [row._asdict() | {"backfill": False, "records": 1} for log in logs for row in log.rows]
@@ -203,10 +205,10 @@ def test_groups_are_known_by_facts_of_their_incarnation_and_by_what_is_published
     log = LogPartition()
     log.commit(("g", "t", 0), 1)
     append(tables, replayed(tables, log, known=known_groups(tables, {0: 1, 1: 1})))
-    assert known_groups(tables, {0: 1}).existing({(0, "g")}) == {(0, "g")}
-    assert known_groups(tables, {0: 2}).existing({(0, "g")}) == set()
-    assert known_groups(tables, {0: 2, 1: 1}).existing({(0, "g")}) == set()
-    assert known_groups(tables, {0: 1}).existing({(1, "g"), (0, "h")}) == set()
+    assert existing_groups(known_groups(tables, {0: 1}), {(0, "g")}, ENDS) == {(0, "g")}
+    assert existing_groups(known_groups(tables, {0: 2}), {(0, "g")}, ENDS) == set()
+    assert existing_groups(known_groups(tables, {0: 2, 1: 1}), {(0, "g")}, ENDS) == set()
+    assert existing_groups(known_groups(tables, {0: 1}), {(1, "g"), (0, "h")}, ENDS) == set()
     put(
         tables["consumer_groups"],
         [
@@ -220,4 +222,4 @@ def test_groups_are_known_by_facts_of_their_incarnation_and_by_what_is_published
             }
         ],
     )
-    assert known_groups(tables, {0: 2, 1: 2}).existing({(0, "g"), (0, "h"), (1, "h")}) == {(1, "h")}
+    assert existing_groups(known_groups(tables, {0: 2, 1: 2}), {(0, "g"), (0, "h"), (1, "h")}, ENDS) == {(1, "h")}
