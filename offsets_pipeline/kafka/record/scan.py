@@ -43,21 +43,12 @@ _WASTE_BYTES, _WASTE_READS = 16 * 1024 * 1024, 2
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of the segment that could not be read; `raw` holds at most their first 1 MiB."""
+    """Bytes of the segment that could not be read; `raw` holds at most their first 1 MiB, of a torn tail none."""
 
     position: int
     length: int
     reason: str
     raw: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class TornTail:
-    """Incomplete bytes at the end of the segment, left by an unfinished write."""
-
-    position: int
-    length: int
-    reason: str
 
 
 @dataclass(slots=True)
@@ -80,7 +71,7 @@ class Scanner:
 
     def __init__(self, data: memoryview, source: str, good_at: int | None = None) -> None:
         self.damage: list[Damage] = []
-        self.torn_tail: TornTail | None = None
+        self.torn_tail: Damage | None = None  # incomplete bytes at the end, left by an unfinished write
         self.first_offset: int | None = None
         self._data = data
         self._source = source
@@ -270,7 +261,7 @@ class Scanner:
         return isinstance(verdict, Incomplete) or self._likely_in(0)[:1] == [0]
 
     def _end_torn(self, position: int, reason: str) -> int:
-        self.torn_tail = TornTail(position, len(self._data) - position, reason)
+        self.torn_tail = Damage(position, len(self._data) - position, reason, b"")
         return len(self._data)
 
     def _add_damage(self, position: int, end: int, reason: str) -> None:

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from offsets_pipeline.kafka.record import batch as b
 from offsets_pipeline.kafka.record.columns import SEGMENT_SCHEMA, LeftOut, batch_columns, legacy_columns
-from offsets_pipeline.kafka.record.scan import MAX_DAMAGE_BYTES, Damage, Run, Scanner, TornTail
+from offsets_pipeline.kafka.record.scan import MAX_DAMAGE_BYTES, Damage, Run, Scanner
 
-__all__ = ["SEGMENT_SCHEMA", "Damage", "SegmentReader", "TornTail", "read_segment"]
+__all__ = ["SEGMENT_SCHEMA", "Damage", "SegmentReader", "read_segment"]
 
 DEFAULT_MAX_RECORDS = 1_000_000
 
@@ -33,7 +33,7 @@ class SegmentReader:
     def __init__(self, data: bytes | memoryview | mmap, *, source: str, max_records: int, good_at: int | None) -> None:
         self.source = source
         self.damage: list[Damage] = []
-        self.torn_tail: TornTail | None = None
+        self.torn_tail: Damage | None = None
         self.base_offset: int | None = None
         self.end_offset: int | None = None
         self.position = 0

@@ -81,7 +81,7 @@ def test_a_preallocated_tail_ends_the_file(zeros: int, window: int, monkeypatch:
     assert found == offsets(0, 3, 6)
     assert reader.damage == []
     reason = f"{zeros} zero bytes: preallocated space without records"
-    assert reader.torn_tail == scan.TornTail(3 * SIZE, zeros, reason)
+    assert reader.torn_tail == scan.Damage(3 * SIZE, zeros, reason, b"")
 
 
 def test_a_file_of_zeros_is_a_segment_without_batches() -> None:
