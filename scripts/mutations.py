@@ -1010,7 +1010,7 @@ MUTATIONS = [
     Mutation(
         "DOOR",
         TABLES,
-        "store/delta/table_folder.py",
+        "store/delta/snapshot.py",
         'if actions is None or any(action["remove"]["path"] in added for action in actions if "remove" in action):',
         "if actions is None:",
         (f"{STATE_UNIT}/test_fold_log.py",),

@@ -118,7 +118,7 @@ class TargetTable:
         flush = seen.transaction(application)
         if flush < 0:
             return FlushedOffsets()
-        text = self._folder.user_metadata(seen, application)
+        text = seen.user_metadata(application)
         if text is not None:
             try:
                 return FlushedOffsets.of_json(text)

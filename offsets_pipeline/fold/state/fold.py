@@ -262,7 +262,7 @@ class _Fold:
         Else, after a loss of power, the log would give these offsets out again, and no fold would take them.
         """
         if self._store.properties.kind == OWNED:
-            log.table_folder.make_durable(log, after)
+            log.make_durable(after)
 
     def _note(self, changes: Changes, replayed_to: Mapping[int, int] = MappingProxyType({})) -> None:
         note_quarantine(self._store, changes.quarantine, self._log_incarnation, self._clock, replayed_to=replayed_to)

@@ -295,7 +295,7 @@ def belonging(
         )
     found, belongs = version, True
     for later in range(version + 1, newest.version + 1):
-        actions = table.actions(later) or []
+        actions = newest.actions(later) or []
         if changes_rows(actions):
             if not is_own(actions):
                 operation = info_of(actions).get("operation", "an unknown operation")

@@ -25,7 +25,7 @@ def files_after(version: int, log: Snapshot) -> list[DataFile]:
 
     Returns all files if a commit since then is no longer kept: a replay selects records by their offset.
     """
-    added = log.table_folder.added_after(version, log)
+    added = log.added_after(version)
     return log.files() if added is None else added
 
 

@@ -14,8 +14,18 @@ from deltalake.exceptions import DeltaError
 
 from offsets_pipeline.errors import UnsupportedTable
 from offsets_pipeline.store.delta.data_file import ALL_ROWS, DataFile
-from offsets_pipeline.store.delta.protocol import UNDO, Action, unreadable, unwritable
+from offsets_pipeline.store.delta.protocol import (
+    UNDO,
+    Action,
+    files_of,
+    info_of,
+    is_durable,
+    parsed,
+    unreadable,
+    unwritable,
+)
 from offsets_pipeline.store.delta.reader import has_deletion_vectors, metadata_of, protocol_of, reading, stored_files
+from offsets_pipeline.store.delta.storage import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +34,10 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.store.delta.data_file import Only
     from offsets_pipeline.store.delta.table_folder import TableFolder
+
+#: Commits from which on it is quicker to read the table anew than to read on commit by commit.
+MOST_COMMITS = 1_000
+_WRITTEN_BACK_MS = 300_000  # after which a machine has written files that no one has synchronised
 
 
 class Commit(NamedTuple):
@@ -62,6 +76,7 @@ class Snapshot:
         self._loaded_at = monotonic()
         self._transactions: dict[str, int] = {}
         self._changed: dict[str, DataFile | None] = {}  # since the version that was loaded; None: removed
+        self._commits: dict[int, Sequence[Action]] = {}  # since that version
         self._has_vectors = False
 
     @property
@@ -110,6 +125,70 @@ class Snapshot:
                 found = self._loaded.transaction_version(application)
             self._transactions[application] = -1 if found is None else found
         return self._transactions[application]
+
+    def actions(self, version: int) -> Sequence[Action] | None:
+        """Return the actions of a commit up to this one; None if it is not kept. Raises DamagedTable, StorageFailed."""
+        if version in self._commits:
+            return self._commits[version]
+        with reading(self.folder):
+            text = self.table_folder.commit_file(version)
+            return None if text is None else parsed(text)
+
+    def user_metadata(self, application: str) -> str | None:
+        """Return the user metadata of the commit that made the application's last transaction.
+
+        Reads the commits backwards from this version: those of other writers come first. Returns None if the
+        application made no transaction, its commit is no longer kept, or it has no user metadata. Raises DamagedTable,
+        StorageFailed.
+        """
+        number = self.transaction(application)
+        made = {"appId": application, "version": number}
+        for version in range(self.version, -1, -1) if number >= 0 else ():
+            actions = self.actions(version)
+            if actions is None:
+                return None
+            if any(made.items() <= action.get("txn", {}).items() for action in actions):
+                found: str | None = info_of(actions).get("userMetadata")
+                return found
+        return None
+
+    def added_after(self, version: int) -> list[DataFile] | None:
+        """Return the files with new rows of the commits after a version, up to this one.
+
+        Returns None if a commit is no longer kept, these are more than MOST_COMMITS, or a later commit rearranged the
+        rows. Raises DamagedTable, StorageFailed.
+        """
+        if not self.version - MOST_COMMITS <= version <= self.version:
+            return None
+        added: dict[str, DataFile] = {}
+        for each in range(version + 1, self.version + 1):
+            actions = self.actions(each)
+            if actions is None or any(action["remove"]["path"] in added for action in actions if "remove" in action):
+                return None
+            adds = (action["add"] for action in actions if action.get("add", {}).get("dataChange"))
+            added |= {add["path"]: DataFile.of_action(add) for add in adds}
+        return list(added.values())
+
+    def make_durable(self, after: int) -> None:
+        """Make the commits after a version, whose writers have not, survive a loss of power, up to this one.
+
+        Only a local folder has such commits; a machine has written those of some minutes ago by itself. Raises
+        DamagedTable, StorageFailed.
+        """
+        storage = self.table_folder.storage
+        if not isinstance(storage, LocalStorage):
+            return
+        names: list[str] = []
+        times_ms: list[int] = []
+        for version in range(self.version, after, -1):
+            actions = self.actions(version) or []
+            times_ms.append(info_of(actions).get("timestamp", 0))
+            if times_ms[-1] < times_ms[0] - _WRITTEN_BACK_MS:
+                break
+            if not is_durable(actions):
+                names += files_of(version, actions)
+        with reading(self.folder):
+            storage.sync(names, may_be_gone=True)
 
     def files(self) -> list[DataFile]:
         """Return the files of this version.
@@ -162,6 +241,9 @@ class Snapshot:
         later.__dict__ |= self.__dict__
         later.version, later.text = self.version + len(commits), commits[-1].text
         later._transactions, later._changed = dict(self._transactions), dict(self._changed)
+        later._commits = self._commits | {
+            version: each.actions for version, each in enumerate(commits, self.version + 1)
+        }
         for action in chain.from_iterable(each.actions for each in commits):
             if "txn" in action:
                 later._transactions[action["txn"]["appId"]] = action["txn"]["version"]

@@ -38,9 +38,6 @@ from offsets_pipeline.store.delta.protocol import (
     commit_path,
     creation,
     encoded,
-    files_of,
-    info_of,
-    is_durable,
     json_text,
     parsed,
     schema_fields,
@@ -50,8 +47,8 @@ from offsets_pipeline.store.delta.reader import explained, open_table, reading
 from offsets_pipeline.store.delta.retry import answered, put_if_absent
 from offsets_pipeline.store.delta.s3_errors import cause, known_cause
 from offsets_pipeline.store.delta.schemas import LOG, Table
-from offsets_pipeline.store.delta.snapshot import Commit, KnownVersion, Snapshot
-from offsets_pipeline.store.delta.storage import LocalStorage, NoAnswer, ObjectStorage, Storage, storage_of
+from offsets_pipeline.store.delta.snapshot import MOST_COMMITS, Commit, KnownVersion, Snapshot
+from offsets_pipeline.store.delta.storage import NoAnswer, ObjectStorage, Storage, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -63,9 +60,6 @@ _LOG = logging.getLogger(__name__)
 _APPEND_ONLY, _CHECKPOINT_INTERVAL = "delta.appendOnly", "delta.checkpointInterval"
 #: Versions between checkpoints of a table without the property: more than Delta's 10, as deltalake does.
 CHECKPOINT_INTERVAL = 100
-#: Commits from which on it is quicker to read the table anew than to read on commit by commit.
-MOST_COMMITS = 1_000
-_WRITTEN_BACK_MS = 300_000  # after which a machine has written files that no one has synchronised
 #: Seconds for which upkeep keeps what readers of an older version need: dropped files, and commits before a checkpoint.
 READERS_SECONDS = 600
 #: Seconds after which the table is read anew: a reader then has as many left.
@@ -130,67 +124,6 @@ class TableFolder:
     def commit_file(self, version: int) -> bytes | None:
         """Return the file of a commit; None if there is no such version, or it is no longer kept. Raises OSError."""
         return self.storage.read(commit_path(version))
-
-    def actions(self, version: int) -> list[Action] | None:
-        """Return the actions of a commit; None if it is not kept. Raises DamagedTable, StorageFailed."""
-        with reading(self.folder):
-            text = self.commit_file(version)
-            return None if text is None else parsed(text)
-
-    def user_metadata(self, seen: Snapshot, application: str) -> str | None:
-        """Return the user metadata of the commit that made the application's last transaction, as of a snapshot.
-
-        Reads the commits backwards from the snapshot: those of other writers come first. Returns None if the
-        application made no transaction, its commit is no longer kept, or it has no user metadata. Raises DamagedTable,
-        StorageFailed.
-        """
-        number = seen.transaction(application)
-        made = {"appId": application, "version": number}
-        for version in range(seen.version, -1, -1) if number >= 0 else ():
-            actions = self.actions(version)
-            if actions is None:
-                return None
-            if any(made.items() <= action.get("txn", {}).items() for action in actions):
-                found: str | None = info_of(actions).get("userMetadata")
-                return found
-        return None
-
-    def added_after(self, version: int, seen: Snapshot) -> list[DataFile] | None:
-        """Return the files with new rows of the commits after a version, as of a snapshot.
-
-        Returns None if a commit is no longer kept, these are more than MOST_COMMITS, or a later commit rearranged the
-        rows. Raises DamagedTable, StorageFailed.
-        """
-        if not seen.version - MOST_COMMITS <= version <= seen.version:
-            return None
-        added: dict[str, DataFile] = {}
-        for each in range(version + 1, seen.version + 1):
-            actions = self.actions(each)
-            if actions is None or any(action["remove"]["path"] in added for action in actions if "remove" in action):
-                return None
-            adds = (action["add"] for action in actions if action.get("add", {}).get("dataChange"))
-            added |= {add["path"]: DataFile.of_action(add) for add in adds}
-        return list(added.values())
-
-    def make_durable(self, seen: Snapshot, after: int) -> None:
-        """Make the commits after a version, whose writers have not, survive a loss of power, as of a snapshot.
-
-        Only a local folder has such commits; a machine has written those of some minutes ago by itself. Raises
-        DamagedTable, StorageFailed.
-        """
-        if not isinstance(self.storage, LocalStorage):
-            return
-        names: list[str] = []
-        times_ms: list[int] = []
-        for version in range(seen.version, after, -1):
-            actions = self.actions(version) or []
-            times_ms.append(info_of(actions).get("timestamp", 0))
-            if times_ms[-1] < times_ms[0] - _WRITTEN_BACK_MS:
-                break
-            if not is_durable(actions):
-                names += files_of(version, actions)
-        with reading(self.folder):
-            self.storage.sync(names, may_be_gone=True)
 
     def read_file(self, file: DataFile, columns: Sequence[str] | None = None, only: Only = ALL_ROWS) -> pa.Table:
         """Return columns, by default all, of a file of the table: of the rows with values of ``only`` (`rows_with`).

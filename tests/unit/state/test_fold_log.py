@@ -281,7 +281,7 @@ def appended_at_once(
     meanwhile()
     appended(store.location, log.rows)
     rows = store.table(LOG.name).snapshot()
-    (file,) = store.table(LOG.name).added_after(rows.version - 1, rows) or []
+    (file,) = rows.added_after(rows.version - 1) or []
     if fold is None:
         return Append(rows.version, len(log.rows))
     folded = pickle.loads(pickle.dumps(fold))(store.table(LOG.name).read_file(file, RECORD_COLUMNS).to_batches())
