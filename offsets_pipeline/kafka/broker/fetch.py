@@ -17,6 +17,7 @@ from kafka.protocol.consumer import FetchRequest
 from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.errors import KafkaFailed, OffsetsError
 from offsets_pipeline.kafka.broker.broker_errors import NO_ERROR, OFFSET_OUT_OF_RANGE, broker_error, is_retriable
+from offsets_pipeline.kafka.broker.client_settings import FetchLimits
 from offsets_pipeline.kafka.broker.connection import NONE, Message
 from offsets_pipeline.kafka.broker.log_offsets import LogBounds, by_topic, log_bounds
 from offsets_pipeline.kafka.record.batch import LOG_OVERHEAD, MAGIC_END, Batch, examine, length_of, offset_of
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from offsets_pipeline.kafka.broker.client_settings import FetchLimits
     from offsets_pipeline.kafka.broker.cluster import Cluster, Place, TopicMetadata
     from offsets_pipeline.kafka.broker.connection import Connection
 
@@ -106,12 +106,7 @@ class Fetcher(Closing):
         # a broker older than topic ids, or metadata from one
         max_version = None if self._topic.uuid is not None else LAST_VERSION_WITH_NAMES
         partitions = {partition: (each, limits.max_partition_bytes) for partition, each in positions.items()}
-        request = fetch_request(
-            [fetch_topic(self._topic, partitions)],
-            min_bytes=limits.min_bytes,
-            max_wait_ms=limits.max_wait_ms,
-            max_bytes=limits.max_bytes,
-        )
+        request = fetch_request([fetch_topic(self._topic, partitions)], limits)
         answer = self._connection.send(request, max_version=max_version, wait_seconds=limits.max_wait_ms / 1000)
         if is_retriable(answer.error_code):
             return None
@@ -217,12 +212,12 @@ def fetch_topic(topic: TopicMetadata, partitions: Mapping[int, tuple[FetchPositi
     )
 
 
-def fetch_request(topics: list[Message], *, min_bytes: int, max_wait_ms: int, max_bytes: int) -> Message:
+def fetch_request(topics: list[Message], limits: FetchLimits) -> Message:
     """Return a request for the results of `fetch_topic`, outside of a fetch session."""
     return FetchRequest(
-        max_wait_ms=max_wait_ms,
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
+        max_wait_ms=limits.max_wait_ms,
+        min_bytes=limits.min_bytes,
+        max_bytes=limits.max_bytes,
         isolation_level=_READ_UNCOMMITTED,
         session_id=0,
         session_epoch=_NO_SESSION_EPOCH,
@@ -388,7 +383,7 @@ def _fetched(
             epochs = {at: metadata[name].partitions[at].epoch for at in partitions}
             wanted = {at: (FetchPosition(positions[name, at], epochs[at]), limits[name, at]) for at in partitions}
             topics.append(fetch_topic(metadata[name], wanted))
-        request = fetch_request(topics, min_bytes=0, max_wait_ms=0, max_bytes=_MOST_BYTES)
+        request = fetch_request(topics, FetchLimits(0, 0, _MOST_BYTES, _MOST_BYTES))
         found: dict[Place, tuple[int, _Fetched | None]] = {}
         for topic in connection.send(request, max_version=LAST_VERSION_WITH_NAMES).responses:
             for each in topic.partitions:
