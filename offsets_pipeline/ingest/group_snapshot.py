@@ -51,6 +51,8 @@ _UNKNOWN = -1  # a number that a description lacks
 _CLASSIC_VERSION = 3
 _STABLE = "Stable"
 _MEMBER_IS_STABLE, _MEMBER_IS_RECONCILING = 0, 1
+_COMMIT_VERSION = 3
+_TIMEOUT_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +213,6 @@ def _value(record_type: RecordType, name: str, fields: Fields, version: int = 0)
 
 
 # --- the log of a snapshot store
-
-
-_COMMIT_VERSION = 3
-_TIMEOUT_MS = 300_000
 
 
 class SnapshotLog(Closing):

@@ -47,6 +47,15 @@ _GROUPS_AT_ONCE = 200
 #: ZooKeeper allows neither these characters, nor these names, nor an empty name.
 _NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff/]")
 _RESERVED_NAMES = {"", ".", ".."}
+# a group id may have spaces and colons, a topic has none
+_LINE = re.compile(
+    r"(?:/\S+?)??/consumers/(?P<group>[^/]+)/(?P<kind>offsets|owners)/(?P<topic>[^/\s:]+)/(?P<partition>[^/\s:]*)"
+    r"(?:[:\s](?P<data>\S*)(?:\s+(?P<modified_ms>\d{1,18}))?)?\s*"
+)
+_CONSUMER_ID = re.compile(r"(?:/\S+?)??/consumers/(?P<group>[^/]+)/ids/(?P<id>[^/\s]+)(?:\s.*)?")
+_UNROOTED = re.compile(r"\S*?consumers/[^/]+/offsets/")
+_ATTRIBUTE = re.compile(r"\s+(?P<name>\w+) ?= ?(?P<value>.*)")
+_JAVA_DATE = re.compile(r"\w{3} (\w{3} \d\d \d\d:\d\d:\d\d) (\w+) (\d{4})")
 
 
 class Node(NamedTuple):
@@ -258,17 +267,6 @@ def _below(client: ZooKeeperClient, paths: Iterable[str], groups: Mapping[str, G
 
 
 # --- dumps
-
-
-# a group id may have spaces and colons, a topic has none
-_LINE = re.compile(
-    r"(?:/\S+?)??/consumers/(?P<group>[^/]+)/(?P<kind>offsets|owners)/(?P<topic>[^/\s:]+)/(?P<partition>[^/\s:]*)"
-    r"(?:[:\s](?P<data>\S*)(?:\s+(?P<modified_ms>\d{1,18}))?)?\s*"
-)
-_CONSUMER_ID = re.compile(r"(?:/\S+?)??/consumers/(?P<group>[^/]+)/ids/(?P<id>[^/\s]+)(?:\s.*)?")
-_UNROOTED = re.compile(r"\S*?consumers/[^/]+/offsets/")
-_ATTRIBUTE = re.compile(r"\s+(?P<name>\w+) ?= ?(?P<value>.*)")
-_JAVA_DATE = re.compile(r"\w{3} (\w{3} \d\d \d\d:\d\d:\d\d) (\w+) (\d{4})")
 
 
 class _Entry(NamedTuple):

@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 _VALUE_OF = {OFFSETS.name: "committed_offset", CONNECT.name: "value", SHARES.name: "state_epoch"}
 _EXAMPLES = 5  # differences that a verification shows in words
 _HEX_DIGITS = 16
+Row = TypeVar("Row", bound=tuple[Any, ...])
+#: Log partitions, and rows by the name of their state table.
+Replayed = tuple[dict[int, ReplayedPartition], dict[str, pa.Table]]
 
 
 @dataclass
@@ -357,11 +360,6 @@ def _add(found: _Hash, values: pa.Array) -> None:
 
 
 # --- the specifications' replays, record by record
-
-
-Row = TypeVar("Row", bound=tuple[Any, ...])
-#: Log partitions, and rows by the name of their state table.
-Replayed = tuple[dict[int, ReplayedPartition], dict[str, pa.Table]]
 
 
 def specified_groups(tables: Iterable[pa.Table], offsets_partitions: int, semantics: CoordinatorSemantics) -> Replayed:

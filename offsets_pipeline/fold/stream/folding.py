@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from offsets_pipeline.store.store import Store
 
 _CLOSE_SECONDS = 10.0
+_LARGE_ROWS = 1_000_000
+REST = 4  # times as long as a publishing took, until the next one starts
+_SHORTEST_REST_SECONDS = 0.05
+_REST_SECONDS = 30.0  # for queries that began to read an incarnation before another one took over
+_FINISHES = 20  # attempts at the end, beside other writers
 
 
 def nothing(*_: object) -> None:
@@ -241,13 +246,6 @@ def follow(
 
 
 # --- publishing
-
-
-_LARGE_ROWS = 1_000_000
-REST = 4  # times as long as a publishing took, until the next one starts
-_SHORTEST_REST_SECONDS = 0.05
-_REST_SECONDS = 30.0  # for queries that began to read an incarnation before another one took over
-_FINISHES = 20  # attempts at the end, beside other writers
 
 
 class Publisher(Periodic[None]):

@@ -55,6 +55,11 @@ if TYPE_CHECKING:
 _LOOK_BYTES = 64 * 1024  # the part of each file that the ingest checks before it creates anything
 _PLACE = ["log_partition", "record_offset"]
 _SAME_RECORD = " AND ".join(f"l.{name} <=> n.{name}" for name in ("key", "value", "producer_id", "control_type"))
+_BATCH_ROWS = 65_536
+_TASKS_PER_CORE = 4
+
+#: Record offsets by log partition.
+Offsets = dict[int, int]
 
 
 @dataclass
@@ -314,13 +319,6 @@ def _note(notes: LogMetadata, report: IngestReport) -> None:
 
 
 # --- in tasks
-
-
-_BATCH_ROWS = 65_536
-_TASKS_PER_CORE = 4
-
-#: Record offsets by log partition.
-Offsets = dict[int, int]
 
 
 @dataclass(frozen=True)

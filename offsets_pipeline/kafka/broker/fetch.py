@@ -34,6 +34,9 @@ LAST_VERSION_WITH_NAMES = 12  # later versions name a topic by its id
 _NO_SESSION_EPOCH = -1
 _READ_UNCOMMITTED = 0
 _MOST_BYTES = 2**30  # of a fetch, whose limits are int32
+_FIRST_BYTES = 16 * 1024  # of a partition: holds the batch of most producers
+_GROWTH = 16
+_PARTITIONS = 1_000  # of a request
 
 
 class FetchProblem(Enum):
@@ -261,11 +264,6 @@ def _examined(data: bytes, batch: BatchBytes) -> object:
 
 
 # --- first records
-
-
-_FIRST_BYTES = 16 * 1024  # of a partition: holds the batch of most producers
-_GROWTH = 16
-_PARTITIONS = 1_000  # of a request
 
 
 class FirstRecord(NamedTuple):

@@ -33,6 +33,9 @@ _BATCHED_SINCE = 4  # version of FindCoordinator (KIP-699)
 _GROUPS_OF_REQUEST = 500
 
 _Answer = TypeVar("_Answer")
+_BY_TOPIC_NAME = 9  # the last version of both requests that names topics; later ones have topic ids
+_MANY_GROUPS_SINCE = 8  # version of OffsetFetch (KIP-709)
+_HAS_MEMBERS = frozenset({22, 25, 27})  # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +175,6 @@ def coordinators_of_log(cluster: Cluster, offsets_topic: str) -> dict[int, str]:
 
 
 # --- committed offsets
-
-
-_BY_TOPIC_NAME = 9  # the last version of both requests that names topics; later ones have topic ids
-_MANY_GROUPS_SINCE = 8  # version of OffsetFetch (KIP-709)
-_HAS_MEMBERS = frozenset({22, 25, 27})  # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS
 
 
 def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> None:

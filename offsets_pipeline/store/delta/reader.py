@@ -46,6 +46,9 @@ _GAP = "Expected contiguous commit files"  # as deltalake says
 
 #: Errors of reading: the storage is out of reach, a file is gone, or the table has a feature that is not supported.
 UNREADABLE = (DeltaError, OSError, pa.ArrowException, UnsupportedTable)
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
+LAST_CHECKPOINT = "_last_checkpoint"
 
 
 def open_table(folder: str, version: int | None = None) -> DeltaTable:
@@ -163,11 +166,6 @@ def quoted(text: str) -> str:
 
 
 # --- damage
-
-
-_COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
-LAST_CHECKPOINT = "_last_checkpoint"
 
 
 @contextmanager

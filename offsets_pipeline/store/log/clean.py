@@ -57,6 +57,21 @@ if TYPE_CHECKING:
 
 _TASKS_PER_CORE = 2
 _END_OF_TIME_US = 2**63 - 1
+#: A record that a cleaning may remove, its file and its position there.
+CANDIDATES = pa.schema(
+    [
+        pa.field("log_partition", pa.int32(), nullable=False),
+        *survivors.SCHEMA,
+        pa.field("file", pa.int32(), nullable=False),
+        POSITION,
+    ]
+)
+#: Positions in a file of one log partition's records that stay: int32, little-endian, ascending.
+KEPT = pa.schema([pa.field("file", pa.int32(), nullable=False), pa.field("positions", pa.binary(), nullable=False)])
+
+_PLACE = pa.schema([SCHEMA.field(name) for name in PLACE])
+_PLACE_AND_TIME = pa.schema([SCHEMA.field(name) for name in (*PLACE, *TIMES)])
+_READ = pa.schema([*(each for each in SCHEMA if each.name in {*TIMES, *CANDIDATES.names} - {"key"}), KEY, POSITION])
 
 
 @dataclass(frozen=True)
@@ -247,23 +262,6 @@ def _up_to(ends: Mapping[int, int], log_incarnation: int) -> LogRange:
 
 
 # --- in tasks
-
-
-#: A record that a cleaning may remove, its file and its position there.
-CANDIDATES = pa.schema(
-    [
-        pa.field("log_partition", pa.int32(), nullable=False),
-        *survivors.SCHEMA,
-        pa.field("file", pa.int32(), nullable=False),
-        POSITION,
-    ]
-)
-#: Positions in a file of one log partition's records that stay: int32, little-endian, ascending.
-KEPT = pa.schema([pa.field("file", pa.int32(), nullable=False), pa.field("positions", pa.binary(), nullable=False)])
-
-_PLACE = pa.schema([SCHEMA.field(name) for name in PLACE])
-_PLACE_AND_TIME = pa.schema([SCHEMA.field(name) for name in (*PLACE, *TIMES)])
-_READ = pa.schema([*(each for each in SCHEMA if each.name in {*TIMES, *CANDIDATES.names} - {"key"}), KEY, POSITION])
 
 
 @dataclass(frozen=True)
