@@ -91,8 +91,7 @@ class Connection(Closing):
         version = self.version_of(request, max_version)
         with self._lock:
             if self._reauthenticate_at is not None and time.monotonic() >= self._reauthenticate_at:
-                with self._closed_on_error():  # the session of the last login is about to end (KIP-368)
-                    self._authenticate()
+                self._authenticate_again()
             delay = self._not_before - time.monotonic()
             if delay > 0:
                 time.sleep(delay)
@@ -160,6 +159,11 @@ class Connection(Closing):
             raise broker_error(answer.error_code, self.at, "list the versions that it supports")
         self.api_versions = known
         self.finalized_features = {each.name: each.max_version_level for each in answer.finalized_features or ()}
+
+    def _authenticate_again(self) -> None:
+        """Log in again, because the session of the last login is about to end (KIP-368)."""
+        with self._closed_on_error():
+            self._authenticate()
 
     def _authenticate(self) -> None:
         """Log in by SASL, if the settings say so."""
