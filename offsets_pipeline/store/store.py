@@ -6,7 +6,6 @@ import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,12 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from offsets_pipeline.errors import NoSuchStore, NotAStore, StoreMismatch, WriteConflict
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
-from offsets_pipeline.store.delta.filesystems import arrow_folder, open_path, without_file_scheme
+from offsets_pipeline.store.delta.filesystems import (
+    arrow_folder,
+    open_path,
+    resolved_folder,
+    without_file_scheme,
+)
 from offsets_pipeline.store.delta.properties import (
     CREATION,
     IN_SCHEMA,
@@ -341,11 +345,11 @@ def _with_article(kind: str) -> str:
 
 
 def normalised(location: str) -> str:
-    """The location in its normal form: an absolute path for a local folder, and no slash at the end."""
-    if location.startswith(SCHEMA_PREFIX):
-        return location.rstrip("/")
-    location = without_file_scheme(location)
-    return location.rstrip("/") if "://" in location else str(Path(location).resolve())
+    """The location in its normal form: an absolute path or a URI that is not encoded, and no slash at the end.
+
+    Raises ConfigError as `arrow_folder`.
+    """
+    return location.rstrip("/") if location.startswith(SCHEMA_PREFIX) else resolved_folder(location)
 
 
 def sql_name(location: str, table: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from offsets_pipeline.common.clock import FixedClock
-from offsets_pipeline.errors import StoreMismatch
+from offsets_pipeline.errors import ConfigError, StoreMismatch
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics, of_setting
 from offsets_pipeline.semantics.retention import Retention
@@ -46,10 +46,18 @@ def test_a_log_without_a_broker_has_the_semantics_of_the_setting(setting: str, s
         ("/data/other/../store", "/data/store"),
         ("file:/data/store/", "/data/store"),  # as Spark names it
         ("file:///data/store", "/data/store"),
+        ("file:///data/a%20store", "/data/a store"),
+        ("s3a://bucket/a%20store/", "s3a://bucket/a store"),
     ],
 )
 def test_one_store_has_one_location(location: str, normal: str) -> None:
     assert normalised(location) == normal
+
+
+@pytest.mark.parametrize("location", ["s3:/bucket/store", "s3://", "~/store", "s3:bucket"])
+def test_a_location_that_is_no_folder_here_is_refused(location: str) -> None:
+    with pytest.raises(ConfigError, match=f"^wrong location {location}: "):
+        normalised(location)
 
 
 def test_columns_are_those_of_the_format(root: Path) -> None:

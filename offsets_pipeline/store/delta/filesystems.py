@@ -27,6 +27,9 @@ OBJECT_STORES = S3_SCHEMES | {"gs", "abfs", "abfss"}
 _FILE_SCHEME = re.compile(r"file:(?://[^/]*)?(?=/)")
 _SCHEME = re.compile(r"[A-Za-z0-9]+:/")
 _LIKE_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+#: A bucket of S3. Arrow would take NAME:SECRET@ before it for a key, and all libraries a ? or # for its end.
+_BUCKET = re.compile(r"[\w.-]+", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def open_path(path: str) -> tuple[fs.FileSystem, str]:
@@ -111,9 +114,10 @@ def resolved_folder(location: str) -> str:
 def arrow_folder(location: str) -> str:
     """The path or URI for `open_path`, from a user's name of a folder: `file:/data`, `s3a://bucket/a%20store`, a path.
 
-    A URI may have %20 or a blank. Raises ConfigError for an empty name in a URI of an object store, and for `.` and
-    `..`: some clients resolve them, others take them as names, and others refuse them. So it is with a path that
-    begins with `~`, and with one that begins like a URI.
+    A URI may have %20 or a blank. Raises ConfigError for a name in an object store that some clients resolve, decode or
+    refuse, and others take as it is: an empty one, `.`, `..`, or one with a control character or with a percent sign
+    and two hexadecimal digits, once it is decoded. So it is with a path that begins with `~`, with one that begins like
+    a URI, and with a bucket that has other characters than those of its name.
     """
     if not _SCHEME.match(location):
         if location.startswith("~"):
@@ -122,9 +126,21 @@ def arrow_folder(location: str) -> str:
             raise ConfigError(f"wrong location {location}: neither a path nor a URI; write ./{location}, or ://")
         return location
     folder = without_file_scheme(unquote(location)).rstrip("/")
-    scheme, _, path = folder.partition("://")
-    if scheme in OBJECT_STORES and not {"", ".", ".."}.isdisjoint(path.split("/")):
+    scheme, separator, path = folder.partition("://")
+    if not separator and not folder.startswith("/"):
+        raise ConfigError(f"wrong location {location}: neither a path nor a URI; write SCHEME://NAME, or ./ before it")
+    if scheme not in OBJECT_STORES:
+        return folder
+    bucket, *names = path.split("/")
+    if not {"", ".", ".."}.isdisjoint([bucket, *names]):
         raise ConfigError(f"wrong location {location}: names in an object store are not empty, `.` or `..`")
+    if is_s3(folder) and not _BUCKET.fullmatch(bucket):
+        raise ConfigError(f"wrong location {location}: a bucket's name has letters, digits, `.`, `-` and `_` alone")
+    if unquote(folder, errors="replace") != folder or _CONTROL.search(folder):
+        raise ConfigError(
+            f"wrong location {location!r}: names in an object store have no control character, and no percent "
+            "sign before two hexadecimal digits (%25 counts as a percent sign)"
+        )
     return folder
 
 

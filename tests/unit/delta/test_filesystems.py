@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import ConfigError
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.store.delta.filesystems import (
+    absolute_path,
     arrow_folder,
     encoded_uri,
     open_path,
@@ -65,6 +67,37 @@ def test_folder_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_names_that_clients_of_object_stores_read_differently_are_refused(location: str) -> None:
     with pytest.raises(ConfigError, match=f"wrong location {location}: names in an object store are not empty"):
         arrow_folder(location)
+
+
+@pytest.mark.parametrize(
+    "location", ["s3://my bucket/a", "s3://bücket/a", "s3://b?c/a", "s3a://key:secret@b/a", "s3://b:9000/a"]
+)
+def test_a_bucket_that_clients_of_s3_read_differently_is_refused(location: str) -> None:
+    with pytest.raises(
+        ConfigError, match=re.escape(f"wrong location {location}: a bucket's name has letters, digits,")
+    ):
+        arrow_folder(location)
+
+
+@pytest.mark.parametrize(
+    "location", ["s3://b/a%2541", "gs://b/a%252Fb/c", "s3://b/a%00", "s3://b/a\tb", "abfs://c@h/a\nb"]
+)
+def test_a_name_that_some_clients_decode_again_or_refuse_is_refused(location: str) -> None:
+    with pytest.raises(ConfigError, match="names in an object store have no control character, and no percent sign"):
+        arrow_folder(location)
+    assert arrow_folder("s3://b/100%25") == "s3://b/100%"
+
+
+@pytest.mark.parametrize("location", ["s3:/bucket/store", "s3://", "s3a:///", "hdfs:/data", "file:"])
+def test_a_uri_that_lacks_a_slash_or_its_bucket_is_no_local_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str
+) -> None:
+    """As `s3://$BUCKET` without that variable: a store would be made below the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for use in (arrow_folder, resolved_folder, absolute_path, partial(OwnedStore.create, offsets_partitions=2)):
+        with pytest.raises(ConfigError, match=rf"^wrong location {location}: "):
+            use(location)
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize(
