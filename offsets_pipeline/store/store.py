@@ -17,6 +17,7 @@ from offsets_pipeline.errors import NoSuchStore, NotAStore, StoreMismatch, Write
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.store.delta.filesystems import (
     arrow_folder,
+    children,
     open_path,
     resolved_folder,
     without_file_scheme,
@@ -166,7 +167,8 @@ class Store:
     def discard(self, appends: int = 0) -> None:
         """Remove the store after a failed first ingest, if this object created it.
 
-        ``appends`` is the number of the ingest's own appends. Keeps a store to which another writer has appended.
+        ``appends`` is the number of the ingest's own appends. Keeps a store to which another writer has appended, and
+        what else is in its bucket. Raises OSError and as `TableFolder.snapshot` if the storage fails.
         """
         if not self.created_here or self.version(LOG.name) > appends:
             return
@@ -174,7 +176,11 @@ class Store:
             self.spark.sql(f"DROP SCHEMA {self.location.removeprefix(SCHEMA_PREFIX)} CASCADE")
             return
         system, path = open_path(arrow_folder(self.location))
-        system.delete_dir(path)
+        if "/" in path:
+            system.delete_dir(path)
+            return
+        for name in children(self.location) & TABLE_BY_NAME.keys():  # the store is a bucket, which stays
+            system.delete_dir(f"{path}/{name}")
 
     def _as_made_by_another(self) -> Store:
         found = Store.open(self.spark, self.location)

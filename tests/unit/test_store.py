@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from benchmarks.s3 import create_bucket
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.errors import ConfigError, StoreMismatch
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
@@ -18,6 +19,7 @@ from offsets_pipeline.store.delta.schemas import QUARANTINE, TABLE_BY_NAME
 from offsets_pipeline.store.delta.store_folder import create_tables, name_cluster, properties_of
 from offsets_pipeline.store.log.metadata import note_quarantine
 from offsets_pipeline.store.store import Store, _has_no_store_yet, normalised
+from tests.places import place_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +60,20 @@ def test_one_store_has_one_location(location: str, normal: str) -> None:
 def test_a_location_that_is_no_folder_here_is_refused(location: str) -> None:
     with pytest.raises(ConfigError, match=f"^wrong location {location}: "):
         normalised(location)
+
+
+@pytest.mark.parametrize("below", ["", "/prefix/store"])
+def test_a_store_that_is_discarded_leaves_the_rest_of_its_bucket(s3: str, below: str) -> None:
+    bucket = create_bucket(f"discarded-{len(below)}")
+    store = created(place_of(bucket + below), StoreProperties(MIRRORED, 1))
+    other = place_of(bucket, "other")
+    other.write_bytes(b"of another program")
+    store.created_here = True
+    store.discard()
+    assert other.read_bytes() == b"of another program"
+    assert not [each for each in place_of(bucket).rglob("*") if each.is_file() and each != other]
+    other.unlink()
+    created(place_of(bucket + below), StoreProperties(MIRRORED, 1))
 
 
 def test_columns_are_those_of_the_format(root: Path) -> None:

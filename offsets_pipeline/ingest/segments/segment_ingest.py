@@ -20,7 +20,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.common.foreign_errors import raised_on_executor, working_on
-from offsets_pipeline.errors import CommitUnknown, ConflictingLog, InvalidPartitionCount, StorageFailed, StoreMismatch
+from offsets_pipeline.errors import (
+    CommitUnknown,
+    ConflictingLog,
+    InvalidPartitionCount,
+    OffsetsError,
+    StorageFailed,
+    StoreMismatch,
+)
 from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
 from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, RecordKey, topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import FoundLog, LogFolder, find_log
@@ -148,7 +155,8 @@ def ingest_segments(
         note_topics(store, found.topic_names.items())
     except BaseException as error:
         if not isinstance(error, CommitUnknown):  # it may still appear
-            store.discard(appends)
+            with suppress(OSError, OffsetsError):  # the first error is the cause; the next ingest fills the store
+                store.discard(appends)
         if isinstance(error, (PySparkException, Py4JJavaError)) and (ours := raised_on_executor(error)) is not None:
             raise ours from error
         raise
