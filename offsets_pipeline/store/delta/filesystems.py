@@ -14,7 +14,16 @@ from urllib.parse import quote, unquote
 from pyarrow import fs
 
 from offsets_pipeline.errors import ConfigError
-from offsets_pipeline.store.delta.s3_access import DEFAULT_REGION, S3_SCHEMES, access_variables, chosen_region, is_s3
+from offsets_pipeline.store.delta.s3_access import (
+    DEFAULT_REGION,
+    S3_SCHEMES,
+    access_variables,
+    chosen_region,
+    endpoint_url,
+    is_s3,
+    is_virtual_hosted,
+    refuse_unusable_variables,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +49,7 @@ def open_path(path: str) -> tuple[fs.FileSystem, str]:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(encoded_uri(path))
         return found
     bucket, slash, inner = path.partition("://")[2].partition("/")
+    refuse_unusable_variables()
     # without a region Arrow asks Amazon for it
     system = _bucket(bucket, chosen_region() or DEFAULT_REGION, access_variables())
     return system, f"{bucket}{slash}{inner}".rstrip("/")
@@ -54,6 +64,16 @@ def mapping_path(path: str) -> tuple[fs.FileSystem, str]:
 @cache
 def _bucket(name: str, region: str, variables: Pairs) -> fs.FileSystem:  # noqa: ARG001 - Arrow reads them
     """The client of a bucket: one in a process keeps its connections, and asks for the key of a role once."""
+    endpoint = endpoint_url(os.environ)
+    if endpoint and is_virtual_hosted(os.environ):  # which a URI cannot say
+        scheme, _, host = endpoint.partition("://")
+        return fs.S3FileSystem(
+            region=region,
+            scheme=scheme,
+            endpoint_override=host,
+            force_virtual_addressing=True,
+            allow_delayed_open=True,
+        )
     # a small file is then written with one request in place of three
     system: fs.FileSystem = fs.FileSystem.from_uri(f"s3://{name}?allow_delayed_open=true&region={region}")[0]
     return system

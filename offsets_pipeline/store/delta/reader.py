@@ -33,7 +33,7 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.store.delta.data_file import DataFile
 from offsets_pipeline.store.delta.filesystems import children, encoded_uri, open_path, refuse_encoded
 from offsets_pipeline.store.delta.protocol import DELETION_VECTORS, DELTA_LOG, commit_path, parsed
-from offsets_pipeline.store.delta.s3_access import connection_options, is_s3, object_store_options
+from offsets_pipeline.store.delta.s3_access import connection_options, endpoint_options, is_s3, object_store_options
 from offsets_pipeline.store.delta.s3_errors import known_cause
 from offsets_pipeline.store.delta.schemas import STATE
 from offsets_pipeline.store.delta.storage import storage_of
@@ -61,7 +61,7 @@ def open_table(folder: str, version: int | None = None) -> DeltaTable:
     """
     if "://" not in folder:
         refuse_encoded(folder)
-    options = connection_options() | object_store_options() if is_s3(folder) else None
+    options = _access_options(folder) if is_s3(folder) else None
     for attempt in range(_LISTINGS):
         try:
             return DeltaTable(encoded_uri(folder), version=version, storage_options=options)
@@ -70,6 +70,13 @@ def open_table(folder: str, version: int | None = None) -> DeltaTable:
                 raise
             time.sleep(_LISTING_SECONDS)
     raise AssertionError("unreachable")
+
+
+def _access_options(folder: str) -> dict[str, str]:
+    endpoint = endpoint_options(folder)
+    # a second time, by the name of the variable that deltalake prefers
+    of_s3 = {f"{name}_s3": each for name, each in endpoint.items()}
+    return {**connection_options(), **object_store_options(), **endpoint, **of_s3}
 
 
 def has_deletion_vectors(table: DeltaTable) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     Pairs = tuple[tuple[str, str], ...]
 
+#: Variables with the address of a server that is not Amazon's, the first that is set counts: as in Amazon's programs.
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 #: URI schemes of S3: Amazon's, and those of Hadoop's clients.
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 
@@ -42,6 +45,15 @@ _FETCHED = (
 #: Options of connections: with AWS_ before the name they are variables.
 _CONNECTION = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout")
 _HADOOP_KEYS = dict(zip(_KEYS, ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token"), strict=True))
+_KEY = re.compile(r"[!-~]+"), "a key: it has a blank, a line end or another character that no key has"
+_URL = re.compile(r"https?://[^\s/@]+(/[!-~]*)?"), 'the address of a server, as "http://minio:9000"'
+_REGION = re.compile(r"[\w-]+"), 'a region, as "eu-west-3"'
+#: Variables, the values that libraries take, and what these are.
+_ALLOWED = {
+    **{name.upper(): _KEY for name in _KEYS},
+    **dict.fromkeys(_ENDPOINTS, _URL),
+    **dict.fromkeys(("AWS_REGION", "AWS_DEFAULT_REGION"), _REGION),
+}
 _PROVIDERS = (
     "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider",  # keys with a session token
     "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",  # keys
@@ -92,9 +104,47 @@ def connection_options() -> dict[str, str]:
     Both refuse an endpoint without TLS unless an option allows it.
     """
     options = {name: value for name in _CONNECTION if (value := os.environ.get(f"AWS_{name.upper()}"))}
-    if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+    if endpoint_url(os.environ).startswith("http://"):
         options["allow_http"] = "true"
     return options
+
+
+def endpoint_url(variables: Mapping[str, str]) -> str:
+    """Return the address of a server that is not Amazon's; empty for Amazon's."""
+    return next((found for name in _ENDPOINTS if (found := variables.get(name))), "").rstrip("/")
+
+
+def endpoint_options(location: str) -> dict[str, str]:
+    """Return the option of `deltalake` and `obstore` for the address of a bucket's server; without it, Amazon's.
+
+    Of several variables for it these libraries and Arrow would choose different ones. They take a host's name as it is:
+    it has to have the bucket's, if that is not to be in the path.
+
+    Raises as `refuse_unusable_variables`.
+    """
+    refuse_unusable_variables()
+    endpoint = endpoint_url(os.environ)
+    if not endpoint:
+        return {}
+    if is_virtual_hosted(os.environ):
+        scheme, _, host = endpoint.partition("://")
+        endpoint = f"{scheme}://{location.partition('://')[2].partition('/')[0]}.{host}"
+    return {"aws_endpoint_url": endpoint}
+
+
+def refuse_unusable_variables() -> None:
+    """Raise ConfigError for a variable that some libraries ignore, or in which a library ends with a panic."""
+    if not endpoint_url(os.environ) and os.environ.get("AWS_ENDPOINT"):
+        raise ConfigError("not all libraries read the variable AWS_ENDPOINT; set AWS_ENDPOINT_URL in its place")
+    for name, (allowed, what) in _ALLOWED.items():
+        value = os.environ.get(name)
+        if value and not allowed.fullmatch(value):
+            raise ConfigError(f"wrong variable {name}: it is not {what}; set it anew")
+
+
+def is_virtual_hosted(variables: Mapping[str, str]) -> bool:
+    """Return whether the bucket is in the host's name of a server that is not Amazon's, not in the path."""
+    return variables.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() == "true"
 
 
 def object_store_options() -> dict[str, str]:
@@ -133,9 +183,9 @@ def hadoop_options() -> dict[str, str]:
         "fs.s3a.aws.credentials.provider": ",".join(_PROVIDERS),
     }
     region = _region(variables)
-    if endpoint := variables.get("AWS_ENDPOINT_URL"):
-        virtual = variables.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() == "true"
-        options |= {"fs.s3a.endpoint": endpoint, "fs.s3a.path.style.access": str(not virtual).lower()}
+    if endpoint := endpoint_url(variables):
+        in_path = not is_virtual_hosted(variables)
+        options |= {"fs.s3a.endpoint": endpoint, "fs.s3a.path.style.access": str(in_path).lower()}
         region = region or DEFAULT_REGION  # as the other libraries
     return options | ({"fs.s3a.endpoint.region": region} if region else {})
 

@@ -6,7 +6,7 @@ import os
 import re
 
 from offsets_pipeline.common.foreign_errors import first_line
-from offsets_pipeline.store.delta.s3_access import DEFAULT_REGION, NO_CREDENTIALS, chosen_region, is_s3
+from offsets_pipeline.store.delta.s3_access import DEFAULT_REGION, NO_CREDENTIALS, chosen_region, endpoint_url, is_s3
 
 #: How obstore, `deltalake` and Arrow say a cause, the cause, and what to do. The first that fits counts.
 _CAUSES = (
@@ -65,7 +65,7 @@ def known_cause(location: str, error: BaseException) -> str | None:
             region = chosen_region()
             facts = {
                 "bucket": location.partition("://")[2].partition("/")[0],
-                "endpoint": os.environ.get("AWS_ENDPOINT_URL") or f"Amazon S3 in {region or DEFAULT_REGION}",
+                "endpoint": endpoint_url(os.environ) or f"Amazon S3 in {region or DEFAULT_REGION}",
                 "region": region or f"{DEFAULT_REGION}, the default",
                 "located": f" but in {next(filter(None, located.groups()))}" if located else "",
             }

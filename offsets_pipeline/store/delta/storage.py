@@ -29,6 +29,7 @@ from offsets_pipeline.store.delta.filesystems import OBJECT_STORES, encoded_uri,
 from offsets_pipeline.store.delta.s3_access import (
     access_variables,
     connection_options,
+    endpoint_options,
     is_s3,
     object_store_options,
 )
@@ -422,7 +423,8 @@ def _object_store(root: str, max_retries: int | None = None) -> ObjectStore:
         return LocalStore(root)
     try:
         if is_s3(root):
-            return _bucket(root, max_retries, tuple(object_store_options().items()), access_variables())
+            options = object_store_options() | endpoint_options(root)
+            return _bucket(root, max_retries, tuple(options.items()), access_variables())
         return from_url(encoded_uri(root), retry_config=_retries(max_retries))
     except BaseError as error:
         raise ConfigError(
@@ -440,7 +442,9 @@ def _bucket(
     """The client of a bucket: one in a process keeps its connections, and asks for the key of a role once."""
     from obstore.store import S3Store  # noqa: PLC0415 - as above
 
-    config, connections = cast("Any", dict(options)), cast("Any", connection_options())
+    # whatever AWS_CONDITIONAL_PUT says: without conditional puts there are no commits
+    config = cast("Any", {**dict(options), "aws_conditional_put": "etag"})
+    connections = cast("Any", connection_options())
     return S3Store.from_url(
         encoded_uri(uri), config=config, client_options=connections, retry_config=_retries(max_retries)
     )

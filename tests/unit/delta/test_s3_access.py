@@ -30,9 +30,10 @@ from offsets_pipeline.store.delta.storage import storage_of
 from tests.http_server import Quiet, served
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+NOTHING = "http://127.0.0.1:1"  # no server listens there
 KEY = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 CREDENTIALS = """
 [default]
@@ -59,6 +60,25 @@ from offsets_pipeline.store.delta.filesystems import open_path
 system, path = open_path("s3://bucket/file")
 system.open_input_file(path)
 """
+
+
+ARROW, DELTALAKE, OBSTORE = "arrow", "deltalake", "obstore"
+#: Opens an object of a bucket by one of the libraries.
+OPEN = {
+    ARROW: """
+from offsets_pipeline.store.delta.filesystems import open_path
+system, path = open_path("s3://{bucket}/table/file")
+system.open_input_file(path)
+""",
+    DELTALAKE: """
+from offsets_pipeline.store.delta.reader import open_table
+open_table("s3://{bucket}/table")
+""",
+    OBSTORE: """
+from offsets_pipeline.store.delta.storage import storage_of
+storage_of("s3://{bucket}/table").read("file")
+""",
+}
 
 
 class Signature(NamedTuple):
@@ -138,6 +158,108 @@ def test_arrow_deltalake_and_obstore_sign_alike(
     seen.clear()
     assert storage_of("s3://bucket/table").read("file") is None
     assert set(seen) == {signature}
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[str, set[tuple[str, str]]]]:
+    """The URL of a server without objects, and the hosts that requests named, with the first name in their paths."""
+    seen: set[tuple[str, str]] = set()
+
+    class Handler(Quiet):
+        def do_GET(self) -> None:  # noqa: N802 - the name that the server calls
+            seen.add((self.headers["Host"], self.path.strip("/").split("/")[0].split("?")[0]))
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815 - the name that the server calls
+
+    with served(Handler) as url:
+        yield url, seen
+
+
+def open_by(library: str, bucket: str, variables: Mapping[str, str]) -> str:
+    """Open an object in a process with these variables; returns what it says on stderr."""
+    environment = {"PYTHONPATH": ":".join(sys.path), "AWS_EC2_METADATA_DISABLED": "true", **KEY, **variables}
+    program = OPEN[library].format(bucket=bucket)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    return done.stderr
+
+
+@pytest.mark.parametrize("library", OPEN)
+@pytest.mark.parametrize("others", [{}, {"AWS_ENDPOINT_URL": NOTHING}, {"AWS_ENDPOINT": NOTHING}])
+def test_the_variable_for_s3_alone_names_the_server_of_every_library(
+    hosts: tuple[str, set[tuple[str, str]]], library: str, others: Mapping[str, str]
+) -> None:
+    """Else data files were at one server, and the commits that name them at another one."""
+    endpoint, seen = hosts
+    open_by(library, "bucket", {"AWS_ENDPOINT_URL_S3": endpoint, **others})
+    assert seen == {(endpoint.partition("://")[2], "bucket")}
+    variables = {"AWS_ENDPOINT_URL_S3": endpoint, **others}
+    assert hadoop_options_with(variables)["fs.s3a.endpoint"] == endpoint
+
+
+@pytest.mark.parametrize("library", OPEN)
+def test_every_library_puts_the_bucket_into_the_hosts_name(
+    hosts: tuple[str, set[tuple[str, str]]], library: str
+) -> None:
+    """The bucket 127 of the host 0.0.1 is at 127.0.0.1, a name that each machine knows."""
+    endpoint, seen = hosts
+    of_host = {"AWS_ENDPOINT_URL": endpoint.replace("127.", "", 1), "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"}
+    open_by(library, "127", of_host)
+    assert seen <= {(endpoint.partition("://")[2], name) for name in ("table", "")}  # "": deltalake lists the bucket
+    assert (endpoint.partition("://")[2], "table") in seen
+
+
+@pytest.mark.parametrize("library", OPEN)
+def test_a_variable_that_only_some_libraries_read_is_refused(
+    hosts: tuple[str, set[tuple[str, str]]], library: str
+) -> None:
+    endpoint, seen = hosts
+    said = open_by(library, "bucket", {"AWS_ENDPOINT": endpoint, "AWS_ALLOW_HTTP": "true"})
+    assert "not all libraries read the variable AWS_ENDPOINT; set AWS_ENDPOINT_URL in its place" in said
+    assert seen == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("AWS_ENDPOINT_URL", "minio:9000", 'the address of a server, as "http://minio:9000"'),
+        ("AWS_ENDPOINT_URL_S3", "http://", 'the address of a server, as "http://minio:9000"'),
+        ("AWS_REGION", " ", 'a region, as "eu-west-3"'),
+        ("AWS_ACCESS_KEY_ID", "key\n", "a key: it has a blank, a line end or another character that no key has"),
+        ("AWS_SECRET_ACCESS_KEY", "secret ", "a key: it has a blank, a line end or another character that no key has"),
+    ],
+)
+@pytest.mark.parametrize("command", [("describe", "--all-groups"), ("create",), ("dump",)], ids=lambda words: words[0])
+def test_a_variable_in_which_a_library_would_panic_is_one_line_without_a_secret(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    command: Sequence[str],
+    name: str,
+    value: str,
+    what: str,
+) -> None:
+    for each, known in {**KEY, "AWS_ENDPOINT_URL": NOTHING, name: value}.items():
+        monkeypatch.setenv(each, known)
+    store = "s3://bucket/store"
+    words = [command[0], store] if command == ("dump",) else [command[0], "--store", store, *command[1:]]
+    assert main(words) == 1
+    assert capfd.readouterr().err == f"offsets: error: wrong variable {name}: it is not {what}; set it anew\n"
+
+
+def test_commits_are_conditional_whatever_a_variable_says(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEY.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
+    storage = storage_of(f"{s3}/conditional")
+    assert [storage.create("file", contents, durable=True) for contents in (b"1", b"2")] == [True, False]
+    assert storage.read("file") == b"1"
+
+
+def hadoop_options_with(variables: Mapping[str, str]) -> dict[str, str]:
+    with mock.patch.dict(os.environ, variables, clear=True):
+        return hadoop_options()
 
 
 @pytest.fixture
