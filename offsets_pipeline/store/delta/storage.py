@@ -304,7 +304,8 @@ class ObjectStorage(Storage):
                 time.sleep(min(left, _WINNERS_REQUESTS * self._request_seconds))
                 meanwhile()
         self._won_at = None
-        self._signal = None if self._losses else beside(self.read, _WAITING)
+        if not self._losses and (self._signal is None or self._signal.done()):
+            self._signal = beside(self.read, _WAITING)
         try:
             yield
         except WriteConflict:
@@ -315,9 +316,14 @@ class ObjectStorage(Storage):
         self._won_at, self._losses = time.monotonic(), 0
 
     def _is_signaled(self) -> bool:
-        """Return whether a writer has lost twice since this one looked at the signal file last."""
+        """Return whether a writer has lost twice since this one looked at the signal file last.
+
+        Does not wait for an answer: a look that takes long would delay the commit, which needs none.
+        """
+        if self._signal is None or not self._signal.done():
+            return False
         with suppress(OSError):
-            found = None if self._signal is None else self._signal.result()
+            found = self._signal.result()
             if found != self._seen_signal:
                 self._seen_signal = found
                 return True

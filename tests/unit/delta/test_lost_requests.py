@@ -192,6 +192,14 @@ def test_a_request_that_fails_is_told_in_one_line(
         again(table).snapshot()
 
 
+def test_a_look_for_waiting_writers_that_takes_long_delays_no_commit(server: FaultyS3, s3_store: str) -> None:
+    server.fault = lambda _, path: Fault.SLOW if path.endswith("/.waiting") else None
+    with opened(s3_store, offsets_commit_timeout_ms=2_000) as coordinator:
+        for offset in range(3):
+            coordinator.commit_offsets("g", {("t", 0): offset})
+    assert {hit.fault for hit in server.hits} == {Fault.SLOW}
+
+
 def test_a_timeout_of_the_environment_that_is_no_duration_is_refused_in_one_line(
     s3_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
