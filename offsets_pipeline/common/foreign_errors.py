@@ -25,6 +25,11 @@ def first_line(error: Exception) -> str:
     return (_lines(error) or [type(error).__name__])[0].rstrip()
 
 
+def with_causes(error: BaseException) -> str:
+    """The message of an exception; the causes that `deltalake` writes below a line follow it in that line."""
+    return _CAUSE.sub(": ", str(error))
+
+
 def in_one_line(error: BaseException) -> str:
     """An exception in one line: message of an error of this package, class and message of a foreign exception."""
     ours = raised_on_executor(error)
@@ -79,7 +84,7 @@ def _is_of_ended_jvm(error: BaseException) -> bool:
 def _lines(error: BaseException) -> list[str]:
     if _WORKER_ENDED in str(error):
         return ["a Python process of a task has ended, killed or out of memory; another run may succeed"]
-    return _CAUSE.sub(": ", _TRACEBACK.sub(" ", str(error))).strip().splitlines()
+    return _TRACEBACK.sub(" ", with_causes(error)).strip().splitlines()
 
 
 def _with_subclasses(kind: type[OffsetsError]) -> list[type[OffsetsError]]:

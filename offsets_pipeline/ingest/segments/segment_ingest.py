@@ -41,6 +41,7 @@ from offsets_pipeline.store.delta.data_file import COMPRESSION
 from offsets_pipeline.store.delta.filesystems import opened
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.delta.retry import with_retries
+from offsets_pipeline.store.delta.s3_errors import cause
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.file_writer import LogFilePlace, LogFileWriter
@@ -169,7 +170,7 @@ def ingest_segments(
 def _look(found: FoundLog) -> list[RecordKey]:
     """Read the start of every file; returns the first records of each log partition.
 
-    Raises NotASegment if a file holds something else, StorageFailed if one is gone.
+    Raises NotASegment if a file holds something else, StorageFailed if one is gone or cannot be read.
     """
     first: list[RecordKey] = []
     for folder in found.folders:
@@ -180,6 +181,9 @@ def _look(found: FoundLog) -> list[RecordKey]:
                     batches = _first_batches(data, path)
             except FileNotFoundError:
                 raise StorageFailed(f"{path} is gone: its broker has replaced or deleted it; run this again") from None
+            except OSError as error:
+                said = cause(path, error, "check its storage and your permissions")
+                raise StorageFailed(f"cannot read {path}: {said}") from error
             for batch in batches if len(first) == known else ():
                 rows = batch.filter(pc.is_null(batch["control_type"])).slice(0, LOOK_RECORDS)
                 places = zip(rows["record_offset"].to_pylist(), rows["key"].to_pylist(), strict=True)

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
 _LISTINGS, _LISTING_SECONDS = 20, 0.01
-_GAP = "Expected contiguous commit files"  # as deltalake says
+#: What deltalake says of a gap, and of a list whose connection ended before it did: it asks for no list again.
+_TRY_AGAIN = re.compile("Expected contiguous commit files|Error getting list response body")
 
 #: Errors of reading: the storage is out of reach, a file is gone, or the table has a feature that is not supported.
 UNREADABLE = (DeltaError, OSError, pa.ArrowException, UnsupportedTable)
@@ -65,8 +66,8 @@ def open_table(folder: str, version: int | None = None) -> DeltaTable:
     for attempt in range(_LISTINGS):
         try:
             return DeltaTable(encoded_uri(folder), version=version, storage_options=options)
-        except DeltaError as error:
-            if _GAP not in str(error) or attempt == _LISTINGS - 1:
+        except (DeltaError, OSError) as error:
+            if _TRY_AGAIN.search(str(error)) is None or attempt == _LISTINGS - 1:
                 raise
             time.sleep(_LISTING_SECONDS)
     raise AssertionError("unreachable")
@@ -301,15 +302,43 @@ def _damaged_file(folder: str, files: Iterable[DataFile]) -> str | None:
 
 
 def _unreadable_parquet(path: str) -> str | None:
-    """Return why a Parquet file cannot be read; None if it can. Reads all of it."""
+    """Return why the contents of a Parquet file cannot be decoded; None if they can. Reads all of it.
+
+    Raises OSError if the storage fails or the file is gone: its contents are not known then.
+    """
     system, name = open_path(path)
-    try:
-        with system.open_input_file(name) as source, pq.ParquetFile(source) as file:
-            for _ in file.iter_batches(use_threads=False):
-                pass
-    except (OSError, pa.ArrowException) as error:
-        return first_line(error)
+    with system.open_input_file(name) as source:
+        contents = _Contents(source)
+        try:
+            with pq.ParquetFile(pa.PythonFile(contents, mode="r")) as file:
+                for _ in file.iter_batches(use_threads=False):
+                    pass
+        except (OSError, pa.ArrowException) as error:
+            if contents.failed is not None:
+                raise contents.failed from error
+            return first_line(error)
     return None
+
+
+class _Contents:
+    """The contents of a file, for Arrow. ``failed`` is the storage's error, which Arrow raises as those of decoding."""
+
+    closed = False
+
+    def __init__(self, source: pa.NativeFile) -> None:
+        self._source = source
+        self.failed: OSError | None = None
+        self.seek, self.tell = source.seek, source.tell
+
+    def read(self, size: int) -> bytes:
+        try:
+            return bytes(self._source.read(size))
+        except OSError as error:
+            self.failed = error
+            raise
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def _version_of(folder: str, name: str) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from offsets_pipeline.common.foreign_errors import first_line
+from offsets_pipeline.common.foreign_errors import first_line, with_causes
 from offsets_pipeline.store.delta.s3_access import DEFAULT_REGION, NO_CREDENTIALS, chosen_region, endpoint_url, is_s3
 
 #: How obstore, `deltalake` and Arrow say a cause, the cause, and what to do. The first that fits counts.
@@ -36,6 +36,11 @@ _CAUSES = (
         "get new credentials, and set AWS_SESSION_TOKEN with them",
     ),
     (
+        "<Code>RequestTimeTooSkewed<|AWS Error REQUEST_TIME_TOO_SKEWED",
+        "the clock of this machine differs too much from that of {endpoint}",
+        "set the clock",
+    ),
+    (
         "403 Forbidden|AWS Error ACCESS_DENIED",
         "{endpoint} refused access to the bucket {bucket}",
         "check the credentials and their permissions",
@@ -44,6 +49,26 @@ _CAUSES = (
         "redirect without LOCATION|HTTP status 301|AuthorizationHeaderMalformed|bucket is located in",
         "the bucket {bucket} is not in the region {region}{located}",
         "set AWS_REGION to the region of the bucket",
+    ),
+    (
+        r"status code: 501\b|HTTP status 501\b",
+        "{endpoint} does not know a kind of request, such as a conditional put (If-None-Match)",
+        "use a store that honours them (docs/storage.md)",
+    ),
+    (
+        r"<Code>SlowDown<|AWS Error (SLOW_DOWN|SERVICE_UNAVAILABLE)|(status code:|HTTP status) (429|503)\b",
+        "{endpoint} gets too many requests, or is not available now",
+        "try again later, or with fewer processes",
+    ),
+    (
+        r"AWS Error INTERNAL_FAILURE|(status code:|HTTP status) 5\d\d\b",
+        "{endpoint} has an error of its own",
+        "try again later",
+    ),
+    (
+        "request or response body error|curlCode: 18",
+        "{endpoint} broke off an answer",
+        "check the network, then try again",
     ),
     (
         r"error sending request|connection closed|AWS Error NETWORK_CONNECTION|curlCode: \d",
@@ -82,6 +107,6 @@ def _whole_text(error: BaseException | None) -> str:
     """The texts of an error and of its causes: a storage's answer is in the second line of one of them."""
     texts = []
     while error is not None:
-        texts.append(str(error))
+        texts.append(with_causes(error))
         error = error.__cause__
     return "\n".join(texts)

@@ -60,8 +60,9 @@ _LOCAL = frozenset({"", "file"})
 #: Some file systems cannot synchronise a folder.
 _NOT_SUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP})
 _ATOMIC_RENAME = frozenset({"hdfs", "viewfs"})
-#: How obstore says that a request is refused: by a status of 4xx, except 408 and 429 (try again), or sent elsewhere.
-_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d\b|redirect without LOCATION")
+#: How obstore says that a request is refused: by a status of 4xx, except 408 and 429 (try again), by 501 (the server
+#: does not know conditional puts), or sent elsewhere.
+_REFUSED = re.compile(r"status code: (4(?!08|29)\d\d|501)\b|redirect without LOCATION")
 
 
 class NoAnswer(OSError):

@@ -45,6 +45,9 @@ class Fault(Enum):
     OTHER_REGION = "it is not done, since it is signed for another region, and the answer names the region"
     REDIRECTED = "it is not done, since the bucket is in another region, and the answer does not name it"
     UNCONDITIONAL = "it is done, whatever its condition"
+    BROKEN_OFF = "it is done, and the connection ends in the middle of the answer"
+    SKEWED = "it is not done, since the clock of the client is wrong"
+    UNKNOWN = "it is not done, since the server does not know such requests"
 
 
 #: What a request to a network or a server out of order may meet.
@@ -75,6 +78,8 @@ _REFUSALS = {
         "400 Bad Request",
         b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-3</Region></Error>",
     ),
+    Fault.SKEWED: ("403 Forbidden", b"<Error><Code>RequestTimeTooSkewed</Code><Message>It is early.</Message></Error>"),
+    Fault.UNKNOWN: ("501 Not Implemented", b"<Error><Code>NotImplemented</Code></Error>"),
     Fault.REDIRECTED: ("301 Moved Permanently", b"<Error><Code>PermanentRedirect</Code></Error>"),
 }
 
@@ -154,6 +159,9 @@ class FaultyS3:
             answer = self._done(environ, contents)
             if fault is Fault.DOUBLED:
                 answer = self._done(environ, contents)
+        if fault is Fault.BROKEN_OFF:
+            status, headers, body = answer
+            return status, headers, body[: len(body) // 2]  # the server closes each connection
         if fault in {Fault.LOST_REQUEST, Fault.LOST_ANSWER}:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return ("500 Internal Server Error", [("Content-Length", "0")], b"") if fault is Fault.ERROR_500 else answer

@@ -12,11 +12,15 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.errors import NoSuchCheckpoint, StorageFailed
 from offsets_pipeline.ingest.segments.segment_files import find_log
+from offsets_pipeline.ingest.segments.segment_ingest import _look
 from offsets_pipeline.spark_query.checkpoint_import import read_checkpoint
+from offsets_pipeline.store.delta.damage import damage_of
 from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
 from offsets_pipeline.store.delta.storage import storage_of
 from offsets_pipeline.store.delta.table_folder import TableFolder
+from tests.places import place_of
 from tests.unit.delta.faulty_s3 import Fault, FaultyS3
+from tests.unit.delta.test_table_folder import again, append
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +33,7 @@ each_command = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: 
 @pytest.fixture(scope="module")
 def faulty() -> Iterator[tuple[FaultyS3, str]]:
     server = FaultyS3()
-    with server.serving("causes") as uri:
+    with server.serving("causes", timeout_ms=20_000) as uri:  # no request is to time out
         yield server, uri
 
 
@@ -150,6 +154,8 @@ def test_a_wrong_secret_and_a_key_without_permissions(
         (Fault.REDIRECTED, {}, "the bucket causes is not in the region us-east-1, the default; set AWS_REGION .*"),
         (Fault.EXPIRED, {}, "the session token is wrong or has expired; get new credentials, and set AWS_SESS.*"),
         (Fault.REFUSED, {}, r"http://127\.0\.0\.1:\d+ refused access to the bucket causes; check the credentials .*"),
+        (Fault.SKEWED, {}, r"the clock of this machine differs too much from that of http://[\d.:]+; set the clock"),
+        (Fault.UNKNOWN, {}, r"http://[\d.:]+ does not know a kind of request, such as a conditional put .*; use a .*"),
     ],
 )
 @pytest.mark.usefixtures("no_profile")
@@ -176,13 +182,76 @@ def test_answers_of_other_servers(
         server.settle()
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Fault.ERROR_503, "gets too many requests, or is not available now; try again later, or with fewer processes"),
+        (Fault.ERROR_500, "has an error of its own; try again later"),
+        (Fault.BROKEN_OFF, "broke off an answer; check the network, then try again"),
+    ],
+)
+def test_a_file_that_the_server_does_not_give_now_is_not_damaged(
+    faulty: tuple[FaultyS3, str], capsys: pytest.CaptureFixture[str], fault: Fault, said: str
+) -> None:
+    """The advice for a damaged file is to restore it, or to ingest the log again."""
+    server, uri = faulty
+    store = f"{uri}/{fault.name}"
+    assert main(["create", "--store", store, "--offsets-partitions", "1"]) == 0
+    assert main(["commit", "--store", store, "--group", "g", "t:0=1"]) == 0
+    capsys.readouterr()
+    server.fault = lambda method, path: fault if method == "GET" and path.endswith(".parquet") else None
+    try:
+        line = line_of(capsys, ("describe", "--group", "g"), store)
+    finally:
+        server.settle()
+    assert re.fullmatch(rf"cannot read the table {store}/log: http://[\d.:]+ {said}", line)
+    assert main(["describe", "--store", store, "--group", "g"]) == 0
+
+
+def test_damage_is_what_a_file_has_and_not_that_it_cannot_be_read(faulty: tuple[FaultyS3, str]) -> None:
+    server, uri = faulty
+    table = TableFolder(f"{uri}/unread", LOG_PARTITIONS)
+    table.create()
+    append(table, 1)
+    table.checkpoint(1)
+    files = table.snapshot().files()
+    server.fault = lambda method, path: Fault.REFUSED if method == "GET" and path.endswith(".parquet") else None
+    try:
+        assert damage_of(table.folder, files) is None
+    finally:
+        server.settle()
+    assert damage_of(table.folder, files) is None
+    with place_of(table.folder, files[0].name).open("wb") as file:
+        file.write(b"x" * files[0].size)
+    assert re.search(r"the data file .* is corrupt \(", str(damage_of(table.folder, files)))
+
+
+def test_a_list_that_breaks_off_is_asked_for_again(faulty: tuple[FaultyS3, str]) -> None:
+    server, uri = faulty
+    table = TableFolder(f"{uri}/listed", LOG_PARTITIONS)
+    table.create()
+    left = [Fault.BROKEN_OFF, Fault.BROKEN_OFF]
+    server.fault = lambda method, path: left.pop() if left and method == "GET" and path == "/causes" else None
+    try:
+        assert again(table).snapshot().version == 0
+    finally:
+        server.settle()
+    assert left == []
+
+
 def test_segments_and_checkpoints_that_cannot_be_read(faulty: tuple[FaultyS3, str]) -> None:
     server, uri = faulty
+    segment = f"{uri}/read/__consumer_offsets-0/00000000000000000000.log"
+    with place_of(segment).open("wb") as file:
+        file.write(b"of a broker")
+    found = find_log([segment])
     server.fault = lambda *_: Fault.REFUSED
     said = r": http://.* refused access to the bucket causes; check the credentials and their permissions$"
     try:
         with pytest.raises(StorageFailed, match=rf"^cannot read {uri}/segments{said}"):
             find_log([f"{uri}/segments"])
+        with pytest.raises(StorageFailed, match=rf"^cannot read {segment}{said}"):
+            _look(found)
         with pytest.raises(NoSuchCheckpoint, match=rf"^cannot read checkpoint {uri}/checkpoint{said}"):
             read_checkpoint(f"{uri}/checkpoint")
     finally:
