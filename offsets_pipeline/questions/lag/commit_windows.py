@@ -192,18 +192,37 @@ class CommitsOfGroups:
             by_partition[partition].add(rows)
         return WindowColumns.together([by_partition.pop(partition).windows() for partition in sorted(by_partition)])
 
-    def recent(self) -> WindowColumns:
+    def recent(self, wanted: Collection[Identity] = ()) -> WindowColumns:
         """The last visible commit of each offset.
 
-        Reads only records that were appended from ten minutes before that time on. Offsets without a commit in them are
-        missing.
+        Reads only records that were appended from ten minutes before that time on. If an offset that is ``wanted`` has
+        no commit in them, reads all commits of its group, for MANY_GROUPS groups at most. Other offsets are missing.
         """
-        windows = CommitWindows(1, self._group_ids, *self._of_log)
         since_ms = (self._reader.opened_ms if self._at_ms is None else self._at_ms) - RECENT_MS
-        condition = f"epoch_us(appended_at) >= {since_ms * 1000}"
-        if self._at_ms is not None:
-            condition += f" AND {WRITTEN_US} <= {self._at_ms * 1000}"
-        windows.add(self._rows(condition, since_ms))
+        appended = f"epoch_us(appended_at) >= {since_ms * 1000}{self._until}"
+        found = self._last_of(self._rows(appended, since_ms))
+        names = {group_id for group_id, *_ in set(wanted).difference(found.identities)}
+        missing = sorted(filter(has_one_prefix, names))[:MANY_GROUPS]
+        if not missing:
+            return found
+        kept = [row for row, (group_id, *_) in enumerate(found.identities) if group_id not in missing]
+        others = WindowColumns(
+            [found.identities[row] for row in kept],
+            np.arange(len(kept) + 1),
+            found.offset[kept],
+            found.committed_ms[kept],
+        )
+        log = CommitsOfGroups(self._reader, missing, self._at_ms)
+        return WindowColumns.together([others, log._last_of(log._rows_of_commits())])
+
+    @property
+    def _until(self) -> str:
+        """The rest of a condition, for rows up to the time (R36)."""
+        return "" if self._at_ms is None else f" AND {WRITTEN_US} <= {self._at_ms * 1000}"
+
+    def _last_of(self, rows: pa.Table) -> WindowColumns:
+        windows = CommitWindows(1, self._group_ids, *self._of_log)
+        windows.add(rows)
         return windows.windows()
 
     def _rows_of_commits(self) -> pa.Table:
@@ -216,7 +235,7 @@ class CommitsOfGroups:
         ranges = " OR ".join(
             f"(key >= unhex('{prefix.hex()}') AND key < unhex('{_next(prefix).hex()}'))" for prefix in prefixes
         )
-        return self._rows(f"(control_type IS NOT NULL OR {ranges})")
+        return self._rows(f"(control_type IS NOT NULL OR {ranges}){self._until}")
 
     def _rows(self, condition: str, since_ms: int = 0) -> pa.Table:
         """The rows that meet a condition, in order; ``since_ms`` as of `Relations.log`."""

@@ -131,7 +131,15 @@ def lag_of_groups(
     def commits(group_ids: Collection[str], until_ms: int | None) -> WindowColumns:
         cut_ms = of.at_ms if until_ms is None else until_ms
         log = CommitsOfGroups(reader, group_ids, cut_ms)
-        return log.recent() if window_commits is None else log.last(window_commits)
+        if window_commits is not None:
+            return log.last(window_commits)
+        newer = {
+            (name, each.topic, each.partition)
+            for name in group_ids
+            for each in groups[name].offsets
+            if cut_ms is not None and each.committed_ms is not None and each.committed_ms > cut_ms
+        }
+        return log.recent(newer)
 
     if reader.properties.topic_kind is TopicKind.SHARE_STATE:
         if (until_ms := positions.until_ms) is not None:

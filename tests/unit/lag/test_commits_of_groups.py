@@ -78,6 +78,16 @@ def test_windows_end_with_the_last_commit_before_the_first_later_record_and_rece
     assert recent(NOW_MS + TEN_MINUTES_MS + 2, "g") == {}
     assert recent(NOW_MS - 1, "c") == {"c-t": [2]}
 
+    def recent_and_wanted(at_ms: int, *wanted: str) -> dict[str, list[int]]:
+        """The last commits of g and c, with those of wanted groups from before the ten minutes."""
+        return shown(CommitsOfGroups(reader, "gc", at_ms).recent([(group, "t", 0) for group in wanted]))
+
+    assert recent_and_wanted(NOW_MS, "g") == {"g-t": [200]} | stray  # its commit is in the ten minutes
+    assert recent_and_wanted(NOW_MS, "c") == {"g-t": [200], "c-t": [2]} | stray
+    later_ms = NOW_MS + TEN_MINUTES_MS + 2
+    assert recent_and_wanted(later_ms) == {}
+    assert recent_and_wanted(later_ms, "g", "c") == {"g-t": [200], "c-t": [2]} | stray
+
 
 def test_a_commit_with_a_time_ahead_counts_from_its_append_on(tmp_path: Path, settings: Settings) -> None:
     """R36: the clock of the broker was two hours ahead."""

@@ -10,6 +10,7 @@ import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.common.clock import SystemClock, shown_time
+from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
 from tests.logs import LogPartition, commit_key, commit_value
 from tests.unit.lag.stores import TimedRow, folded_store
 
@@ -168,6 +169,25 @@ def test_present_has_the_offsets_of_the_state(store: Path, tmp_path: Path, capsy
     assert found["ok"]["lag_seconds"] == 0
     assert found["slow"]["lag_seconds"] is None
     assert str(found["slow"]["reason"]).startswith("record 450 is older than the first sample, of ")
+
+
+def test_groups_has_the_lag_of_a_group_that_commits_seldom_and_has_committed_since_the_newest_sample(
+    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # R37: as `lag` has it
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: START_MS + 31 * MINUTE_MS)
+    log, rows = LogPartition(), []
+    for minute, group in ((0, "seldom"), (25, "often"), (29, "often"), (30, "seldom"), (30, "often")):
+        at_ms = START_MS + minute * MINUTE_MS
+        log.commit((group, "t", 0), 10 * minute + 5, commit_timestamp=at_ms)
+        rows.append(TimedRow(log.rows[-1], at_ms))
+    to = folded_store(rows, tmp_path / "store", 1, settings)
+    writer = SampleWriter(table_of(str(to)), "a test")
+    for minute in (-1, 29):
+        writer.write({("t", 0): (0, 10 * minute + 10)}, START_MS + minute * MINUTE_MS + MINUTE_MS // 2)
+    of_lag = {group: row["lag"] for group, row in rows_of(capsys, "lag", "--store", to).items()}
+    assert main(["groups", "--store", str(to), "--format", "json"]) == 0
+    listed = {row["group"]: row["lag"] for row in json.loads(capsys.readouterr().out)["groups"]}
+    assert listed == of_lag == {"seldom": 295, "often": 5}
 
 
 def test_status_that_depends_on_an_unknown_log_end_is_unknown(
