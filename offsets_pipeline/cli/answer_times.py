@@ -6,8 +6,10 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.output import show_status, with_cluster, write_json, write_rows
+from offsets_pipeline.common.clock import parse_time_ms
 from offsets_pipeline.common.input_text import first_ones
 from offsets_pipeline.common.warnings import warn
+from offsets_pipeline.ingest.topic_positions.sample_table import last_interval_ms, table_of
 from offsets_pipeline.questions.query.answer_time import (
     HELD_BACK,
     MIRROR_BEHIND,
@@ -26,10 +28,13 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.history.log_history import LogHistory
     from offsets_pipeline.questions.query.state_reader import StateReader
+    from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
 #: Name of the field that says what a row of JSON lacks.
 STALE = "stale"
 _SHOWN = 5  # log partitions of a warning
+_SNAPSHOT_INTERVAL_MS = 60_000  # the least one that counts, and the default of `offsets snapshot`
+_MISSED = 3  # intervals without a snapshot
 #: What reads a cluster into a store of this kind.
 _READER = {MIRRORED: "`offsets follow`, or the ingest again", SNAPSHOT: "`offsets snapshot`"}
 
@@ -37,16 +42,28 @@ _READER = {MIRRORED: "`offsets follow`, or the ingest again", SNAPSHOT: "`offset
 def answer_time_of(reader: StateReader, store: str, settings: Settings) -> AnswerTime:
     """Return the time that the reader's answers are as of; warn of what they lack."""
     found = answer_time(reader, mirror_interval_ms(settings))
-    if (text := nothing_read(reader, store, found)) is not None:
+    if (text := not_read(reader, store, found)) is not None:
         warn(text)
     return _with_warnings(found, store)
 
 
-def nothing_read(reader: StateReader, store: str, time: AnswerTime) -> str | None:
-    """Return a warning if nothing was ever read into the store, else None."""
-    if time.as_of is not None or reader.table(LOG.name).files():
+def not_read(of: StoreSnapshot, store: str, time: AnswerTime, until_ms: int | None = None) -> str | None:
+    """Return a warning if nothing was ever read into the store, or if its snapshots have ended; else None.
+
+    ``until_ms``: the past time of the answer.
+    """
+    if time.as_of is None:
+        return None if of.table(LOG.name).files() else f"nothing was read into {store} yet: run {_reader(of)}"
+    if of.properties.kind != SNAPSHOT or (until_ms is not None and until_ms <= parse_time_ms(time.as_of)):
         return None
-    return f"nothing was read into {store} yet: run {_READER[reader.properties.kind]}"
+    usual_ms = max(last_interval_ms(table_of(of.location)), _SNAPSHOT_INTERVAL_MS)
+    if of.opened_ms - parse_time_ms(time.as_of) <= _MISSED * usual_ms:
+        return None
+    return f"the answers of {store} may lack changes since its last snapshot, of {time.as_of}: run {_reader(of)}"
+
+
+def _reader(of: StoreSnapshot) -> str:
+    return _READER[of.properties.kind]
 
 
 def log_answer_time_of(
@@ -62,7 +79,10 @@ def log_answer_time_of(
     """
     if positions is not None:
         return _with_warnings(log_answer_at(history, positions), store)
-    return _with_warnings(log_answer_time(history, mirror_interval_ms(settings), until_ms), store)
+    found = log_answer_time(history, mirror_interval_ms(settings), until_ms)
+    if (text := not_read(history, store, found, until_ms)) is not None:
+        warn(text)
+    return _with_warnings(found, store)
 
 
 def time_fields(times: Iterable[tuple[str, AnswerTime]]) -> dict[str, Any]:

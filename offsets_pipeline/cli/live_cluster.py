@@ -20,13 +20,13 @@ from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
-from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, samples_of, table_of
+from offsets_pipeline.ingest.topic_positions.sample_table import last_interval_ms, read_samples, samples_of, table_of
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, literal_secret, parse_options
 from offsets_pipeline.questions.lag.lag_rows import LagRow, StoreGroups, lag_of_groups, topics_of
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
 from offsets_pipeline.questions.query.group_listing import groups_with_lag
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.store.delta.properties import OWNED
+from offsets_pipeline.store.delta.properties import OWNED, SNAPSHOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -114,6 +114,8 @@ class LiveCluster(Closing):
             return BrokerPositions(self.cluster, topics, samples_of(table, topics), now_ms, of.at_ms)
         sampled = SampledPositions(read_samples(table, topics), asked_ms)
         until_ms, interval_ms = sampled.until_ms, max(self._settings.lag.sample_interval_ms, 1_000)
+        if reader.properties.kind == SNAPSHOT:  # each snapshot samples
+            interval_ms = max(interval_ms, last_interval_ms(table))
         if until_ms is None and topics:
             or_file = " or --positions" if isinstance(self._asked, PositionsFrom) else ""
             warn(

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.answer_times import mirror_interval_ms, nothing_read, warnings_of, write_listing
+from offsets_pipeline.cli.answer_times import mirror_interval_ms, not_read, warnings_of, write_listing
 from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_reader, open_readers, retention_of
 from offsets_pipeline.cli.options import LiveBrokers, ReportCoverage
@@ -86,8 +86,8 @@ def _found(options: Problems, settings: Settings) -> tuple[list[tuple[Problem, s
             except BrokerUnreachable:  # a problem of `_of_groups`; topics of share groups have no names
                 groups = groups_with_lag(reader, options.groups or None)
             of_groups = [*_of_groups(StoreGroups(reader, groups, time), options, settings, live)]
-        if (text := nothing_read(reader, store, time)) is not None:
-            of_groups.append(Problem(GroupStatus.ERR, MIRROR_BEHIND, detail=text))
+        if (text := not_read(reader, store, time)) is not None:
+            of_groups.append(Problem(GroupStatus.ERR, MIRROR_BEHIND, since=time.as_of, detail=text))
         found += [(each, reader.cluster) for each in (*_of_data(time, store, settings, of_groups), *of_groups)]
         times.append((reader.cluster, time))
         known |= groups.keys()
@@ -143,11 +143,15 @@ def collected(store: str, settings: Settings, coverage: ReportCoverage, at_ms: i
     reader = open_reader(store, settings)
     of, inputs = reported_state(reader, mirror_interval_ms(settings), at_ms)
     warnings = warnings_of(of.time, store)
+    if (text := not_read(reader, store, of.time, at_ms)) is not None:
+        warnings.append(text)
+    retention = retention_of(reader, settings, coverage.retention_minutes)
     covered = ReportOptions(
         *(coverage.rows, coverage.hours, coverage.stale_hours, coverage.within_hours),
-        retention_of(reader, settings, coverage.retention_minutes).retention_ms // MS_PER_MINUTE,
+        retention.retention_ms // MS_PER_MINUTE,
         settings.lag.window_commits,
         coverage.groups,
+        retention,
     )
     warnings += [f"no group {each!r} in {store}" for each in without_match(coverage.groups, of.groups)]
     with LiveCluster(coverage.positions_from, settings) as live:

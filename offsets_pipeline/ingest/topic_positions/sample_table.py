@@ -65,6 +65,17 @@ def newest_sample_ms(table: TableFolder) -> int | None:
     return max((pc.max(each).as_py() // 1000 for each in at_us if len(each)), default=None)
 
 
+def last_interval_ms(table: TableFolder) -> int:
+    """Return the time between the last two samples of all topics; 0 without two."""
+    try:
+        snapshot = table.snapshot()
+    except NoSuchTable:
+        return 0
+    times = [rows["sampled_at"].cast(pa.int64()).unique() for rows in snapshot.tables(["sampled_at"])]
+    last = sorted({each for some in times for each in some.to_pylist()})[-2:]
+    return (last[-1] - last[0]) // 1000 if last else 0
+
+
 def samples_of(table: TableFolder, topics: Collection[str] | None) -> pa.Table:
     """The rows of `read_samples`."""
     try:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.lag.position_sources import Place, SampledPositions
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.retention import Retention
     from offsets_pipeline.store.store_snapshot import LogIncarnation, StoreSnapshot
 
     Windows = Mapping[Identity, "VisibleCommits"]
@@ -72,7 +73,8 @@ class ReportOptions:
     ``rows`` limits each table but that of groups, and the number of groups with a part. The charts cover at most
     ``hours``. A group is stale after ``stale_hours`` without a commit. Offsets that expire within ``expiry_hours`` are
     shown, by a retention of ``retention_minutes``. The status of a partition is evaluated from its last
-    ``window_commits`` commits. ``groups`` are names and patterns of groups that come before the others.
+    ``window_commits`` commits. ``groups`` are names and patterns of groups that come before the others. ``retention``
+    decides causes of deletions; None: as the store notes it.
     """
 
     rows: int
@@ -82,6 +84,7 @@ class ReportOptions:
     retention_minutes: int
     window_commits: int = 10
     groups: Sequence[str] = ()
+    retention: Retention | None = None
 
 
 def reported_state(
@@ -121,7 +124,7 @@ def collect_report(
     chosen = set(matching(groups, options.groups))
     rows.sort(key=lambda row: row.group not in chosen)
     shown = [row.group for row in rows[: options.rows]]
-    windows, went_back, deletions = read_commits(reader, shown, until_ms)
+    windows, went_back, deletions = read_commits(reader, shown, until_ms, options.retention)
     span_ms = charted_span(windows, now_ms, options.hours * MS_OF_HOUR)
     with_offsets = (name for name in shown if groups[name].offsets)
     gone = [*deletions, *_lost(windows, groups, deletions, reader.current_log)]
@@ -278,13 +281,16 @@ class VisibleCommits(NamedTuple):
 
 
 def read_commits(
-    store: str | StoreSnapshot, groups: Collection[str], until_ms: int | None = None
+    store: str | StoreSnapshot,
+    groups: Collection[str],
+    until_ms: int | None = None,
+    retention: Retention | None = None,
 ) -> tuple[Windows, list[Rewind], list[Deletion]]:
     """Return the visible commits of each offset of these groups, their rewinds, and deletions, latest first.
 
-    ``until_ms``: up to this time. Raises as `LogHistory`.
+    ``until_ms``: up to this time. ``retention``: as of `read_views`. Raises as `LogHistory`.
     """
-    found = read_views(store, [OFFSET_HISTORY.name, DELETED_OFFSETS.name], group_ids=groups)
+    found = read_views(store, [OFFSET_HISTORY.name, DELETED_OFFSETS.name], retention=retention, group_ids=groups)
     visible = pc.invert(pc.or_(found[OFFSET_HISTORY.name]["superseded"], found[OFFSET_HISTORY.name]["misplaced"]))
     rows = in_milliseconds(found[OFFSET_HISTORY.name].filter(visible))
     of_marker = pc.if_else(rows["producer_id"].is_valid(), rows["visible_timestamp"], pa.scalar(None, pa.int64()))

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.common.clock import FixedClock, shown_time
+from offsets_pipeline.common.clock import FixedClock, SystemClock, shown_time
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import LogSettings
 from offsets_pipeline.coordinator.owned_store import OwnedStore
@@ -240,6 +240,39 @@ def test_history_of_snapshots_tells_when_an_offset_went_and_never_why(
         ("commit", 1, "unknown"),
         ("deleted", 1, "unknown"),
     ]
+
+
+def test_answers_of_snapshots_that_ended_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, five_minutes_ms = str(tmp_path / "s"), 300_000
+    with opened(tmp_path / "s") as log:
+        log.append({"g": GroupSnapshot("Classic", offsets(t=1), SIMPLE)})
+    writer = SampleWriter(table_of(store), "a test")
+    for at_ms in (NOW_MS, NOW_MS + five_minutes_ms):
+        writer.write({("t", 0): (0, 1)}, at_ms)
+
+    def warned(minutes: int, *command: str) -> list[str]:
+        """Warnings at this time after the last snapshot."""
+        at_ms = NOW_MS + five_minutes_ms + minutes * 60_000
+        monkeypatch.setattr(SystemClock, "now_ms", lambda _: at_ms)
+        assert main([*command, "--store", store]) == 0
+        return capsys.readouterr().err.splitlines()
+
+    commands = (
+        *(("describe", "--group", "g"), ("groups",), ("lag",), ("history", "--group", "g")),
+        ("as-of", "--time", shown_time(NOW_MS + 2 * five_minutes_ms)),
+    )
+    last = shown_time(NOW_MS + five_minutes_ms)
+    ended = f"the answers of {store} may lack changes since its last snapshot, of {last}: run `offsets snapshot`"
+    for command in commands:
+        assert warned(15, *command) == []
+        assert warned(16, *command)[:1] == [f"offsets: warning: {ended}"]
+    assert warned(16, "as-of", "--time", last) == []
+    assert main(["check", "--store", store]) == 2
+    assert f"mirror behind: {ended}" in capsys.readouterr().out
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: NOW_MS + 4 * five_minutes_ms)
+    assert main(["check", "--store", store]) == 0
 
 
 @pytest.mark.parametrize(
