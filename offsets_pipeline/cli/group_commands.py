@@ -133,10 +133,12 @@ def _list(readers: Mapping[str, StateReader], settings: Settings, options: Descr
     listed = [each for reader in readers.values() for each in list_groups(reader, patterns=options.groups)]
     if options.format_ == "table" and len(readers) == 1 and not (options.state or options.verbose):
         write_lines(each.group for each in listed)
-        return
-    columns = ["group", *(["type"] if options.verbose else []), "state"]
-    rows = [{name: getattr(each, name) for name in ("group", "type", "state", "cluster")} for each in listed]
-    write_listing("groups", columns, rows, times, options.format_)
+    else:
+        columns = ["group", *(["type"] if options.verbose else []), "state"]
+        rows = [{name: getattr(each, name) for name in ("group", "type", "state", "cluster")} for each in listed]
+        write_listing("groups", columns, rows, times, options.format_)
+    if missing := without_match(options.groups, {each.group for each in listed}):
+        raise NoSuchGroup.of(missing, ", ".join(reader.location for reader in readers.values()))
 
 
 def show_groups(

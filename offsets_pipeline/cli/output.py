@@ -99,8 +99,8 @@ def write_documents(documents: Sequence[object]) -> None:
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Write lines of text to stdout, each escaped as a cell of a table."""
-    _page([_cut(_shown(line), _CELL_CHARACTERS) for line in lines])
+    """Write lines of text to stdout, each escaped as a cell of a table, but whole: they are names to go on with."""
+    _page(list(map(_shown, lines)))
 
 
 def _json_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
@@ -212,11 +212,10 @@ class _Column(NamedTuple):
     @classmethod
     def of(cls, name: str, values: Sequence[Any], *, absolute: bool) -> _Column:
         is_number = all(map(_is_number, values))
-        may_be_time = not (absolute or is_number or name in _OF_CLIENTS)
+        may_be_time = not (is_number or name in _OF_CLIENTS)
         is_time = may_be_time and all(each is None or _is_time(each) for each in values)
-        if is_time and _have_one_age([each for each in values if each is not None]):
-            is_time = False
-        shown = cache(shown_age if is_time else _shown)  # most texts of a column repeat
+        has_ages = is_time and not absolute and not _have_one_age([each for each in values if each is not None])
+        shown = cache(shown_age if has_ages else _shown)  # most texts of a column repeat
         cells = [shown(each) if isinstance(each, str) and each else _shown(each) for each in values]
         header = _shown(name.upper().replace("_", "-"))
         return cls(name, header, (), 0, is_number, not (is_number or is_time)).with_cells(cells)

@@ -198,6 +198,22 @@ def test_times_of_long_ago_stay_where_all_have_one_age(
     assert capsys.readouterr().out.count(shown) == 2
 
 
+@pytest.mark.parametrize("absolute", [False, True])
+def test_times_that_are_no_ages_are_whole_in_a_narrow_table(
+    terminal: pytest.CaptureFixture[str], *, absolute: bool
+) -> None:
+    times = ["2020-11-20T19:00:00.000Z", "2020-11-20T19:00:05.500Z"]
+    rows = [
+        [time, at * 40, 12_345_678_901, f"a detail that takes the rest of the line, {at}"]
+        for time, at in zip(times, "cd", strict=True)
+    ]
+    write_rows(["time", "event", "offset", "detail"], rows, "table", absolute=absolute)
+    header, *lines = click.unstyle(terminal.readouterr().out).splitlines()
+    assert header.split() == ["TIME", "EVENT", "OFFSET"]
+    assert [line.split()[0] for line in lines[:2]] == times
+    assert lines[2] == "no room for DETAIL; --format csv has all columns"
+
+
 def test_texts_that_repeat_in_a_wide_table_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     reasons = ["no position of the partition is known", "the group has no committed offset"]
     rows = [[f"group-{number:030}", "a text of all the rows", reasons[number % 2], 7] for number in range(6)]

@@ -330,6 +330,23 @@ def test_groups_are_chosen_by_pattern_state_type_and_topic(unfolded: str, offset
         assert (each["lag"], each["cluster"]) == (None, "prod")
 
 
+def test_list_has_whole_names_and_an_error_for_a_missing_one(
+    tmp_path: Path, offsets: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, name = str(tmp_path / "owned"), 249 * "g"
+    OwnedStore.create(store, 1)
+    assert main(["commit", "--store", store, "--group", name, "orders:0=42"]) == 0
+    listing = "describe", "--store", store, "--list"
+    capsys.readouterr()
+    assert offsets(*listing) == f"{name}\n"
+    assert main([*listing, "--group", "g*", "--group", "none"]) == 1
+    found = capsys.readouterr()
+    assert (found.out, found.err) == (
+        f"{name}\n",
+        f"offsets: error: no group 'none' in {store} (GROUP_ID_NOT_FOUND)\n",
+    )
+
+
 def test_groups_of_a_classic_log_shows_the_group_that_describe_shows(
     tmp_path: Path, offsets: Callable[..., str]
 ) -> None:
