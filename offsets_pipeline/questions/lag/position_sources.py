@@ -30,6 +30,8 @@ _NO_SAMPLE = "no position of the partition is known"
 #: In place of a log start or log end that is not known.
 UNKNOWN_END = -1
 _HALF_A_RECORD = 0.5
+#: The highest float that is an offset.
+_HIGHEST = 2.0**63 - 1024
 
 
 class Method(StrEnum):
@@ -111,8 +113,11 @@ class SampledPositions:
         """Log start and log end of each row: of the last sample, and between the samples around the time."""
         found = self.between(places)
         is_known = ~np.isnan(found.end)
-        end = np.where(is_known, np.floor(np.nan_to_num(found.end) + 0.5), UNKNOWN_END).astype(np.int64)
         ends = self._samples.columns.log_end_offset
+        # floats above 2^53 are rounded, up to 2^63, which is no offset; after the last sample nothing is spread
+        between = np.minimum(np.floor(np.nan_to_num(found.end) + 0.5), _HIGHEST).astype(np.int64)
+        last = ends[found.before] if len(ends) else between
+        end = np.where(is_known, np.where(found.after < 0, last, between), UNKNOWN_END)
         highest = np.where(found.after >= 0, ends[found.after], end) if len(ends) else end
         return BoundsAtTimes(
             np.where(is_known, self.starts(found), UNKNOWN_END), end, highest, self._reasons(places, found)

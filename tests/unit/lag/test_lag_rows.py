@@ -122,6 +122,15 @@ def test_commits_are_read_up_to_the_end_of_a_log_that_positions_reach() -> None:
     assert len(read) == 3
 
 
+@pytest.mark.parametrize(("data_ms", "is_exact"), [(20_000, True), (7_000, False)])
+def test_the_highest_log_end_is_whole_after_the_last_sample_and_never_negative(data_ms: int, *, is_exact: bool) -> None:
+    """Between two samples it is a float, which has 53 bits."""
+    samples = [(("t", 0), Sample(0, 2**63 - 1, at_ms)) for at_ms in (5_000, 10_000)]
+    source = SampledPositions(PositionSamples(rows_of(samples, "a test"), 20_000), 20_000)
+    (row,) = lag_rows({"g": group(5, 3)}, source, {0: data_ms}, lambda *_: windows_of({}))
+    assert (row.log_end_offset, row.lag) == ((2**63 - 1, 2**63 - 6) if is_exact else (2**63 - 1024, 2**63 - 1029))
+
+
 def test_share_groups_count_what_is_left_of_each_partition_at_its_own_log_partition() -> None:  # R39
     def start(partition: int, offset: int, count: int | None, log_partition: int) -> StartOffset:
         return StartOffset(
