@@ -50,7 +50,8 @@ def as_of(options: AsOf, settings: Settings) -> None:
     if options.format_ == "json" or any(each.groups for each in shown) or not missing:
         show_groups(shown, options.format_, members=options.members)
     if missing:
-        raise NoSuchGroup.of(missing, f"{_named(logs)} as of then")
+        then = "then" if time_ms is None else shown_time(time_ms)
+        raise NoSuchGroup.of(missing, f"{_named(logs)} as of {then}")
 
 
 def warn_of_gaps(answer: AsOfAnswer, store: str) -> None:

@@ -111,7 +111,8 @@ def log_answer_time(history: LogHistory, mirror_interval_ms: int, until_ms: int 
     stale = list(_missing(notes, {}, data_ms, history.opened_ms - mirror_interval_ms, until_ms))
     if until_ms is not None:
         data_ms = {at: min(each, until_ms) for at, each in data_ms.items()}
-    return _answered(data_ms, stale, history.opened_ms if until_ms is None else until_ms, history.properties.kind)
+    asked_ms = history.opened_ms if until_ms is None else min(until_ms, history.opened_ms)
+    return _answered(data_ms, stale, asked_ms, history.properties.kind)
 
 
 def log_answer_at(history: LogHistory, positions: Mapping[int, int]) -> AnswerTime:

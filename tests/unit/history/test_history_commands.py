@@ -13,11 +13,14 @@ import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.cli.opened import retention_of
+from offsets_pipeline.common.clock import SystemClock, parse_time_ms
 from offsets_pipeline.common.config import Settings
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.questions.history.history_tables import read_views
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.query.parse_tree import Filters
 from offsets_pipeline.questions.query.views import _condition
+from offsets_pipeline.questions.report.commit_history import read_commits
 from offsets_pipeline.semantics.retention import Retention
 from tests.compare import compare
 from tests.logs import LogPartition, capture_partitions, oracle
@@ -55,6 +58,15 @@ def test_as_of_the_end_is_what_the_broker_answers(store: str, capsys: pytest.Cap
     assert found["complete"] is True
     assert found["complete_since"] is None
     assert len(found["log_partitions"]) == capture_partitions(CAPTURE)
+
+
+def test_no_answer_of_an_owned_log_is_as_of_a_time_to_come(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    location = str(tmp_path / "owned")
+    OwnedStore.create(location, 1)
+    assert main(["commit", "--store", location, "--group", "g", "t:0=7"]) == 0
+    capsys.readouterr()
+    found = json_of(capsys, "as-of", "--store", location, "--time", AT_END)
+    assert START_MS < parse_time_ms(found["as_of"]) <= SystemClock().now_ms()
 
 
 def test_as_of_before_a_deletion_has_the_offset(store: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +219,7 @@ def test_several_logs_answer_with_their_clusters(
     rows = list(csv.DictReader(io.StringIO(answer(capsys, *asked, "--format", "csv"))))
     assert [(row["cluster"], row["committed_offset"]) for row in rows] == [("store", ""), ("other", "7")]
     assert main(["as-of", *both[:-1], "nobody", "--time", AT_END]) == 1
-    assert f"no group 'nobody' in {store}, {other} as of then" in capsys.readouterr().err
+    assert f"no group 'nobody' in {store}, {other} as of 2100-01-01T00:00:00.000Z" in capsys.readouterr().err
     assert main(["history", *both[:-1], "nobody"]) == 1
     assert f"the log of {store}, {other} has no record of group 'nobody'" in capsys.readouterr().err
 
@@ -259,6 +271,9 @@ def test_the_noted_retention_counts_unless_the_user_gives_another(
         "2",
     )
     assert found["cause"] == "group removed"
+    for given, cause in ((None, "expired (likely)"), (2, "group removed")):  # the report's
+        retention = retention_of(LogHistory(store), Settings(), given)
+        assert {each.cause for each in read_commits(store, ["e-empty"], retention=retention)[2]} == {cause}
     log = LogHistory(store)
     assert retention_of(log, Settings(), None) == noted
     assert retention_of(log, Settings(), 2) == Retention(120_000, 5_000, is_known=True)
