@@ -143,9 +143,7 @@ class _TopicReading:
                 raise ConfigError(
                     "--sample compares groups every sample_interval_ms, which is 0 in the settings; set it"
                 )
-            self._mirror = MirrorSample(
-                self._kafka, lambda: describe_groups(self._reader()), options.sample, self._log.warning
-            )
+            self._mirror = MirrorSample(self._kafka, self._groups, options.sample, self._log.warning)
         self._spark = spark_when_needed(settings, options.store, is_small=True)
         self._ingest = TopicIngest(
             *(self._spark, options.store, self._kafka, settings, clock, self._topic),
@@ -233,6 +231,12 @@ class _TopicReading:
 
     def _reader(self) -> StateReader:
         return StateReader(self._ingest.store.folder(), self._settings.questions.max_unfolded_records)
+
+    def _groups(self) -> Mapping[str, GroupAnswer] | None:
+        """The groups of the store; None while the store lacks records of the topic."""
+        reader = self._reader()
+        is_current = self._topic.is_caught_up and not reader.current.unfolded
+        return describe_groups(reader) if is_current or self._options.available_now else None
 
     def _counted(self) -> Iterator[ValueSource]:
         """Counts of the state tables, and with a fold of groups."""

@@ -76,6 +76,11 @@ class FollowedTopic(TopicObserver):
         self._succeeded_ms: int | None = None
         self._progress: TopicProgress | None = None  # of the last look, if it succeeded
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the log has caught up with the topic, by the last look."""
+        return self._is_caught_up
+
     def connected(self, address: str, cluster_id: str | None) -> None:
         """Write which broker answered."""
         self._log.say(f"connected to {address}" + (f", cluster {cluster_id}" if cluster_id is not None else ""))

@@ -155,11 +155,14 @@ class MirrorSample:
     def __init__(
         self,
         options: KafkaOptions,
-        read: Callable[[], Mapping[str, GroupAnswer]],
+        read: Callable[[], Mapping[str, GroupAnswer] | None],
         size: int,
         warn: Callable[[str], object],
     ) -> None:
-        """``read`` answers from the newest version of the store; ``size`` groups are compared at each look."""
+        """``size`` groups are compared at each look.
+
+        ``read`` answers from the newest version of the store; None while it is behind, when most groups would differ.
+        """
         self._cluster = Cluster(options)
         self._read = read
         self._size = size
@@ -174,7 +177,11 @@ class MirrorSample:
 
         Raises the errors of `Cluster`, and those of ``read``.
         """
-        ours, listed = _answers_of_store(self._read()), list_groups(self._cluster)
+        groups = self._read()
+        if groups is None:
+            self._unequal, self._differing = {}, set()
+            return
+        ours, listed = _answers_of_store(groups), list_groups(self._cluster)
         chosen = self._unequal.keys() | self._next(ours.keys() | listed.keys())
         theirs = _answers_of_brokers(self._cluster, {at: each for at, each in listed.items() if at in chosen})
         unequal: dict[str, Facts | None] = {}

@@ -162,7 +162,7 @@ class Looked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.brokers: dict[str, dict[str, object]] = {}
-        self.store: dict[str, GroupAnswer] = {}
+        self.store: dict[str, GroupAnswer] | None = {}
         self.asked: list[set[str]] = []
         self.warnings: list[str] = []
         monkeypatch.setattr(broker_comparison, "list_groups", lambda _: dict.fromkeys(self.brokers))
@@ -213,6 +213,15 @@ def test_a_group_that_one_of_both_lacks_differs_until_both_lack_it(looked: Looke
     ]
     looked.brokers, looked.store = {}, {}
     assert looked.differing() == 0
+
+
+def test_nothing_is_compared_while_the_store_is_behind(looked: Looked) -> None:
+    looked.brokers, looked.store = {"a": by_brokers(2)}, {}
+    assert (looked.differing(), looked.differing()) == (0, 1)
+    looked.store = None
+    assert (looked.differing(), len(looked.asked), len(looked.warnings)) == (0, 2, 1)
+    looked.store = {"a": by_store(2)}
+    assert (looked.differing(), len(looked.asked), len(looked.warnings)) == (0, 3, 1)
 
 
 def test_a_group_that_differs_has_an_alert_after_two_minutes(looked: Looked, root: Path, tmp_path: Path) -> None:
