@@ -107,9 +107,13 @@ def problems_of(
 
 
 def worst_first(problem: Problem) -> tuple[object, ...]:
-    """Sort key: errors first, then the longest lag, then the oldest problem."""
+    """Sort key: errors first, of these those of the data that all answers come from.
+
+    Then the longest lag, then the oldest problem.
+    """
     return (
         problem.status != GroupStatus.ERR,
+        problem.group is not None,
         -(problem.lag_seconds or 0),
         -(problem.lag or 0),
         problem.since or problem.until or "",

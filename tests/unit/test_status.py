@@ -295,17 +295,17 @@ def test_a_lag_that_changes_by_a_record_a_minute_is_steady(a_minute: float, tren
     assert _trend(a_minute / 60) == trend
 
 
-def test_errors_come_first_then_the_longest_lag_then_the_oldest_problem() -> None:
+def test_errors_come_first_and_those_of_the_data_then_the_longest_lag_then_the_oldest_problem() -> None:
     err, warn = GroupStatus.ERR, GroupStatus.WARN
     expected = [
+        Problem(err, "away", None, since="3"),
         Problem(err, "behind", "z", since="9", lag=1, lag_seconds=7.5),
         Problem(err, "behind", "y", since="9", lag=8, lag_seconds=2.0),
         Problem(err, "behind", "x", since="9", lag=3, lag_seconds=2.0),
         Problem(err, "stopped", "w", since="9", lag=4),
-        Problem(err, "away", None, since="3"),
         Problem(err, "rebalance loop", "v", since="4"),
-        Problem(warn, "behind", "u", since="9", lag=9, lag_seconds=9.0),
         Problem(warn, "old", None, since="3"),
+        Problem(warn, "behind", "u", since="9", lag=9, lag_seconds=9.0),
         Problem(warn, "left", "b", since="3"),
         Problem(warn, "expires", "a", until="5"),
         Problem(warn, "expires", "b", until="5"),
