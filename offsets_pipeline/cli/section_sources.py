@@ -24,6 +24,7 @@ from offsets_pipeline.cli.options import (
 )
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.values import ADDRESS, FILE, INTERVAL, PATH, PATTERN, TOPIC_NAME, ZOOKEEPER
+from offsets_pipeline.common.input_text import first_ones
 from offsets_pipeline.common.warnings import warn
 
 if TYPE_CHECKING:
@@ -92,6 +93,12 @@ class IngestSegments(OneStore):
                 warn(f"{file.source}: left out the incomplete last batch: {file.torn_tail}")
         if report.left_out:
             warn(f"left out {report.left_out} records before the offsets to which the log was cleaned")
+        if report.unread:
+            partitions = "log partition" if len(report.unread) == 1 else "log partitions"
+            warn(
+                f"nothing was read of {partitions} {first_ones(list(map(str, report.unread)), _WARNINGS)}: "
+                "the store does not know their groups; ingest these folders, too"
+            )
         sys.stdout.write(
             f"{report.added} records added to {self.store} from {len(report.files)} segment files "
             f"({report.offsets_partitions} log partitions)\n"

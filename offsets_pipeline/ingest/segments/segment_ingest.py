@@ -75,7 +75,8 @@ class IngestReport:
     """The result of an ingest.
 
     ``left_out`` counts records that the ingest skipped because a cleaning of the log has already passed their offsets.
-    ``files`` has a report for each file read.
+    ``files`` has a report for each file read. ``unread`` are the log partitions of which no ingest into the store read
+    a file: the store does not know their groups.
     """
 
     created: bool = False
@@ -83,6 +84,7 @@ class IngestReport:
     added: int = 0
     left_out: int = 0
     files: list[FileReport] = field(default_factory=list)
+    unread: list[int] = field(default_factory=list)
 
 
 def ingest_segments(
@@ -154,6 +156,8 @@ def ingest_segments(
             report.files += files
         _note(LogMetadata(store, clock, store.current_log().number), report)
         note_topics(store, found.topic_names.items())
+        if kind.has_groups:
+            report.unread = sorted(set(range(count)).difference(store.current_log().ends))
     except BaseException as error:
         if not isinstance(error, CommitUnknown):  # it may still appear
             with suppress(OSError, OffsetsError):  # the first error is the cause; the next ingest fills the store

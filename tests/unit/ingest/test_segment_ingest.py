@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
+from offsets_pipeline.cli import main
+from offsets_pipeline.cli import opened as opened_module
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import LogSettings
@@ -218,6 +220,23 @@ def test_number_of_log_partitions_is_given_found_or_set(tmp_path: Path) -> None:
     assert count("some", (0, 2)) == 7
     assert count("given", (0, 2), offsets_partitions=4) == 4
     assert count("connect", (0, 2), "connect-offsets") == 3
+
+
+def test_log_partitions_of_which_no_ingest_read_a_file_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broker has not all of them."""
+    for at in (0, 2, 3):
+        write_segment(tmp_path / "data", at, b"")
+    of = [tmp_path / "data" / f"__consumer_offsets-{at}" for at in (0, 2, 3)]
+    assert ingested(tmp_path / "store", of[0], of[1], offsets_partitions=4).unread == [1, 3]
+    assert ingested(tmp_path / "store", of[2]).unread == [1]
+    monkeypatch.setattr(opened_module, "spark_when_needed", lambda *_: session())
+    assert main(["ingest-segments", "--store", str(tmp_path / "store"), str(of[0])]) == 0
+    assert capsys.readouterr().err == (
+        "offsets: warning: nothing was read of log partition 1: the store does not know their groups; "
+        "ingest these folders, too\n"
+    )
     for name, semantics, expected in (("s", CLASSIC, CLASSIC), ("t", None, MODERN)):
         write_segment(tmp_path / name, 0, b"")
         ingested(tmp_path / f"{name}-store", tmp_path / name, semantics=semantics)
