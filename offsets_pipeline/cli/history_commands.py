@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.answer_times import log_answer_time_of, time_fields
@@ -16,6 +17,7 @@ from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.questions.history.group_timeline import TimelineEvent, WhyAnswer, group_timeline
 from offsets_pipeline.questions.history.group_timeline import why as why_of
 from offsets_pipeline.questions.query.as_of import AsOfAnswer, offsets_as_of
+from offsets_pipeline.questions.query.group_listing import is_pattern, matching, without_match
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,20 +35,25 @@ _FIRST_COLUMNS = ("cluster", "time", "event", "topic", "partition", "offset", "d
 def as_of(options: AsOf, settings: Settings) -> None:
     """Show groups of the past.
 
-    Raises NoSuchGroup for named groups that did not exist in any store, after the others are shown.
+    Raises NoSuchGroup for named groups that did not exist in any store, and for patterns that match none, after the
+    others are shown.
     """
     time_ms, positions = options.time_ms, options.positions
     shown: list[StoreAnswer] = []
     logs = open_logs(options.stores, settings)
+    named = None if not options.groups or any(map(is_pattern, options.groups)) else options.groups
     for store, log in logs.items():
-        answer = offsets_as_of(log, time_ms=time_ms, positions=positions, group_ids=options.groups or None)
+        answer = offsets_as_of(log, time_ms=time_ms, positions=positions, group_ids=named)
+        if options.groups:
+            chosen = {name: answer.groups[name] for name in matching(answer.groups, options.groups)}
+            answer = replace(answer, groups=chosen)
         time = log_answer_time_of(log, store, settings, time_ms, positions)
         warn_of_gaps(answer, store)
         for each in answer.partitions:
             if each.ends_early:
                 warn(f"log partition {each.log_partition} of {store} ends at {each.end}, before position {each.asked}")
         shown.append(StoreAnswer(log.cluster, answer.groups, time, more=_replayed(answer)))
-    missing = [each for each in dict.fromkeys(options.groups) if all(each not in of.groups for of in shown)]
+    missing = without_match(options.groups, {name for of in shown for name in of.groups})
     if options.format_ == "json" or any(each.groups for each in shown) or not missing:
         show_groups(shown, options.format_, members=options.members)
     if missing:

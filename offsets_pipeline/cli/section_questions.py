@@ -455,7 +455,7 @@ class AsOf(SeveralStores):
     positions: dict[int, int] | None = option(
         "--position", type=POSITIONS, help="These log partitions, each before this record offset."
     )
-    groups: tuple[str, ...] = groups_option()
+    groups: tuple[str, ...] = groups_option("This group, or a pattern with * and ? (default: all).")
     members: bool = MEMBERS
     format_: str = format_option()
     work = "history_commands.as_of"

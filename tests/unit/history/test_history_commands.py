@@ -60,6 +60,18 @@ def test_as_of_the_end_is_what_the_broker_answers(store: str, capsys: pytest.Cap
     assert len(found["log_partitions"]) == capture_partitions(CAPTURE)
 
 
+def test_as_of_takes_patterns_of_groups(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ("as-of", "--store", store, "--time", AT_END)
+    every = json_of(capsys, *at)["groups"]
+    chosen = json_of(capsys, *at, "--group", "g-st*", "--group", "g-deloff")["groups"]
+    assert chosen == {name: group for name, group in every.items() if name.startswith("g-st") or name == "g-deloff"}
+    assert len(chosen) > 1
+    assert main([*at, "--group", "g-st*", "--group", "x*"]) == 1
+    found = capsys.readouterr()
+    assert "g-stable" in found.out
+    assert found.err.startswith("offsets: error: no group 'x*' in ")
+
+
 def test_no_answer_of_an_owned_log_is_as_of_a_time_to_come(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     location = str(tmp_path / "owned")
     OwnedStore.create(location, 1)
