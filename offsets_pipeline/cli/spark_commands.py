@@ -34,12 +34,13 @@ from offsets_pipeline.store.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.store.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from offsets_pipeline.cli.section_sources import OfTopic
     from offsets_pipeline.cli.section_state import Fold, Reload, Verify
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.fold.maintenance import Upkeep
+    from offsets_pipeline.questions.query.describe import GroupAnswer
 
 
 def fold(options: Fold, settings: Settings) -> int:
@@ -233,9 +234,9 @@ class _TopicReading:
         return StateReader(self._ingest.store.folder(), self._settings.questions.max_unfolded_records)
 
     def _groups(self) -> Mapping[str, GroupAnswer] | None:
-        """The groups of the store; None while the store lacks records of the topic."""
+        """The groups of the store; None until the store has caught up with the topic."""
         reader = self._reader()
-        is_current = self._topic.is_caught_up and not reader.current.unfolded
+        is_current = self._topic.has_caught_up and not reader.current.unfolded
         return describe_groups(reader) if is_current or self._options.available_now else None
 
     def _counted(self) -> Iterator[ValueSource]:

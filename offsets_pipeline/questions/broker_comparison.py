@@ -178,6 +178,7 @@ class MirrorSample:
         Raises the errors of `Cluster`, and those of ``read``.
         """
         groups = self._read()
+        self._compared = self._compared or 0
         if groups is None:
             self._unequal, self._differing = {}, set()
             return
@@ -196,7 +197,7 @@ class MirrorSample:
         for group_id in sorted(differences.keys() - self._differing):
             self._warn(f"group {group_id!r} is not as its coordinator answers: {differences[group_id]}")
         self._unequal, self._differing = unequal, set(differences)
-        self._compared = (self._compared or 0) + len(chosen)
+        self._compared += len(chosen)
 
     def _next(self, group_ids: Collection[str]) -> set[str]:
         names = sorted(group_ids)
