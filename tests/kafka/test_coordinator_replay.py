@@ -1,24 +1,35 @@
-"""Random logs, each beside the replay of Kafka 4.2's own coordinator: the same groups and offsets."""
+"""Random logs, each beside the replay of Kafka 4.2's own coordinator: the same groups and offsets, and what expires."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from offsets_pipeline.kafka.record.decode import decode_key
+from offsets_pipeline.kafka.record.message_types import RecordType
+from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES, OFFSET_COMMIT_TYPES
 from offsets_pipeline.semantics.log_row import COMMIT, LogRow
 from offsets_pipeline.semantics.partition_state import replay
+from offsets_pipeline.semantics.retention import Retention, forecast, holdings_of
 from tests.random_logs import LEGAL, random_log
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Iterator
 
+    from offsets_pipeline.semantics.partition_state import PartitionState
     from tests.kafka.brokers import KafkaJvm
 
 _RUNTIME = "org.apache.kafka.coordinator.common.runtime"
 _END = 2**50  # of a log: a snapshot there has all records
+_LATEST = 2**63 - 1  # a fetch of offsets as of here asks for stable ones
+_UNSTABLE_OFFSET_COMMIT = 88
+#: Times long before and long after any time at which an offset expires now.
+_TIMES_MS = (0, 1_700_000_000_000, 2**62)
 
 
 class Listed(NamedTuple):
@@ -28,6 +39,14 @@ class Listed(NamedTuple):
     state: str
     protocol_type: str
     offsets: dict[tuple[str, int], tuple[int, int, str]]
+    unstable: set[tuple[str, int]]
+
+
+class Removed(NamedTuple):
+    """What a run of the expiry removes: offsets by group, topic and partition; groups."""
+
+    offsets: set[tuple[str, str, int]]
+    groups: set[str]
 
 
 class KafkaCoordinator:
@@ -45,8 +64,8 @@ class KafkaCoordinator:
         self._idle = kafka.gateway.new_array(jvm.java.lang.Class, 2)
         self._idle[0], self._idle[1] = (self._class(f"{_RUNTIME}.Coordinator{each}") for each in ("Timer", "Executor"))
 
-    def groups(self, rows: Iterable[LogRow]) -> dict[str, Listed]:
-        """The listed groups after a replay of these rows, by group id."""
+    def answers(self, rows: Iterable[LogRow]) -> tuple[dict[str, Listed], Removed]:
+        """The listed groups after a replay of these rows, by group id, and what expires then."""
         snapshots, shard = self._shard()
         results = self._kafka.common.requests.TransactionResult
         for row in rows:
@@ -59,20 +78,43 @@ class KafkaCoordinator:
             shard.replay(row.record_offset, producer_id, epoch, record)
         snapshots.idempotentCreateSnapshot(_END)
         none = self._jvm.java.util.ArrayList()
-        return {
-            each.groupId(): Listed(
-                each.groupType(), each.groupState(), each.protocolType(), dict(self._offsets(shard, each.groupId()))
+        listed = {each.groupId(): each for each in shard.listGroups(none, none, _END)}
+        found = {
+            group_id: Listed(
+                each.groupType(),
+                each.groupState(),
+                each.protocolType(),
+                {
+                    where: (offset.committedOffset(), offset.committedLeaderEpoch(), offset.metadata())
+                    for where, offset in self._offsets(shard, group_id, _END)
+                },
+                {
+                    where
+                    for where, offset in self._offsets(shard, group_id, _LATEST)
+                    if offset.errorCode() == _UNSTABLE_OFFSET_COMMIT
+                },
             )
-            for each in shard.listGroups(none, none, _END)
+            for group_id, each in listed.items()
         }
+        return found, self._removed(shard)
 
-    def _offsets(self, shard: Any, group_id: str) -> Iterator[tuple[tuple[str, int], tuple[int, int, str]]]:  # noqa: ANN401 - of the JVM
+    def _offsets(self, shard: Any, group_id: str, as_of: int) -> Iterator[tuple[tuple[str, int], Any]]:  # noqa: ANN401 - of the JVM
         data = self._kafka.common.message.OffsetFetchRequestData
         request = data.OffsetFetchRequestGroup().setGroupId(group_id)
-        for topic in shard.fetchAllOffsets(request, _END).topics():
+        for topic in shard.fetchAllOffsets(request, as_of).topics():
             for each in topic.partitions():
-                answer = each.committedOffset(), each.committedLeaderEpoch(), each.metadata()
-                yield (topic.name(), each.partitionIndex()), answer
+                yield (topic.name(), each.partitionIndex()), each
+
+    def _removed(self, shard: Any) -> Removed:  # noqa: ANN401 - of the JVM
+        removed = Removed(set(), set())
+        for record in shard.cleanupGroupMetadata().records():
+            assert record.value() is None
+            key = decode_key(bytes(self._serde.serializeKey(record)))
+            if key.record_type in OFFSET_COMMIT_TYPES:
+                removed.offsets.add((key.group_id, key.fields["topic"], key.fields["partition"]))
+            elif key.record_type in GROUP_REMOVING_TYPES:
+                removed.groups.add(key.group_id)
+        return removed
 
     def _shard(self) -> tuple[Any, Any]:
         log = self._kafka.common.utils.LogContext()
@@ -112,10 +154,8 @@ class KafkaCoordinator:
         return None if data is None else self._jvm.java.nio.ByteBuffer.wrap(data)
 
 
-def groups_of(rows: Iterable[LogRow]) -> dict[str, Listed]:
-    """The same by the replay of this project."""
-    state = replay(rows, 0, 1)
-    assert not state.quarantined
+def groups_of(state: PartitionState) -> dict[str, Listed]:
+    """The listed groups of this project's replay."""
     found = {}
     for group_id in state.groups:
         group = state.group(group_id)
@@ -130,18 +170,60 @@ def groups_of(rows: Iterable[LogRow]) -> dict[str, Listed]:
             for where, each in state.offsets_of(group_id).items()
         }
         description = group.description
-        found[group_id] = Listed(group.group_type.lower(), description.state, description.protocol_type, offsets)
+        unstable = {(where.topic, where.partition) for where in state.pending_of(group_id)} & offsets.keys()
+        found[group_id] = Listed(
+            group.group_type.lower(), description.state, description.protocol_type, offsets, unstable
+        )
     return found
+
+
+def removed_from(state: PartitionState, now_ms: int) -> Removed:
+    """What a run of the expiry removes by the forecast of this project."""
+    removed = Removed(set(), set())
+    for group_id in state.groups:
+        held = holdings_of(state, group_id)
+        expired = None if held is None else forecast(held, Retention().retention_ms).expired(now_ms)
+        if expired is not None:
+            removed.offsets.update((group_id, *each.where) for each in expired.expired)
+            removed.groups.update([group_id] if expired.is_removed else [])
+    return removed
+
+
+def is_expression(row: LogRow) -> bool:
+    """Whether the row is about a regular expression.
+
+    Kafka counts the topics of all expressions as subscribed. A coordinator removes one that no member uses; the random
+    logs do not.
+    """
+    return (
+        row.control_type is None
+        and row.key is not None
+        and decode_key(row.key).record_type == RecordType.CONSUMER_GROUP_REGULAR_EXPRESSION
+    )
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(2_000, marks=pytest.mark.long)])
 def test_random_logs_are_replayed_as_by_kafkas_coordinator(kafka: KafkaJvm, chance: random.Random, count: int) -> None:
+    """R10 to R14, R17 to R21 and R33: also which offsets are unstable, and which offsets and groups expire."""
     coordinator = KafkaCoordinator(kafka)
+    shape = replace(LEGAL, times_ms=_TIMES_MS, expire_times_ms=_TIMES_MS)
     seen: Counter[str] = Counter()
     for _ in range(count):
-        rows = random_log(chance, chance.randrange(2, 40), LEGAL).rows()
-        found = groups_of(rows)
-        assert found == coordinator.groups(rows), rows
+        rows = random_log(chance, chance.randrange(2, 40), shape).rows()
+        if chance.choice([False, True]):
+            rows = [row for row in rows if not is_expression(row)]
+        has_expression = any(map(is_expression, rows))
+        state = replay(rows, 0, 1)
+        assert not state.quarantined
+        found, expired = groups_of(state), removed_from(state, round(time.time() * 1000))
+        listed, removed = coordinator.answers(rows)
+        assert found == listed, rows
+        assert has_expression or expired == removed, rows
         seen.update(each.state for each in found.values())
-        seen["offsets"] += sum(len(each.offsets) for each in found.values())
-    assert min(seen[each] for each in ("Empty", "Stable", "offsets")) > count / 10, seen
+        for each in found.values():
+            seen["offsets"] += len(each.offsets)
+            seen["unstable"] += len(each.unstable)
+        seen["expired"] += len(expired.offsets)
+        seen["removed"] += len(expired.groups)
+    kinds = ("Empty", "Stable", "offsets", "unstable", "expired", "removed")
+    assert min(seen[each] for each in kinds) > count / 10, seen
