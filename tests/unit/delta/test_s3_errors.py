@@ -14,7 +14,7 @@ from offsets_pipeline.errors import NoSuchCheckpoint, StorageFailed
 from offsets_pipeline.ingest.segments.segment_files import find_log
 from offsets_pipeline.ingest.segments.segment_ingest import _look
 from offsets_pipeline.spark_query.checkpoint_import import read_checkpoint
-from offsets_pipeline.store.delta.damage import damage_of
+from offsets_pipeline.store.delta.reader import damage_of
 from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
 from offsets_pipeline.store.delta.storage import storage_of
 from offsets_pipeline.store.delta.table_folder import TableFolder

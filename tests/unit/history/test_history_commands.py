@@ -20,7 +20,7 @@ from offsets_pipeline.questions.history.history_tables import read_views
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.questions.query.parse_tree import Filters
 from offsets_pipeline.questions.query.views import _condition
-from offsets_pipeline.questions.report.commit_history import read_commits
+from offsets_pipeline.questions.report.collect import read_commits
 from offsets_pipeline.semantics.retention import Retention
 from tests.compare import compare
 from tests.logs import LogPartition, capture_partitions, oracle
