@@ -1097,7 +1097,9 @@ MUTATIONS = [
         "            if False:\n",
         (*DOOR, "tests/unit/coordinator/test_table_features.py"),
     ),
-    Mutation("DOOR", TABLES, "store/delta/reader.py", "if _GAP not in str(error) or ", "if True or ", DOOR),
+    Mutation(
+        "DOOR", TABLES, "store/delta/reader.py", "if _TRY_AGAIN.search(str(error)) is None or ", "if True or ", DOOR
+    ),
     Mutation(
         "DOOR",
         TABLES,

@@ -26,7 +26,7 @@ def first_line(error: Exception) -> str:
 
 
 def with_causes(error: BaseException) -> str:
-    """The message of an exception; the causes that `deltalake` writes below a line follow it in that line."""
+    """The message of an exception; the causes that ``deltalake`` writes below a line follow it in that line."""
     return _CAUSE.sub(": ", str(error))
 
 
