@@ -1224,8 +1224,15 @@ MUTATIONS = [
         "moved = dict(written)",
         STATE_WRITER,
     ),
+    Mutation("STATE", FOLDS, FOLD, "if self.is_behind or self._is_ahead_of(log):", "if self.is_behind:", STATE_WRITER),
+    Mutation("STATE", FOLDS, FOLD, "known = {} if is_ahead else ", "known = ", STATE_WRITER),
     Mutation(
-        "STATE", FOLDS, FOLD, "            moved |= self._catch_up(moved, versions, published, log)\n", "", STATE_WRITER
+        "STATE",
+        FOLDS,
+        FOLD,
+        "            moved |= self._catch_up(moved, known, versions, published, log)\n",
+        "",
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
