@@ -155,7 +155,8 @@ def arrow_folder(location: str) -> str:
     if not {"", ".", ".."}.isdisjoint([bucket, *names]):
         raise ConfigError(f"wrong location {location}: names in an object store are not empty, `.` or `..`")
     if is_s3(folder) and not _BUCKET.fullmatch(bucket):
-        raise ConfigError(f"wrong location {location}: a bucket's name has letters, digits, `.`, `-` and `_` alone")
+        said = re.sub("://.*@", "://***@", location)  # of a key
+        raise ConfigError(f"wrong location {said}: a bucket's name has letters, digits, `.`, `-` and `_` alone")
     if unquote(folder, errors="replace") != folder or _CONTROL.search(folder):
         raise ConfigError(
             f"wrong location {location!r}: names in an object store have no control character, and no percent "

@@ -72,10 +72,9 @@ def test_names_that_clients_of_object_stores_read_differently_are_refused(locati
 @pytest.mark.parametrize(
     "location", ["s3://my bucket/a", "s3://bücket/a", "s3://b?c/a", "s3a://key:secret@b/a", "s3://b:9000/a"]
 )
-def test_a_bucket_that_clients_of_s3_read_differently_is_refused(location: str) -> None:
-    with pytest.raises(
-        ConfigError, match=re.escape(f"wrong location {location}: a bucket's name has letters, digits,")
-    ):
+def test_a_bucket_that_clients_of_s3_read_differently_is_refused_without_its_secret(location: str) -> None:
+    said = re.escape(location.replace("key:secret", "***"))
+    with pytest.raises(ConfigError, match=f"wrong location {said}: a bucket's name has letters, digits,"):
         arrow_folder(location)
 
 
