@@ -234,9 +234,9 @@ class _TopicReading:
         return StateReader(self._ingest.store.folder(), self._settings.questions.max_unfolded_records)
 
     def _groups(self) -> Mapping[str, GroupAnswer] | None:
-        """The groups of the store; None until the store has caught up with the topic."""
+        """The groups of the store; None while the store lacks records of the topic."""
         reader = self._reader()
-        is_current = self._topic.has_caught_up and not reader.current.unfolded
+        is_current = self._topic.is_caught_up and not reader.current.unfolded
         return describe_groups(reader) if is_current or self._options.available_now else None
 
     def _counted(self) -> Iterator[ValueSource]:

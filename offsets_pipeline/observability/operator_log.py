@@ -68,7 +68,7 @@ class FollowedTopic(TopicObserver):
         self._log = log
         self._clock = clock
         self._plan: tuple[int, int] | None = None
-        self._is_caught_up = self._has_caught_up = False
+        self._is_caught_up = False
         self._away_since_ms: int | None = None
         self._reasons: set[type[OffsetsError]] = set()
         self._records_read = 0
@@ -77,9 +77,9 @@ class FollowedTopic(TopicObserver):
         self._progress: TopicProgress | None = None  # of the last look, if it succeeded
 
     @property
-    def has_caught_up(self) -> bool:
-        """Whether the log has caught up with the topic since this reading began, but for open transactions."""
-        return self._has_caught_up
+    def is_caught_up(self) -> bool:
+        """Whether the log has caught up with the topic, by the last look."""
+        return self._is_caught_up
 
     def connected(self, address: str, cluster_id: str | None) -> None:
         """Write which broker answered."""
@@ -98,7 +98,7 @@ class FollowedTopic(TopicObserver):
         plan = progress.reading.log_incarnation, len(progress.reading.starts)
         if plan == self._plan:
             return
-        self._plan, self._is_caught_up, self._has_caught_up = plan, False, False
+        self._plan, self._is_caught_up = plan, False
         self._log.say(
             f"reading topic {self._topic}: {len(progress.reading.starts)} log partitions, log incarnation "
             f"{progress.reading.log_incarnation}, {sum(progress.behind().values())} record offsets behind"
@@ -122,8 +122,6 @@ class FollowedTopic(TopicObserver):
             since = "" if last_ms is None else f"; it last had all records at {shown_time(last_ms)}"
             self._log.say(f"the log is {behind} record offsets behind topic {self._topic}{since}")
         self._is_caught_up = is_caught_up
-        has_stable = all(progress.read_to[at] >= each.stable for at, each in progress.bounds.items())
-        self._has_caught_up |= is_caught_up or (has_stable and may_be)
 
     def unreachable(self, error: OffsetsError) -> None:
         """Write that no broker answers, or why the cluster refuses; each kind of error once until it is back.

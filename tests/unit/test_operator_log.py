@@ -41,12 +41,10 @@ class Followed:
         )
         return self.progress
 
-    def look(self, end: int, read_to: int, after_ms: int = 5000, stable: int | None = None) -> None:
+    def look(self, end: int, read_to: int, after_ms: int = 5000) -> None:
         self.clock.advance_ms(after_ms)
         self.progress.advance({0: FetchPosition(read_to, 3)})
-        assert self.progress.look(
-            self.clock.now_ms(), {0: LogPartitionBounds(0, end if stable is None else stable, end)}
-        )
+        assert self.progress.look(self.clock.now_ms(), {0: LogPartitionBounds(0, end, end)})
         self.topic.looked(self.progress)
 
     def lines(self) -> list[str]:
@@ -94,15 +92,6 @@ def test_caught_up_and_fallen_behind_are_told_once(followed: Followed) -> None:
     ]
     followed.look(300, 300)
     assert followed.lines() == ["2026-11-18T11:11:10.000Z offsets: caught up with topic t"]
-
-
-def test_a_log_has_caught_up_once_it_was_read_up_to_an_open_transaction(followed: Followed) -> None:
-    found = [followed.topic.has_caught_up]
-    for end, read_to, stable in ((10, 8, 9), (10, 9, 9), (300, 10, 300)):  # then it falls behind
-        followed.look(end, read_to, stable=stable)
-        found.append(followed.topic.has_caught_up)
-    followed.topic.planned(followed.plan(1, 9))
-    assert [*found, followed.topic.has_caught_up] == [False, False, True, True, False]
 
 
 def test_a_log_does_not_catch_up_while_a_log_partition_has_no_leader(followed: Followed) -> None:
