@@ -19,7 +19,6 @@ from offsets_pipeline.fold.state.fold import reload_partitions
 from offsets_pipeline.fold.state.verify import verify_store
 from offsets_pipeline.fold.stream.fold_stream import start_fold
 from offsets_pipeline.fold.stream.folding import Folding, Publisher, follow
-from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler, SamplerThread
 from offsets_pipeline.observability.collectors import QueryMetrics, StateMetrics
 from offsets_pipeline.observability.group_metrics import GroupMetrics
@@ -145,6 +144,9 @@ class _TopicReading:
                     "--sample compares groups every sample_interval_ms, which is 0 in the settings; set it"
                 )
             self._mirror = MirrorSample(self._kafka, self._groups, options.sample, self._log.warning)
+        # needs Spark 4.2, the other commands of this module do not
+        from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
+
         self._spark = spark_when_needed(settings, options.store, is_small=True)
         self._ingest = TopicIngest(
             *(self._spark, options.store, self._kafka, settings, clock, self._topic),

@@ -75,3 +75,17 @@ def test_only_these_packages_import_an_extra(root: Path) -> None:
             if extra is not None:
                 found[extra].add(".".join(module.relative_to(package).parts[:-1]))
     assert found == WITH_EXTRA
+
+
+def test_only_the_reading_of_a_topic_needs_spark_4_2(root: Path) -> None:
+    """`fold`, `reload` and `verify` also run with 4.0 and 4.1 (docs/install.md)."""
+    package, found = root / "offsets_pipeline", {"pyspark.sql.streaming.datasource"}
+    imports = {
+        ".".join(module.relative_to(root).with_suffix("").parts): imported_by_file(module)
+        for module in package.rglob("*.py")
+    }
+    while more := {module for module, names in imports.items() if names & found} - found:
+        found |= more
+    assert {each.removeprefix("offsets_pipeline.ingest.topic.") for each in found} == {
+        *("pyspark.sql.streaming.datasource", "record_batch_source", "topic_ingest"),
+    }
