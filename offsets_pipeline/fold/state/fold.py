@@ -319,7 +319,7 @@ class _Fold:
             known = {} if is_ahead else self._of_log(self._progress.partitions)
             moved |= self._catch_up(moved, known, versions, published, log)
             for at, each in moved.items():  # the log has no record between the two ends, only a gap
-                moved[at] = replace(each, folded_to=max(known.get(at, each).folded_to, each.folded_to))
+                moved[at] = replace(each, folded_to=max(self._gap_to(known.get(at, each)), each.folded_to))
             if not published.are_published(seen) and any(
                 at in known and known[at].folded_to > each.published_to for at, each in moved.items()
             ):
@@ -340,6 +340,16 @@ class _Fold:
             f"cannot finish the reload of {self._store.location}: a stream folds faster; "
             "stop the stream, or run the reload again"
         )
+
+    def _gap_to(self, known: PartitionProgress) -> int:
+        """Return the end of a gap that begins where the replay of a log partition ended.
+
+        In an owned store only a cleaning makes one, and notes it. Without a note the log was restored alone, and gives
+        the record offsets out again.
+        """
+        if self._store.properties.kind != OWNED:
+            return known.folded_to
+        return min(known.folded_to, self._store.current_log().ends.get(known.log_partition, 0))
 
     def _of_log(self, partitions: Mapping[int, PartitionProgress]) -> dict[int, PartitionProgress]:
         """Those of the incarnation of the log that was read."""

@@ -275,3 +275,31 @@ def test_a_log_that_was_restored_alone_is_what_the_state_answers(tmp_path: Path,
     publish(opened(location), CLOCK)
     assert described() == {"g": [0, 2]}
     assert [row["partition"] for row in rows_of(str(location), "current_offsets")] == [0, 2]
+
+
+@pytest.mark.local_only("copies a table's folder")
+def test_a_reload_takes_no_ends_from_a_state_whose_log_was_restored_alone(tmp_path: Path) -> None:
+    """Also if the log has got as many commits since: its version does not tell that it was restored."""
+    location = tmp_path / "owned"
+    OwnedStore.create(location, 50)
+
+    def commit(group: str, *partitions: int) -> None:
+        with open_coordinator(location) as coordinator:
+            for partition in partitions:
+                coordinator.commit_offsets(group, {("t", partition): 7}, acks=-1)
+
+    commit("g", 0)
+    shutil.copytree(location / LOG.name, tmp_path / "backup")
+    commit("g", 1, 2, 3)
+    fold_log(opened(location), Settings(), CLOCK)
+    shutil.rmtree(location / LOG.name)
+    shutil.copytree(tmp_path / "backup", location / LOG.name)
+    commit("h", *range(5))
+    reload_partitions(opened(location), None, Settings(), CLOCK)
+    commit("g", 8)
+    fold_log(opened(location), Settings(), CLOCK)
+    groups = describe_groups(StateReader(str(location)))
+    assert {name: [each.partition for each in group.offsets] for name, group in groups.items()} == {
+        "g": [0, 8],
+        "h": [0, 1, 2, 3, 4],
+    }
