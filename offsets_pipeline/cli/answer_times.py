@@ -56,8 +56,8 @@ def not_read(of: StoreSnapshot, store: str, time: AnswerTime, until_ms: int | No
         return None if of.table(LOG.name).files() else f"nothing was read into {store} yet: run {_reader(of)}"
     if of.properties.kind != SNAPSHOT or (until_ms is not None and until_ms <= parse_time_ms(time.as_of)):
         return None
-    usual_ms = max(last_interval_ms(table_of(of.location)), _SNAPSHOT_INTERVAL_MS)
-    if of.opened_ms - parse_time_ms(time.as_of) <= _MISSED * usual_ms:
+    since_ms = of.opened_ms - parse_time_ms(time.as_of)
+    if since_ms <= _MISSED * _SNAPSHOT_INTERVAL_MS or since_ms <= _MISSED * last_interval_ms(table_of(of.location)):
         return None
     return f"the answers of {store} may lack changes since its last snapshot, of {time.as_of}: run {_reader(of)}"
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from offsets_pipeline.cli import main
+from offsets_pipeline.cli import answer_times, main
 from offsets_pipeline.common.clock import FixedClock, SystemClock, shown_time
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import LogSettings
@@ -273,6 +273,8 @@ def test_answers_of_snapshots_that_ended_say_so(
     assert f"mirror behind: {ended}" in capsys.readouterr().out
     monkeypatch.setattr(SystemClock, "now_ms", lambda _: NOW_MS + 4 * five_minutes_ms)
     assert main(["check", "--store", store]) == 0
+    monkeypatch.delattr(answer_times, "last_interval_ms")  # which reads all samples: not where the default says enough
+    assert warned(3, "describe", "--group", "g") == []
 
 
 @pytest.mark.parametrize(
