@@ -202,7 +202,7 @@ class CommitsOfGroups:
         appended = f"epoch_us(appended_at) >= {since_ms * 1000}{self._until}"
         found = self._last_of(self._rows(appended, since_ms))
         names = {group_id for group_id, *_ in set(wanted).difference(found.identities)}
-        missing = sorted(filter(has_one_prefix, names))[:MANY_GROUPS]
+        missing = frozenset(sorted(filter(has_one_prefix, names))[:MANY_GROUPS])
         if not missing:
             return found
         kept = [row for row, (group_id, *_) in enumerate(found.identities) if group_id not in missing]
