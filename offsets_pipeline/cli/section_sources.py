@@ -113,7 +113,7 @@ class OfTopic(OneStore):
         sample: Number of groups to compare with the brokers at an interval, if any.
     """
 
-    work = "spark_commands.read_topic"
+    work = "follow_command.read_topic"
     folds = False
 
     brokers: Brokers = grouped(Brokers)

@@ -36,7 +36,7 @@ class Fold(OneStore):
 
     available_now: bool = flag("--available-now", help="End when all records up to now are folded.")
     if_held: str | None = IF_HELD
-    work = "spark_commands.fold"
+    work = "state_commands.fold"
 
 
 @state.command(
@@ -54,7 +54,7 @@ class Reload(OneStore):
     semantics: CoordinatorSemantics | None = semantics_option(
         "Coordinator to reproduce from now on: modern of Kafka 4.x, classic of brokers up to 3.9 (default: unchanged)."
     )
-    work = "spark_commands.reload"
+    work = "state_commands.reload"
 
 
 class Against(LiveBrokers):
@@ -91,7 +91,7 @@ class Verify(OneStore):
         if self.against.bootstrap_server is not None:
             verify_against(self, settings)
             return
-        from offsets_pipeline.cli.spark_commands import verify
+        from offsets_pipeline.cli.state_commands import verify
 
         verify(self, settings)
 

@@ -86,6 +86,6 @@ def test_only_the_reading_of_a_topic_needs_spark_4_2(root: Path) -> None:
     }
     while more := {module for module, names in imports.items() if names & found} - found:
         found |= more
-    assert {each.removeprefix("offsets_pipeline.ingest.topic.") for each in found} == {
-        *("pyspark.sql.streaming.datasource", "record_batch_source", "topic_ingest"),
+    assert {each.rpartition(".")[2] for each in found} == {
+        *("datasource", "record_batch_source", "topic_ingest", "follow_command"),
     }

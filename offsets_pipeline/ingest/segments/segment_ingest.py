@@ -156,8 +156,6 @@ def ingest_segments(
             report.files += files
         _note(LogMetadata(store, clock, store.current_log().number), report)
         note_topics(store, found.topic_names.items())
-        if kind.has_groups:
-            report.unread = sorted(set(range(count)).difference(store.current_log().ends))
     except BaseException as error:
         if not isinstance(error, CommitUnknown):  # it may still appear
             with suppress(OSError, OffsetsError):  # the first error is the cause; the next ingest fills the store
@@ -165,6 +163,8 @@ def ingest_segments(
         if isinstance(error, (PySparkException, Py4JJavaError)) and (ours := raised_on_executor(error)) is not None:
             raise ours from error
         raise
+    if kind.has_groups:
+        report.unread = sorted(set(range(count)).difference(store.current_log().ends))
     return report
 
 

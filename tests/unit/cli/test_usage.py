@@ -243,7 +243,7 @@ def test_verify_compares_with_a_replay_or_with_brokers(
     monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], expected: str
 ) -> None:
     compared: list[str] = []
-    monkeypatch.setattr("offsets_pipeline.cli.spark_commands.verify", lambda *_: compared.append("a replay"))
+    monkeypatch.setattr("offsets_pipeline.cli.state_commands.verify", lambda *_: compared.append("a replay"))
     monkeypatch.setattr("offsets_pipeline.cli.section_state.verify_against", lambda *_: compared.append("brokers"))
     assert main(["verify", "--store", "a-store", *more]) == 0
     assert compared == [expected]

@@ -1,4 +1,4 @@
-"""Commands whose work is in Spark: `offsets ingest-topic` and `follow`, `fold`, `reload` and `verify`."""
+"""`offsets ingest-topic` and `follow`: read a topic until a signal stops them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.live_cluster import kafka_options
-from offsets_pipeline.cli.opened import open_store, retention_of, spark_when_needed
-from offsets_pipeline.cli.output import show_status, write_rows
-from offsets_pipeline.cli.progress_bar import progress_bar, tasks
+from offsets_pipeline.cli.opened import retention_of, spark_when_needed
 from offsets_pipeline.cli.stopping import Stopping, is_submitted
 from offsets_pipeline.common.clock import SystemClock
-from offsets_pipeline.common.warnings import set_line_times, warn
-from offsets_pipeline.errors import ConfigError, StateDiffers
-from offsets_pipeline.fold.state.fold import reload_partitions
-from offsets_pipeline.fold.state.verify import verify_store
-from offsets_pipeline.fold.stream.fold_stream import start_fold
-from offsets_pipeline.fold.stream.folding import Folding, Publisher, follow
+from offsets_pipeline.errors import ConfigError
+from offsets_pipeline.fold.stream.folding import follow
+from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic_positions.position_sampler import PositionSampler, SamplerThread
 from offsets_pipeline.observability.collectors import QueryMetrics, StateMetrics
 from offsets_pipeline.observability.group_metrics import GroupMetrics
@@ -33,84 +28,11 @@ from offsets_pipeline.store.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.store.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from offsets_pipeline.cli.section_sources import OfTopic
-    from offsets_pipeline.cli.section_state import Fold, Reload, Verify
     from offsets_pipeline.common.config import Settings
-    from offsets_pipeline.fold.maintenance import Upkeep
     from offsets_pipeline.questions.query.describe import GroupAnswer
-
-
-def fold(options: Fold, settings: Settings) -> int:
-    """Fold the log until stopped, or all that it has now; returns the exit status. Raises LeaseHeld, LeaseLost."""
-    total = expired_offsets = expired_groups = 0
-
-    def on_fold(records: int) -> None:
-        nonlocal total
-        total += records
-        show_status(f"{records} records folded")
-
-    def on_expiry(offsets: int, groups: int) -> None:
-        nonlocal expired_offsets, expired_groups
-        expired_offsets += offsets
-        expired_groups += groups
-        show_status(f"{offsets} offsets and {groups} groups expired")
-
-    def on_upkeep(done: Sequence[Upkeep]) -> None:
-        before, after = sum(each.files_before for each in done), sum(each.files for each in done)
-        show_status(f"upkeep done: {before} files before, {after} after; {sum(each.on_disk for each in done)} on disk")
-
-    set_line_times(are_on=not options.available_now)
-    store, clock = open_store(options.store, settings), SystemClock()
-    lease = Lease(arrow_folder(store.folder()), "fold", (FOLD,), settings, clock, warn)
-    with lease.held(options.if_held or (END if options.available_now else WAIT)):
-        folding = Folding(store, settings, clock, on_fold=on_fold, on_expiry=on_expiry, on_upkeep=on_upkeep, warn=warn)
-        status = 0
-        if options.available_now:
-            with progress_bar("folding", tasks):
-                folding.fold_to_end()
-        else:
-            stream = start_fold(folding)
-            stopping = Stopping(stream.stop, store.spark)
-            lease.when_lost(stream.stop)
-            stream.await_end()
-            status = stopping.status(has_an_end=False)
-    expired = f"; {expired_offsets} offsets and {expired_groups} groups expired"
-    sys.stdout.write(
-        f"{total} records folded in {options.store}{expired if expired_offsets or expired_groups else ''}\n"
-    )
-    return status
-
-
-def reload(options: Reload, settings: Settings) -> None:
-    """Rebuild the state of these log partitions, or of all."""
-    store = open_store(options.store, settings)
-    with progress_bar("replaying", tasks):
-        records = reload_partitions(store, list(options.partitions) or None, settings, SystemClock(), options.semantics)
-        Publisher(store, settings.fold, SystemClock(), warn).finish()
-    sys.stdout.write(f"{records} records replayed in {options.store}\n")
-
-
-def verify(options: Verify, settings: Settings) -> None:
-    """Compare the state with a replay of the log. Raises StateDiffers."""
-    store = open_store(options.store, settings)
-    with progress_bar("comparing", tasks):
-        result = verify_store(store, settings.fold, independent=options.independent)
-    if not result.equal:
-        counts = ", ".join(f"{count} in {table}" for table, count in result.differences.items())
-        raise StateDiffers(
-            f"{options.store} differs from its log: {counts} (first: {result.examples[0]}); "
-            "`offsets reload` rebuilds the state"
-        )
-    sys.stdout.write(
-        f"equal: {result.offsets} offsets and {result.groups} groups match a replay of the {result.records} folded "
-        f"records of {result.log_partitions} log partitions\n"
-    )
-    digests = {(at, table): digest for at, table, digest in result.digests}
-    tables = sorted({table for _, table in digests})
-    rows = [[at, *(digests.get((at, table)) for table in tables)] for at in sorted({at for at, _ in digests})]
-    write_rows(["log_partition", *tables], rows, "table")
 
 
 def read_topic(options: OfTopic, settings: Settings) -> int:
@@ -144,9 +66,6 @@ class _TopicReading:
                     "--sample compares groups every sample_interval_ms, which is 0 in the settings; set it"
                 )
             self._mirror = MirrorSample(self._kafka, self._groups, options.sample, self._log.warning)
-        # needs Spark 4.2, the other commands of this module do not
-        from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
-
         self._spark = spark_when_needed(settings, options.store, is_small=True)
         self._ingest = TopicIngest(
             *(self._spark, options.store, self._kafka, settings, clock, self._topic),
