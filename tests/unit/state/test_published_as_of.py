@@ -163,3 +163,6 @@ def test_connect_store_is_published_beside_a_worker_that_writes(place: Path) -> 
     assert publish(store, FixedClock(LATER_MS))
     assert published()[0] == '{"position":2}'
     assert reached(location) == {(name, 0): (2, first_ms, LATER_MS) for name in ("connector_offsets", "connectors")}
+    fold_log(store, Settings(), CLOCK)  # of all records: the tables are as of their publishing
+    assert publish(store, FixedClock(LATER_MS))
+    assert reached(location) == {(name, 0): (3, LATER_MS, LATER_MS) for name in ("connector_offsets", "connectors")}
