@@ -146,6 +146,10 @@ def test_jobs_on_a_cluster_resolve_relative_paths_reach_s3_and_outlive_an_execut
     by_partition = {at: len(rows) for at, rows in capture_rows(CAPTURE).items()}
     records, first = sum(by_partition.values()), by_partition[0]
     said = [line for line in done.stdout.splitlines() if not re.match(r"LOG-PARTITION| *\d+  ", line)]
+    said.remove(
+        "offsets: warning: nothing was read of log partitions 1, 2, 3, 4: the store does not know their groups; "
+        "ingest these folders, too"
+    )
     assert said[:4] == [
         f"{first} records added to store from 1 segment files (5 log partitions)",
         f"{records - first} records added to store from 5 segment files (5 log partitions)",
