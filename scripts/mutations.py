@@ -1226,7 +1226,7 @@ MUTATIONS = [
     ),
     Mutation("STATE", FOLDS, FOLD, "if self.is_behind or self._is_ahead_of(log):", "if self.is_behind:", STATE_WRITER),
     Mutation("STATE", FOLDS, FOLD, "known = {} if is_ahead else ", "known = ", STATE_WRITER),
-    Mutation("STATE", FOLDS, FOLD, "ends.get(known.log_partition, 0)", "ends.get(0, known.folded_to)", STATE_WRITER),
+    Mutation("STATE", FOLDS, FOLD, "min(to, ends.get(at, 0))", "min(to, ends.get(at, to))", STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,

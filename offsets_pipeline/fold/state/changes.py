@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     Group = tuple[int, str]
 
 _ADD_ROWS = 250_000  # rows that the replay takes at once
+_PENDING_FIELDS = ["log_partition", *FOLD_PROGRESS.arrow_schema().field("pending").type.value_type.names]
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,6 @@ def pending_rows(partitions: Mapping[int, PartitionProgress], schema: pa.Schema 
             if commit["position"] != commit["record_offset"]:
                 rows.append(row | {"record_offset": commit["position"], "value": None, "producer_id": None})
     return pa.Table.from_pylist(rows, schema=schema)
-
-
-_PENDING_FIELDS = ["log_partition", *FOLD_PROGRESS.arrow_schema().field("pending").type.value_type.names]
 
 
 @dataclass

@@ -318,8 +318,9 @@ class _Fold:
             # what a state that was ahead of the log has folded is not in the log
             known = {} if is_ahead else self._of_log(self._progress.partitions)
             moved |= self._catch_up(moved, known, versions, published, log)
+            gaps_to = self._gaps_to(known)
             for at, each in moved.items():  # the log has no record between the two ends, only a gap
-                moved[at] = replace(each, folded_to=max(self._gap_to(known.get(at, each)), each.folded_to))
+                moved[at] = replace(each, folded_to=max(gaps_to.get(at, 0), each.folded_to))
             if not published.are_published(seen) and any(
                 at in known and known[at].folded_to > each.published_to for at, each in moved.items()
             ):
@@ -341,15 +342,17 @@ class _Fold:
             "stop the stream, or run the reload again"
         )
 
-    def _gap_to(self, known: PartitionProgress) -> int:
-        """Return the end of a gap that begins where the replay of a log partition ended.
+    def _gaps_to(self, known: Mapping[int, PartitionProgress]) -> dict[int, int]:
+        """Return the ends of gaps that begin where the replay of a log partition ended.
 
         In an owned store only a cleaning makes one, and notes it. Without a note the log was restored alone, and gives
         the record offsets out again.
         """
+        folded_to = {at: each.folded_to for at, each in known.items()}
         if self._store.properties.kind != OWNED:
-            return known.folded_to
-        return min(known.folded_to, self._store.current_log().ends.get(known.log_partition, 0))
+            return folded_to
+        ends = self._store.current_log().ends
+        return {at: min(to, ends.get(at, 0)) for at, to in folded_to.items()}
 
     def _of_log(self, partitions: Mapping[int, PartitionProgress]) -> dict[int, PartitionProgress]:
         """Those of the incarnation of the log that was read."""

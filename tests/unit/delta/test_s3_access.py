@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 from unittest import mock
@@ -30,7 +30,8 @@ from offsets_pipeline.store.delta.storage import storage_of
 from tests.http_server import Quiet, served
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from email.message import Message
     from pathlib import Path
 
 NOTHING = "http://127.0.0.1:1"  # no server listens there
@@ -55,11 +56,6 @@ region = eu-west-3
 
 
 # Arrow reads the profiles once in a process, so it needs one of its own.
-OPEN_BY_ARROW = """
-from offsets_pipeline.store.delta.filesystems import open_path
-system, path = open_path("s3://bucket/file")
-system.open_input_file(path)
-"""
 
 
 ARROW, DELTALAKE, OBSTORE = "arrow", "deltalake", "obstore"
@@ -89,16 +85,13 @@ class Signature(NamedTuple):
     token: str | None
 
 
-@pytest.fixture
-def requests() -> Iterator[tuple[str, list[Signature]]]:
-    """The URL of a server without objects, and the signatures of the requests to it."""
-    seen: list[Signature] = []
+@contextmanager
+def serving_nothing(note: Callable[[Message, str], None]) -> Iterator[str]:
+    """The URL of a server without objects, which notes headers and path of each request."""
 
     class Handler(Quiet):
         def do_GET(self) -> None:  # noqa: N802 - the name that the server calls
-            signed = re.search(r"Credential=(\w+)/\d+/([\w-]+)/s3/", self.headers["Authorization"] or "")
-            if signed:
-                seen.append(Signature(signed[1], signed[2], self.headers["x-amz-security-token"]))
+            note(self.headers, self.path)
             self.send_response(404)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -106,6 +99,20 @@ def requests() -> Iterator[tuple[str, list[Signature]]]:
         do_HEAD = do_GET  # noqa: N815 - the name that the server calls
 
     with served(Handler) as url:
+        yield url
+
+
+@pytest.fixture
+def requests() -> Iterator[tuple[str, list[Signature]]]:
+    """The URL of a server without objects, and the signatures of the requests to it."""
+    seen: list[Signature] = []
+
+    def note(headers: Message, _: str) -> None:
+        signed = re.search(r"Credential=(\w+)/\d+/([\w-]+)/s3/", headers["Authorization"] or "")
+        if signed:
+            seen.append(Signature(signed[1], signed[2], headers["x-amz-security-token"]))
+
+    with serving_nothing(note) as url:
         yield url, seen
 
 
@@ -148,7 +155,9 @@ def test_arrow_deltalake_and_obstore_sign_alike(
     endpoint, seen = requests
     for name, value in {"AWS_ENDPOINT_URL": endpoint, **variables}.items():
         monkeypatch.setenv(name, value)
-    found = subprocess.run([sys.executable, "-c", OPEN_BY_ARROW], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", OPEN[ARROW].format(bucket="bucket")], capture_output=True, text=True, check=False
+    )
     assert "FileNotFoundError" in found.stderr
     assert set(seen) == {signature}
     seen.clear()
@@ -165,16 +174,10 @@ def hosts() -> Iterator[tuple[str, set[tuple[str, str]]]]:
     """The URL of a server without objects, and the hosts that requests named, with the first name in their paths."""
     seen: set[tuple[str, str]] = set()
 
-    class Handler(Quiet):
-        def do_GET(self) -> None:  # noqa: N802 - the name that the server calls
-            seen.add((self.headers["Host"], self.path.strip("/").split("/")[0].split("?")[0]))
-            self.send_response(404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def note(headers: Message, path: str) -> None:
+        seen.add((headers["Host"], path.strip("/").split("/")[0].split("?")[0]))
 
-        do_HEAD = do_GET  # noqa: N815 - the name that the server calls
-
-    with served(Handler) as url:
+    with serving_nothing(note) as url:
         yield url, seen
 
 
@@ -312,7 +315,9 @@ def test_a_machine_without_the_profile_signs_as_the_driver(
     for each in ("credentials", "config"):
         (profiles / each).unlink()
     environment = {"PYTHONPATH": ":".join(sys.path), **of_tasks}
-    subprocess.run([sys.executable, "-c", OPEN_BY_ARROW], env=environment, capture_output=True, check=False)
+    subprocess.run(
+        [sys.executable, "-c", OPEN[ARROW].format(bucket="bucket")], env=environment, capture_output=True, check=False
+    )
     assert set(seen) == {Signature("developer", "eu-west-3", "token")}
     names = ("access.key", "secret.key", "session.token", "endpoint.region")
     assert [of_jvm[f"fs.s3a.{name}"] for name in names] == ["developer", "secret", "token", "eu-west-3"]
