@@ -42,9 +42,7 @@ _READER = {MIRRORED: "`offsets follow`, or the ingest again", SNAPSHOT: "`offset
 def answer_time_of(reader: StateReader, store: str, settings: Settings) -> AnswerTime:
     """Return the time that the reader's answers are as of; warn of what they lack."""
     found = answer_time(reader, mirror_interval_ms(settings))
-    if (text := not_read(reader, store, found)) is not None:
-        warn(text)
-    return _with_warnings(found, store)
+    return _with_all_warnings(reader, store, found)
 
 
 def not_read(of: StoreSnapshot, store: str, time: AnswerTime, until_ms: int | None = None) -> str | None:
@@ -80,9 +78,7 @@ def log_answer_time_of(
     if positions is not None:
         return _with_warnings(log_answer_at(history, positions), store)
     found = log_answer_time(history, mirror_interval_ms(settings), until_ms)
-    if (text := not_read(history, store, found, until_ms)) is not None:
-        warn(text)
-    return _with_warnings(found, store)
+    return _with_all_warnings(history, store, found, until_ms)
 
 
 def time_fields(times: Iterable[tuple[str, AnswerTime]]) -> dict[str, Any]:
@@ -156,6 +152,12 @@ def warnings_of(time: AnswerTime, store: str) -> list[str]:
                 "run `offsets follow`"
             )
     return found
+
+
+def _with_all_warnings(of: StoreSnapshot, store: str, found: AnswerTime, until_ms: int | None = None) -> AnswerTime:
+    if (text := not_read(of, store, found, until_ms)) is not None:
+        warn(text)
+    return _with_warnings(found, store)
 
 
 def _with_warnings(found: AnswerTime, store: str) -> AnswerTime:
