@@ -108,7 +108,8 @@ def current_state(table: Callable[[str], Snapshot], properties: StoreProperties,
     is_other_log = bool(stored) and (
         stored.keys() != unstored.keys()
         or any(each.log_incarnation < current.number for each in stored.values())
-        or folded.transaction(FOLDED) > log.version  # the log was restored or copied alone
+        # the log was restored or copied alone
+        or not log.has_rows_of(folded.transaction(FOLDED), next(iter(stored.values())).log_commit)
     )
     start = unstored if is_other_log or not stored else stored
     missing, behind, files = unfolded_records(log, current.number, start, folded if start is stored else None)

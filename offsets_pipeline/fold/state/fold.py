@@ -4,8 +4,9 @@ Both replay files of the log, append what their rows change as facts, and then s
 competes with other folds. The order makes a fold safe to kill anywhere: until the swap nothing is folded, and facts
 that were appended twice change nothing (R15).
 
-`fold_progress` names the version of the log that is folded, and the record offsets. A fold reads the files that later
-commits have added. If a commit is gone, or its files are compacted, it reads all files from the record offsets on.
+`fold_progress` names the version of the log that is folded, with a hash of its commit, and the record offsets. A fold
+reads the files that later commits have added. If a commit is gone, or its files are compacted, it reads all files from
+the record offsets on. If the log has lost folded records, as it was restored alone, it replays all of the log.
 
 A replay from the start writes a new incarnation of its log partitions: facts, and published rows in place of the old
 ones. Then the swap names it, and the versions of the published tables. Readers see the old incarnation until then, and
@@ -86,8 +87,9 @@ def next_fold(store: Store, settings: Settings, clock: Clock, log_incarnation: i
     """
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     fold = _Fold(store, settings, clock, progress)
-    is_next = progress.log_version == store.version(LOG.name) and progress.log_incarnation == log_incarnation
-    return fold.continuation() if is_next and not fold.is_behind else None
+    log = store.table(LOG.name).snapshot()
+    is_next = progress.log_version == log.version and progress.log_incarnation == log_incarnation
+    return fold.continuation() if is_next and not (fold.is_behind or fold.is_of_other(log)) else None
 
 
 def reload_partitions(
@@ -171,11 +173,11 @@ class _Fold:
     def rest(self, log: Snapshot, append: Append | None) -> Changes:
         """Fold the records of the log that are not folded, or take what was folded of the append if it has them all.
 
-        Replays all log partitions if the state is of an older incarnation of the log, has none of them yet, or is of a
-        later version of the log.
+        Replays all log partitions if the state is of an older incarnation of the log, has none of them yet, or is of
+        another log.
         """
         progress = self._progress
-        if self.is_behind or self._is_ahead_of(log):
+        if self.is_behind or self.is_of_other(log):
             return self.rebuild(None)
         self._log_incarnation = progress.log_incarnation
         fold = append.fold if append is not None and append.version == progress.log_version + 1 else None
@@ -189,7 +191,7 @@ class _Fold:
             self._note(changes)
             self._make_durable(log, progress.log_version)
             moved = progressed(progress.partitions, changes.partitions, self._clock.now_ms())
-            progress.swap(progress.partitions | moved, versions, {FOLDED: to})
+            progress.swap(progress.partitions | moved, versions, {FOLDED: to}, log.commit_hash(to))
         return changes
 
     @property
@@ -198,9 +200,9 @@ class _Fold:
         progress = self._progress
         return progress.log_incarnation < self._log_incarnation or progress.partitions.keys() != set(range(self._count))
 
-    def _is_ahead_of(self, log: Snapshot) -> bool:
-        """Whether the log has lost commits that are folded: it was restored or copied alone."""
-        return self._progress.log_version > log.version
+    def is_of_other(self, log: Snapshot) -> bool:
+        """Whether the log has lost records that are folded: it was restored or copied alone, or rows were deleted."""
+        return not log.has_rows_of(self._progress.log_version, self._progress.log_commit)
 
     def continuation(self) -> NextFold:
         """Return a fold that continues the state.
@@ -216,8 +218,8 @@ class _Fold:
     def rebuild(self, chosen: list[int] | None) -> Changes:
         """Replay these log partitions from their start into a new incarnation of the state; None: all.
 
-        Replays all of them also if the state lacks one, is of another log incarnation or of other semantics, or of a
-        later version of the log.
+        Replays all of them also if the state lacks one, is of another log incarnation, of other semantics, or of
+        another log.
 
         Raises UndecodableRecord, WriteConflict.
         """
@@ -225,7 +227,7 @@ class _Fold:
         log = self._store.table(LOG.name).snapshot()  # the replay reads this version or a later one
         is_whole = self._progress.partitions.keys() == set(every)
         is_same = self._progress.log_incarnation == self._log_incarnation and self._found == self._semantics
-        if not (is_whole and is_same) or self._is_ahead_of(log):
+        if not (is_whole and is_same) or self.is_of_other(log):
             chosen = None
         has_late = chosen is None or with_late_records(log, every, self._progress.late) <= set(chosen)
         folded = {LATE: log.transaction(LATE)} if has_late else {}
@@ -301,7 +303,7 @@ class _Fold:
         Raises WriteConflict if another log incarnation, other semantics or a newer incarnation took over.
         """
         tables = [self._store.table(each.name) for each in self._tables]
-        is_ahead = self._is_ahead_of(log)
+        is_other = self.is_of_other(log)
         for _ in range(_SWAPS):
             seen = published.look()
             self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
@@ -315,12 +317,12 @@ class _Fold:
                 )
             removed_by = (table.snapshot().transaction(REMOVED_BY) for table in tables)
             self._progress.number = max(self._progress.number, *removed_by)  # also if the progress was restored alone
-            # what a state that was ahead of the log has folded is not in the log
-            known = {} if is_ahead else self._of_log(self._progress.partitions)
+            # what the state of another log has folded is not in this log
+            known = {} if is_other else self._of_log(self._progress.partitions)
             moved |= self._catch_up(moved, known, versions, published, log)
-            gaps_to = self._gaps_to(known)
             for at, each in moved.items():  # the log has no record between the two ends, only a gap
-                moved[at] = replace(each, folded_to=max(gaps_to.get(at, 0), each.folded_to))
+                if at in known:
+                    moved[at] = replace(each, folded_to=max(known[at].folded_to, each.folded_to))
             if not published.are_published(seen) and any(
                 at in known and known[at].folded_to > each.published_to for at, each in moved.items()
             ):
@@ -332,7 +334,8 @@ class _Fold:
                 versions |= published.publish(self._progress, seen)
                 partitions = self._of_log(self._progress.partitions | moved)
                 is_whole = published.partitions >= partitions.keys()
-                self._progress.replace(partitions, versions if is_whole else self._progress.latest(versions), folded)
+                named = versions if is_whole else self._progress.latest(versions)
+                self._progress.replace(partitions, named, folded, log.commit_hash(log.version))
             except WriteConflict:
                 continue
             published.drop_covered(self._progress.number + 1)
@@ -341,18 +344,6 @@ class _Fold:
             f"cannot finish the reload of {self._store.location}: a stream folds faster; "
             "stop the stream, or run the reload again"
         )
-
-    def _gaps_to(self, known: Mapping[int, PartitionProgress]) -> dict[int, int]:
-        """Return the ends of gaps that begin where the replay of a log partition ended.
-
-        In an owned store only a cleaning makes one, and notes it. Without a note the log was restored alone, and gives
-        the record offsets out again.
-        """
-        folded_to = {at: each.folded_to for at, each in known.items()}
-        if self._store.properties.kind != OWNED:
-            return folded_to
-        ends = self._store.current_log().ends
-        return {at: min(to, ends.get(at, 0)) for at, to in folded_to.items()}
 
     def _of_log(self, partitions: Mapping[int, PartitionProgress]) -> dict[int, PartitionProgress]:
         """Those of the incarnation of the log that was read."""

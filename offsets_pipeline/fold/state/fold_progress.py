@@ -58,7 +58,8 @@ class PartitionProgress:
     ``incarnation`` is the state's, ``log_incarnation`` the log's. ``folded_to`` is the first record offset that is not
     folded yet. ``published_to``: the published tables have all records before this one. ``pending`` are the
     transactional commits without a marker (R11). ``folded_at_us`` is the time of the last fold in microseconds since
-    1970.
+    1970. ``log_commit`` is the hash of the last commit of the table `log` that is folded (`commit_hash`), the same in
+    all rows; None if it is not known.
     """
 
     log_partition: int
@@ -71,6 +72,7 @@ class PartitionProgress:
     unknown_records: int = 0
     folded_at_us: int = 0
     pending: list[dict[str, Any]] = field(default_factory=list)
+    log_commit: str | None = None
 
 
 class FoldProgress:
@@ -102,6 +104,11 @@ class FoldProgress:
     def read(cls, table: TableFolder) -> Self:
         """Read the newest version."""
         return cls(table, table.snapshot())
+
+    @property
+    def log_commit(self) -> str | None:
+        """The hash of the commit of `log_version`; None if it is not known."""
+        return next((each.log_commit for each in self.partitions.values()), None)
 
     def is_newest(self) -> bool:
         """Whether this is the newest version of the table."""
@@ -142,20 +149,21 @@ class FoldProgress:
         partitions: Mapping[int, PartitionProgress],
         versions: Mapping[str, int],
         folded: Mapping[str, int] = _NOTHING,
+        log_commit: str | None = None,
     ) -> None:
         """Commit these rows in place of all; ``versions`` are those of the tables that the fold has written.
 
-        ``folded`` is as for `replace`.
+        ``folded`` and ``log_commit`` are as for `replace`.
 
         Raises WriteConflict if another fold has swapped since this was read. A publishing is not in the way.
         """
         try:
-            self.replace(partitions, {**self.versions, **versions}, folded)
+            self.replace(partitions, {**self.versions, **versions}, folded, log_commit)
         except WriteConflict:
             newest = FoldProgress.read(self._table)
             if _published(self.partitions, newest.partitions) != newest.partitions:
                 raise
-            newest.swap(_published(partitions, newest.partitions), versions, folded)
+            newest.swap(_published(partitions, newest.partitions), versions, folded, log_commit)
 
     def note_published(self, versions: Mapping[str, int]) -> FoldProgress:
         """Note that tables of these versions have all that is folded as of this progress.
@@ -198,16 +206,19 @@ class FoldProgress:
         partitions: Mapping[int, PartitionProgress],
         versions: Mapping[str, int],
         folded: Mapping[str, int] = _NOTHING,
+        log_commit: str | None = None,
     ) -> int:
         """Commit these rows, and the versions of all tables, in place of all; returns the version committed.
 
         ``folded`` has new versions of FOLDED and LATE, which may be lower: a fold then reads folded records again.
+        ``log_commit`` is the hash of the commit of FOLDED.
 
         Raises WriteConflict if another process has replaced them since this was read.
         """
         rows = [
             {
                 **vars(each),
+                "log_commit": log_commit if FOLDED in folded else self.log_commit,
                 "coordinator_semantics": each.semantics.value,
                 "folded_at": each.folded_at_us,
                 **dict.fromkeys(VERSIONS, versions),  # each column takes those of its fields

@@ -6,6 +6,7 @@ opens a table's Parquet files, and writes commits, only if it has these features
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import uuid
@@ -52,6 +53,7 @@ _WRITER_FEATURES = frozenset(
 )
 _IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 _ENGINE = "offsets_pipeline"
+_HASH_DIGITS = 16
 #: What Delta asks of readers and writers of a plain table, and of one with constraints.
 _READER, _WRITER, _WRITER_WITH_CONSTRAINTS = 1, 2, 3
 _OF_COLUMNS = ("delta.generationExpression", "delta.identity.", "delta.invariants")  # beginnings of a field's metadata
@@ -150,6 +152,11 @@ def _commit_info(
 def info_of(actions: Iterable[Action]) -> dict[str, Any]:
     """The action `commitInfo` of a commit; empty without one."""
     return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
+def commit_hash(actions: Iterable[Action]) -> str:
+    """Tells a commit from any other one of its version: it is made of `commitInfo`, where `txnId` is unique."""
+    return hashlib.sha256(json_text(info_of(actions)).encode()).hexdigest()[:_HASH_DIGITS]
 
 
 def is_durable(actions: Iterable[Action]) -> bool:

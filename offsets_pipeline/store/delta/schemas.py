@@ -385,6 +385,7 @@ FOLD_PROGRESS = Table(
         Column("unknown_records", LONG, "of these, records of unknown types (R6)", nullable=False),
         Column("pending", pa.list_(_PENDING), "transactional commits without a marker (R11)"),
         Column("folded_at", TIMESTAMP, "when", nullable=False),
+        Column("log_commit", STRING, "hash of the last commit of the table log that is folded"),
         Column("versions", _VERSIONS, "the version of each table of the state that belongs to this progress"),
         Column("share_versions", _SHARE_VERSIONS, "the same of the tables of `__share_group_state`"),
     ),

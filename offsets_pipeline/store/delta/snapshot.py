@@ -17,10 +17,12 @@ from offsets_pipeline.store.delta.data_file import ALL_ROWS, DataFile
 from offsets_pipeline.store.delta.protocol import (
     UNDO,
     Action,
+    commit_hash,
     files_of,
     info_of,
     is_durable,
     parsed,
+    takes_rows,
     unreadable,
     unwritable,
 )
@@ -131,7 +133,7 @@ class Snapshot:
         if version in self._commits:
             return self._commits[version]
         with reading(self.folder):
-            text = self.table_folder.commit_file(version)
+            text = self.text if version == self.version else self.table_folder.commit_file(version)
             return None if text is None else parsed(text)
 
     def user_metadata(self, application: str) -> str | None:
@@ -158,16 +160,44 @@ class Snapshot:
         Returns None if a commit is no longer kept, these are more than MOST_COMMITS, or a later commit rearranged the
         rows. Raises DamagedTable, StorageFailed.
         """
-        if not self.version - MOST_COMMITS <= version <= self.version:
-            return None
         added: dict[str, DataFile] = {}
-        for each in range(version + 1, self.version + 1):
-            actions = self.actions(each)
+        for actions in self._actions_after(version):
             if actions is None or any(action["remove"]["path"] in added for action in actions if "remove" in action):
                 return None
             adds = (action["add"] for action in actions if action.get("add", {}).get("dataChange"))
             added |= {add["path"]: DataFile.of_action(add) for add in adds}
         return list(added.values())
+
+    def commit_hash(self, version: int) -> str | None:
+        """Return what tells a commit up to this one from any other of its version; None if it is not kept.
+
+        Raises DamagedTable, StorageFailed.
+        """
+        actions = self.actions(version)
+        return None if actions is None else commit_hash(actions)
+
+    def has_rows_of(self, version: int, commit: str | None) -> bool:
+        """Whether the table has kept the rows of an older version, whose commit has this hash (`commit_hash`).
+
+        Not if the table was restored or copied, or a commit since has taken rows. True if that cannot be told: the hash
+        is None, or the commits are no longer kept. Raises DamagedTable, StorageFailed.
+        """
+        if version > self.version:
+            return False
+        if commit is not None and self.commit_hash(version) not in (commit, None):
+            return False
+        return not any(takes_rows(actions or ()) for actions in self._actions_after(version))
+
+    def _actions_after(self, version: int) -> Iterator[Sequence[Action] | None]:
+        """Yield the actions of the commits after a version, up to this one; None for one that is no longer kept."""
+        if not self.version - MOST_COMMITS <= version <= self.version:
+            yield None
+            return
+        for each in range(version + 1, self.version + 1):
+            actions = self.actions(each)
+            if actions is not None:
+                self._commits[each] = actions
+            yield actions
 
     def make_durable(self, after: int) -> None:
         """Make the commits after a version, whose writers have not, survive a loss of power, up to this one.

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.fold.state.fold import _Fold, fold_log, reload_partitions
+from offsets_pipeline.fold.state.fold import _Fold, fold_log, next_fold, reload_partitions
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
 from offsets_pipeline.fold.state.publishing import publish
 from offsets_pipeline.questions.query.describe import describe_groups
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.store.delta.data_file import CLEANED
-from offsets_pipeline.store.delta.schemas import LOG
+from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION
 from tests.folded_stores import new_store, opened
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, export_of, rows_of
@@ -242,10 +243,16 @@ def test_what_a_reload_catches_up_with_is_durable(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.local_only("copies a table's folder")
 @pytest.mark.parametrize("is_reload", [False, True], ids=["fold", "reload"])
-def test_a_log_that_was_restored_alone_is_what_the_state_answers(tmp_path: Path, *, is_reload: bool) -> None:
-    """The state equals the replay of the log that is there, and new commits get record offsets that were folded."""
+@pytest.mark.parametrize("commits", [0, 2], ids=["shorter", "as-long"])
+def test_a_log_that_was_restored_alone_is_what_the_state_answers(
+    tmp_path: Path, *, is_reload: bool, commits: int
+) -> None:
+    """The state equals the replay of the log that is there, and new commits get record offsets that were folded.
+
+    Also if the log has got as many commits since as it has lost.
+    """
     location = tmp_path / "owned"
-    OwnedStore.create(location, 50)
+    OwnedStore.create(location, 3)
 
     def commit(partition: int, group: str = "g") -> None:
         with open_coordinator(location) as coordinator:
@@ -264,42 +271,56 @@ def test_a_log_that_was_restored_alone_is_what_the_state_answers(tmp_path: Path,
     assert described() == {"g": [0, 1], "lost": [0]}
     shutil.rmtree(location / LOG.name)
     shutil.copytree(tmp_path / "backup", location / LOG.name)
-    assert described() == {"g": [0]}
+    for each in range(commits):
+        commit(each, "h")
+    held = {"g": [0], "h": list(range(commits))} if commits else {"g": [0]}
+    assert described() == held
     if is_reload:
         reload_partitions(opened(location), [0], Settings(), CLOCK)
     else:
         fold_log(opened(location), Settings(), CLOCK)
-    assert described() == {"g": [0]}
+    assert described() == held
     commit(2)
     fold_log(opened(location), Settings(), CLOCK)
     publish(opened(location), CLOCK)
-    assert described() == {"g": [0, 2]}
-    assert [row["partition"] for row in rows_of(str(location), "current_offsets")] == [0, 2]
+    held["g"] = [0, 2]
+    assert described() == held
+    rows = rows_of(str(location), "current_offsets")
+    assert [row["partition"] for row in rows if row["group_id"] == "g"] == [0, 2]
+    assert [row["partition"] for row in rows if row["group_id"] == "h"] == list(range(commits))
 
 
 @pytest.mark.local_only("copies a table's folder")
-def test_a_reload_takes_no_ends_from_a_state_whose_log_was_restored_alone(tmp_path: Path) -> None:
-    """Also if the log has got as many commits since: its version does not tell that it was restored."""
-    location = tmp_path / "owned"
-    OwnedStore.create(location, 50)
+def test_a_fold_of_an_append_does_not_continue_the_state_of_another_log(tmp_path: Path) -> None:
+    """`follow` folds what it appends; its log was restored alone, and has got as many commits since."""
+    store, log = new_store(tmp_path / "store", 1), LogPartition()
+    log.commit(("h", "a", 0), 1)
+    append_rest(store, log)
+    shutil.copytree(tmp_path / "store" / LOG.name, tmp_path / "backup")
+    log.commit(("h", "a", 0), 2)
+    append_rest(store, log)
+    fold_log(store, Settings(), CLOCK)
+    assert next_fold(opened(tmp_path / "store"), Settings(), CLOCK, LOG_INCARNATION) is not None
+    shutil.rmtree(tmp_path / "store" / LOG.name)
+    shutil.copytree(tmp_path / "backup", tmp_path / "store" / LOG.name)
+    other = LogPartition(start=1)
+    other.commit(("h", "a", 0), 3)
+    appended(store.location, other.rows)
+    assert next_fold(opened(tmp_path / "store"), Settings(), CLOCK, LOG_INCARNATION) is None
 
-    def commit(group: str, *partitions: int) -> None:
-        with open_coordinator(location) as coordinator:
-            for partition in partitions:
-                coordinator.commit_offsets(group, {("t", partition): 7}, acks=-1)
 
-    commit("g", 0)
-    shutil.copytree(location / LOG.name, tmp_path / "backup")
-    commit("g", 1, 2, 3)
-    fold_log(opened(location), Settings(), CLOCK)
-    shutil.rmtree(location / LOG.name)
-    shutil.copytree(tmp_path / "backup", location / LOG.name)
-    commit("h", *range(5))
-    reload_partitions(opened(location), None, Settings(), CLOCK)
-    commit("g", 8)
-    fold_log(opened(location), Settings(), CLOCK)
-    groups = describe_groups(StateReader(str(location)))
-    assert {name: [each.partition for each in group.offsets] for name, group in groups.items()} == {
-        "g": [0, 8],
-        "h": [0, 1, 2, 3, 4],
-    }
+def test_records_that_another_program_deletes_from_the_log_leave_the_state(store: Store, log: LogPartition) -> None:
+    """The state equals the replay of the log that is there."""
+    log.commit(("gone", "t", 0), 5)
+    append_rest(store, log)
+    fold_log(store, Settings(), CLOCK)
+    publish(store, CLOCK)
+    table = DeltaTable(store.table(LOG.name).folder)
+    table.delete("record_offset = 1")
+    assert set(describe_groups(StateReader(store.location))) == {"h"}
+    assert fold_log(opened(Path(store.location)), Settings(), CLOCK) == 1
+    publish(store, CLOCK)
+    assert {row["group_id"] for row in rows_of(store.location, "current_offsets")} == {"h"}
+    log.commit(("h", "b", 0), 6)
+    appended(store.location, log.rows[-1:])
+    assert fold_log(opened(Path(store.location)), Settings(), CLOCK) == 1
