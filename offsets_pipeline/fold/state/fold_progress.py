@@ -84,8 +84,9 @@ class FoldProgress:
     def __init__(self, table: TableFolder, snapshot: Snapshot) -> None:
         self._table = table
         self.snapshot = snapshot
-        self.partitions = progress_of(snapshot)
-        columns = snapshot.rows(VERSIONS).slice(0, 1).to_pylist()  # each row has them
+        rows = snapshot.rows()
+        self.partitions = _by_log_partition(rows)
+        columns = rows.select(VERSIONS).slice(0, 1).to_pylist()  # each row has them
         self.versions: dict[str, int] = {
             name: each
             for row in columns
@@ -231,7 +232,10 @@ class FoldProgress:
 
 def progress_of(snapshot: Snapshot) -> dict[int, PartitionProgress]:
     """The rows of a version of `fold_progress`, by log partition."""
-    rows = snapshot.rows()
+    return _by_log_partition(snapshot.rows())
+
+
+def _by_log_partition(rows: pa.Table) -> dict[int, PartitionProgress]:
     folded_at = rows["folded_at"].cast(pa.int64())
     rows = rows.drop_columns(["folded_at", *VERSIONS]).append_column("folded_at_us", folded_at)
     if not any(pc.list_value_length(rows["pending"]).to_pylist()):
