@@ -36,7 +36,7 @@ def ask_broker(
         known = {place: epoch for place, epoch in leader_epochs.items() if TopicPartition(*place) in found.by_partition}
         ends = answered(epoch_ends(cluster, known)) if known else {}
     by_partition = {
-        where: position._replace(epoch_end=ends.get((where.topic, where.partition)))
+        where: position._replace(epoch_end=ends.get(where), is_epoch_ahead=ends.get(where, 0) is None)
         for where, position in found.by_partition.items()
     }
     return Positions(found.source, by_partition)

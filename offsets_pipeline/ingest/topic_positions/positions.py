@@ -37,12 +37,14 @@ class Position(NamedTuple):
     """Offsets of a partition's first record and of its next record; times in order.
 
     ``epoch_end`` is the end of the leader epoch in which an offset was committed; None if not asked for or not known.
+    ``is_epoch_ahead``: the leader does not have that epoch, because it is later than its own.
     """
 
     earliest: int
     latest: int
     times: tuple[TimedOffset, ...] = ()
     epoch_end: int | None = None
+    is_epoch_ahead: bool = False
 
 
 @dataclass(frozen=True)

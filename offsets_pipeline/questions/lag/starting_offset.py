@@ -34,7 +34,10 @@ class ResetPolicy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StartingOffset:
-    """Where a consumer would start. ``offset`` is None if it would fail, or if that depends on unknown positions."""
+    """Where a consumer would start.
+
+    ``offset`` is None if it would fail, or wait without an end, or if that depends on unknown positions.
+    """
 
     group: str
     topic: str
@@ -84,6 +87,10 @@ def starting_offset(
     if is_pending:  # R17: with or without a committed offset
         unstable = "; a consumer waits first: an open transaction has a newer commit (UNSTABLE_OFFSET_COMMIT)"
     if committed is not None:
+        if position is not None and position.is_epoch_ahead:
+            ahead = f"the leader epoch {committed.leader_epoch} of the committed offset is later than the leader's"
+            mend = "a consumer waits until the leader has it; reset the offset to commit it without an epoch"
+            return answer(None, "committed", f"{ahead}: {mend}{unstable}")
         end = None if position is None else position.epoch_end
         cut_at = end if end is not None and end < committed.offset else None
         if position is None or (cut_at is None and position.earliest <= committed.offset <= position.latest):

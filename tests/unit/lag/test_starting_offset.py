@@ -57,6 +57,14 @@ def truncated(end: int) -> Position:
         (committed(50), "latest", truncated(2), 20, "latest", "the log was truncated, and latest is the log end"),
         (committed(10), "none", truncated(9), None, "none", "was truncated, and none makes the consumer fail"),
         (
+            committed(5),
+            "earliest",
+            Position(3, 20, is_epoch_ahead=True),
+            None,
+            "committed",
+            "the leader epoch 4 of the committed offset is later than the leader's: a consumer waits",
+        ),
+        (
             None,
             "by_duration:PT1H",
             Position(3, 10, (TimedOffset(NOW_MS - HOUR_MS, 7),)),
