@@ -105,6 +105,7 @@ def offset_key(connector: str, source_partition: object) -> bytes:
 
     Raises CorruptRecord for a source partition that is not null or an object, or that JSON cannot hold.
     """
+    _refuse_other_names(source_partition, "key")
     text = f"[{canonical_json(connector)},{canonical_json(source_partition)}]"
     _offset_key(text)
     return text.encode()
@@ -117,9 +118,16 @@ def offset_value(source_offset: object) -> bytes | None:
     """
     if source_offset is None:
         return None
+    _refuse_other_names(source_offset, "value")
     text = canonical_json(source_offset, "value").encode()
     parse_connect_value(text)
     return text
+
+
+def _refuse_other_names(value: object, what: str) -> None:
+    """Raise CorruptRecord for names that are no texts: JSON would hold the text of 1, and a reader would miss 1."""
+    if isinstance(value, dict) and not all(isinstance(name, str) for name in value):
+        raise CorruptRecord(what, f"expected texts as names of its members, found {value!r}")
 
 
 def parse_connect_value(value: bytes | None) -> str | None:

@@ -16,6 +16,7 @@ from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordTy
 from offsets_pipeline.kafka.record.decode import decode_key, decode_value
 from offsets_pipeline.kafka.record.message_types import MESSAGE_TYPES, RecordType
 from offsets_pipeline.kafka.record.segment import read_segment
+from offsets_pipeline.semantics.connect_keys import offset_key, offset_value
 from tests.logs import CAPTURE_NAMES, NO_TOPIC_ID, capture_rows
 from tests.old_messages import LOG_APPEND_TIME, message, mixed, wrapper
 
@@ -158,3 +159,16 @@ def test_what_old_brokers_left_in_their_logs_is_read_as_kafka_reads_it(kafka: Ka
     rows = [row for columns in read_segment(data, source="old.log").batches() for row in columns.to_pylist()]
     times = [-1 if (at := row["record_timestamp"]) is None else round(at.timestamp() * 1000) for row in rows]
     assert list(zip((row["record_offset"] for row in rows), times, strict=True)) == theirs
+
+
+@pytest.mark.parametrize(("members", "is_refused"), [({"p": 1}, False), ({1: "p"}, True), ({True: 1}, True)])
+def test_connect_takes_texts_alone_as_names_of_a_source_partition_and_a_source_offset(
+    kafka: KafkaJvm, members: dict[object, object], is_refused: bool
+) -> None:
+    validate = kafka.gateway.jvm.org.apache.kafka.connect.storage.OffsetUtils.validateFormat
+    for write in (validate, offset_value, lambda given: offset_key("c", given)):
+        if is_refused:
+            with pytest.raises((CorruptRecord, Py4JJavaError), match=r"texts as names|may only use String keys"):
+                write(members)
+        else:
+            write(members)
