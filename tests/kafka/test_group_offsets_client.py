@@ -28,7 +28,7 @@ def answered(broker: LiveBroker, group: str) -> dict[tuple[str, int], tuple[int,
 
 def test_group_without_members_is_committed_and_fetched(kafka: KafkaJvm, tmp_path: Path) -> None:
     with (
-        live_broker(kafka, tmp_path / "broker") as broker,
+        live_broker(kafka, tmp_path / "broker", more="offset.metadata.max.bytes=30000\n") as broker,
         Cluster(KafkaOptions(broker.address, {})) as cluster,
     ):
         broker.create_topic("t", 2)
@@ -51,3 +51,11 @@ def test_group_without_members_is_committed_and_fetched(kafka: KafkaJvm, tmp_pat
             with pytest.raises(NonEmptyGroup, match=f"of group {protocol}: it has members"):
                 commit_group_offsets(cluster, protocol, {("u", 0): (9, "")})
             assert answered(broker, protocol) == {}
+
+        # a broker appends the records of one request as one batch, of message.max.bytes at most: 1,048,588
+        broker.create_topic("wide", 40)
+        wide = {("wide", at): (at, "x" * 30_000) for at in range(40)}
+        commit_group_offsets(cluster, "of much metadata", wide)
+        assert fetch_group_offsets(cluster, ["of much metadata"])["of much metadata"] == {
+            at: (offset, None, metadata) for at, (offset, metadata) in wide.items()
+        }

@@ -27,6 +27,14 @@ UNSUPPORTED_SASL_MECHANISM = 33
 UNSUPPORTED_VERSION = 35
 GROUP_ID_NOT_FOUND = 69
 
+#: Kafka's names of codes that the client calls otherwise.
+_NAMES = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    6: "NOT_LEADER_OR_FOLLOWER",
+    10: "MESSAGE_TOO_LARGE",
+    17: "INVALID_TOPIC_EXCEPTION",
+    39: "INVALID_REPLICA_ASSIGNMENT",
+}
 _NO_TOPIC = frozenset({UNKNOWN_TOPIC_OR_PARTITION, 17, 100})  # INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID
 _NOT_AUTHORIZED = frozenset({29, 30, 31, 53})  # topic, group, cluster, transactional id
 _OF_GROUP = {GROUP_ID_NOT_FOUND: NoSuchGroup, 68: NonEmptyGroup, 86: GroupSubscribedToTopic}
@@ -36,7 +44,8 @@ _NOT_AUTHENTICATED = frozenset({UNSUPPORTED_SASL_MECHANISM, 34, 58})  # ILLEGAL_
 def error_name(code: int) -> str:
     """Kafka's name of an error code, as UNKNOWN_TOPIC_OR_PARTITION; the number if the client does not know it."""
     kind = for_code(code)
-    return str(kind.message) if kind.errno == code and kind.__name__ != "UnrecognizedBrokerError" else f"error {code}"
+    known = kind.errno == code and kind.__name__ != "UnrecognizedBrokerError"
+    return _NAMES.get(code, str(kind.message)) if known else f"error {code}"
 
 
 def is_retriable(code: int) -> bool:

@@ -25,12 +25,15 @@ from offsets_pipeline.kafka.broker.log_offsets import by_topic
 from offsets_pipeline.kafka.broker.messages import ConsumerGroupDescribeRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 _CLASSIC, _DEAD = "Classic", "Dead"
 _GROUP = 0
 _BATCHED_SINCE = 4  # version of FindCoordinator (KIP-699)
 _GROUPS_OF_REQUEST = 500
+#: A broker appends the commits of one request as one batch, of `message.max.bytes` at most: 1,048,588 by default.
+_BYTES_OF_COMMIT = 524_288
+_BYTES_BESIDE_TEXTS = 100  # of a commit's record in that batch, at most
 
 _Answer = TypeVar("_Answer")
 _BY_TOPIC_NAME = 9  # the last version of both requests that names topics; later ones have topic ids
@@ -194,6 +197,32 @@ def refused_offsets(
 
     Raises the errors of `Cluster`; NonEmptyGroup if the group has members.
     """
+    refused: dict[tuple[str, int], OffsetsError] = {}
+    for some in _commits(group_id, offsets):
+        refused |= _refused_by_one(cluster, group_id, some)
+    return refused
+
+
+def _commits(
+    group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]
+) -> Iterator[dict[tuple[str, int], tuple[int, str]]]:
+    """Yield the offsets in parts that a broker can append as one batch."""
+    some: dict[tuple[str, int], tuple[int, str]] = {}
+    size = 0
+    for place, offset in offsets.items():
+        added = _BYTES_BESIDE_TEXTS + len(f"{group_id}{place[0]}{offset[1]}".encode())
+        if some and size + added > _BYTES_OF_COMMIT:
+            yield some
+            some, size = {}, 0
+        some[place] = offset
+        size += added
+    yield some
+
+
+def _refused_by_one(
+    cluster: Cluster, group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]
+) -> dict[tuple[str, int], OffsetsError]:
+    """Do as `refused_offsets`, by one request."""
     of_topic = OffsetCommitRequest.OffsetCommitRequestTopic
 
     def partition(topic: str, at: int) -> Message:

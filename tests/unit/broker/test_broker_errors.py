@@ -18,6 +18,10 @@ from offsets_pipeline.kafka.broker.broker_errors import broker_error
         (3, "t", NoSuchTopic, "b:1 has no topic t"),  # UNKNOWN_TOPIC_OR_PARTITION
         (3, None, KafkaFailed, "b:1 cannot read topic t: UNKNOWN_TOPIC_OR_PARTITION"),
         (7, "t", KafkaFailed, "b:1 cannot read topic t: REQUEST_TIMED_OUT"),
+        (-1, "t", KafkaFailed, "b:1 cannot read topic t: UNKNOWN_SERVER_ERROR"),
+        (6, "t", KafkaFailed, "b:1 cannot read topic t: NOT_LEADER_OR_FOLLOWER"),
+        (10, "t", KafkaFailed, "b:1 cannot read topic t: MESSAGE_TOO_LARGE"),
+        (999, "t", KafkaFailed, "b:1 cannot read topic t: error 999"),
     ],
 )
 def test_a_code_is_the_error_of_its_kind(code: int, topic: str | None, kind: type[OffsetsError], said: str) -> None:

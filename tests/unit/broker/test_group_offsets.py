@@ -129,6 +129,17 @@ def test_a_commit_is_that_of_a_client_without_membership(broker: FakeBroker, clu
     assert {each.committed_leader_epoch for topic in asked.topics for each in topic.partitions} == {-1}
 
 
+def test_a_large_commit_is_sent_in_parts(broker: FakeBroker, cluster: Cluster) -> None:
+    # a broker refuses the records of a request, together with a batch's header, above 1,048,588 bytes
+    offsets = {("t", at): (at, "x" * 4096) for at in range(300)}
+    broker.answers[COMMIT] = lambda number: committed([0, NO_ACCESS if number == 1 else 0])
+    assert list(refused_offsets(cluster, "g", offsets)) == [("t", 1)]
+    asked = [broker.request(OffsetCommitRequest, number) for number in range(broker.count(COMMIT))]
+    sent = [[each for topic in request.topics for each in topic.partitions] for request in asked]
+    assert [each.partition_index for part in sent for each in part] == list(range(300))
+    assert [len(part) for part in sent] == [124, 124, 52]
+
+
 def test_a_group_with_members_refuses_all_offsets_of_it(broker: FakeBroker, cluster: Cluster) -> None:
     broker.answers[COMMIT] = lambda number: committed([0] if number else [0, 25])
     places = [("g", ("t", 0)), ("g", ("t", 1)), ("h", ("t", 0))]
