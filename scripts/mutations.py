@@ -486,6 +486,14 @@ MUTATIONS = [
         ("tests/unit/lag/test_starting_offset.py",),
     ),
     Mutation(
+        "R29",
+        BOTH,
+        "questions/lag/starting_offset.py",
+        "and position.is_epoch_ahead",
+        "and False",
+        ("tests/unit/lag/test_starting_offset.py",),
+    ),
+    Mutation(
         "R30", ROWS, TOPIC_ROWS, "if row.producer_id is None else self.pending[row.producer_id]", "", CONNECT_TESTS
     ),
     Mutation("R30", ROWS, TOPIC_ROWS, "known.record_offset < record.record_offset", "True", CONNECT_TESTS),
