@@ -8,18 +8,22 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import pytest
+
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from tests.compare import compare
 from tests.kafka.answers import coordinator_answers
 from tests.kafka.on_broker import SCRIPT_SETTINGS, OnBroker
 from tests.kafka.on_store import OnStore
+from tests.kafka.random_requests import random_requests
 from tests.kafka.script import PLACES, RETENTION, SCRIPT, SOON, TOPICS
 from tests.kafka.wire import Connection
 from tests.unit.coordinator.stores import NOW_MS, opened
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
@@ -84,6 +88,18 @@ def test_coordinator_does_what_a_broker_does(kafka: KafkaJvm, tmp_path: Path) ->
     assert found == []
     with opened(tmp_path / "store") as loaded:
         assert coordinator_answers(loaded, PARTITIONS) == answers
+
+
+# slow: members join, and both sides answer about every group after each request
+@pytest.mark.parametrize("count", [pytest.param(60, marks=pytest.mark.slow), pytest.param(400, marks=pytest.mark.long)])
+def test_coordinator_answers_random_requests_as_a_broker(
+    kafka: KafkaJvm, tmp_path: Path, chance: random.Random, count: int
+) -> None:
+    with both(kafka, tmp_path, {}) as (_, on_broker, on_store):
+        for step in random_requests(chance, count):
+            theirs = step.do(on_broker)  # first: the store copies the group records that it writes
+            assert step.do(on_store) == theirs, step.what
+            assert differences(on_broker, on_store) == [], step.what
 
 
 def test_every_difference_has_its_reason() -> None:
