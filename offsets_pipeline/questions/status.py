@@ -19,7 +19,8 @@ from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordTy
 from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY
 from offsets_pipeline.questions.lag.consumer_status import LATE_SECONDS, GroupStatus, PartitionStatus
-from offsets_pipeline.questions.lag.lag_rows import LagRow, StoreGroups, group_lags, lag_of_groups
+from offsets_pipeline.questions.lag.lag_rows import LagRow, StoreGroups, group_lags, has_age, lag_of_groups
+from offsets_pipeline.questions.lag.position_sources import Method
 from offsets_pipeline.questions.query.group_listing import matching
 from offsets_pipeline.questions.query.retention_forecast import next_expiries
 from offsets_pipeline.semantics.effects import in_milliseconds
@@ -133,13 +134,14 @@ def _behind(
             limit_ms = behind_ms if worst is None else min(behind_ms, LATE_SECONDS * MS_OF_SECOND)
             seconds = max((row.lag_seconds for row in late if row.lag_seconds is not None), default=None)
             # a partition that is only a little late does not excuse one with such a status and an unknown age
-            is_known = all(row.lag_seconds is not None for row in late if row.status in _OF_STATUS)
-            if is_known and (seconds or 0) * MS_OF_SECOND <= limit_ms:
-                continue
+            is_known = all(has_age(row) for row in late if row.status in _OF_STATUS)
             since_ms, until_ms = groups[name].last_commit_ms, None
-            if not is_known:
+            if (seconds or 0) * MS_OF_SECOND <= limit_ms:
+                if is_known:
+                    continue
                 if statuses == {PartitionStatus.STOP} and since_ms is not None and as_of_ms - since_ms <= limit_ms:
                     continue  # it may be less than that behind, and has committed within that time
+            if not is_known:
                 seconds = found.max_lag_seconds
             places = [f"{row.topic}-{row.partition}" for row in late if worst in (None, row.status)]
             known = [rates[row[:3]] for row in late if row[:3] in rates]
@@ -156,6 +158,8 @@ def _behind(
                 seconds_left = max((-(row.lag or 0) / rates[row[:3]] for row in shrinking), default=0)
                 until_ms = as_of_ms + int(seconds_left * MS_OF_SECOND)
             members = "" if found.members is None else f"; {found.members or 'no'} members"
+            is_bound = any(row.method == Method.AT_LEAST for row in late)
+            bound = "; maybe for longer: the samples begin later" if is_bound else ""
             yield Problem(
                 GroupStatus.ERR if found.status == GroupStatus.ERR else GroupStatus.WARN,
                 "behind" if worst is None else _OF_STATUS[worst],
@@ -165,7 +169,7 @@ def _behind(
                 found.lag,
                 seconds,
                 trend,
-                f"{first_ones(places, _SHOWN)}{members}",
+                f"{first_ones(places, _SHOWN)}{members}{bound}",
             )
 
 

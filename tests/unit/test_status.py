@@ -139,22 +139,30 @@ def lagging(tmp_path: Path, settings: Settings) -> Path:
     return sampled(log.store(tmp_path / "lagging", settings), ends | {"big": [(-30, 0), (-20, 10_000), (10, 10_000)]})
 
 
+@pytest.mark.parametrize(
+    ("sampled_at", "seconds"),
+    [(9.5, None), (-1, 660)],  # at least half a minute, which is not late, or at least eleven minutes
+)
 def test_a_partition_that_is_a_little_late_does_not_hide_a_stopped_one_of_unknown_age(
-    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str], sampled_at: float, seconds: float | None
 ) -> None:
     log = TimedLog()
     for group in ("alone", "both"):
         log.commit(group, "old", 35, START_MS)  # 50 records were there before the first sample
     log.commit("both", "new", 10, START_MS)
-    ends = {"old": [(-1, 50), (10, 1_000_000)], "new": [(-1, 10), (9, 10), (10, 11)]}
+    ends = {"old": [(sampled_at, 50), (10, 1_000_000)], "new": [(-1, 10), (9, 10), (10, 11)]}
     store = sampled(log.store(tmp_path / "store", settings), ends)
     found = problems(capsys, store)
     assert found.keys() == {("alone", "stopped"), ("both", "stopped")}
+    # all records of `old` that the groups have not read may be older: they are behind since the commit, or before it
+    since_ms = START_MS if seconds is None else START_MS - MINUTE_MS
     for row, lag in zip(found.values(), (999_966, 999_965), strict=True):
-        assert (row["lag"], row["lag_seconds"], row["since"]) == (lag, None, found["alone", "stopped"]["since"])
+        assert (row["lag"], row["lag_seconds"], row["since"]) == (lag, seconds, shown_time(since_ms))
+        assert str(row["detail"]).endswith("; maybe for longer: the samples begin later")
     assert main(["lag", "--store", str(store), "--summary", "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [(each["group"], each["max_lag_seconds"]) for each in rows] == [("alone", ""), ("both", "")]
+    shown = "" if seconds is None else str(float(seconds))
+    assert [(each["group"], each["max_lag_seconds"]) for each in rows] == [("alone", shown), ("both", shown)]
 
 
 def test_groups_that_are_behind_have_a_trend_and_a_time_of_catching_up(

@@ -48,6 +48,8 @@ _NO_LAG_AT_COMMIT = "no status: the log end at the time of a commit of the windo
 class LagRow(NamedTuple):
     """Lag of a group in a partition as of a time. A value that is not known is None, and ``reason`` says why.
 
+    It also says why ``lag_seconds`` is only a lower bound (``method`` at_least).
+
     ``lag`` is the log end minus the committed offset, as kafka-consumer-groups prints it, but never negative. Of a
     share group the start offset takes the place of the committed one, and records whose delivery is complete do not
     count, as kafka-share-groups prints it; there is no status.
@@ -93,7 +95,8 @@ class GroupLag(NamedTuple):
 class TotalLag(NamedTuple):
     """Sum and maxima of the lag of several partitions; None if no partition has one.
 
-    ``max_lag_seconds`` is None, too, if that of a partition which is behind is unknown, and the others are not late.
+    ``max_lag_seconds`` is None, too, if that of a partition which is behind is unknown, and no other one is late. It is
+    a lower bound if that of such a partition is.
     """
 
     lag: int | None
@@ -266,12 +269,16 @@ def total_lag(rows: Iterable[LagRow]) -> TotalLag:
             lags.append(row.lag)
         if row.lag_seconds is not None:
             seconds.append(row.lag_seconds)
-        elif row.lag:
-            is_known = False
+        is_known = is_known and (not row.lag or has_age(row))
     longest = max(seconds, default=None)
     if not is_known and longest is not None and longest <= LATE_SECONDS:
         longest = None  # the partition without an age may be the worst
     return TotalLag(sum(lags) if lags else None, max(lags, default=None), longest)
+
+
+def has_age(row: LagRow) -> bool:
+    """Whether the lag in seconds of a row is known, and not only as a lower bound."""
+    return row.lag_seconds is not None and row.method != Method.AT_LEAST
 
 
 class _Entries:

@@ -35,15 +35,19 @@ _HIGHEST = 2.0**63 - 1024
 
 
 class Method(StrEnum):
-    """How lag in seconds was found: by the record's timestamp, between two samples, or not at all."""
+    """How lag in seconds was found.
+
+    By the record's timestamp, between two samples, as the time since a sample that saw the record, or not at all.
+    """
 
     EXACT = "exact"
     INTERPOLATED = "interpolated"
+    AT_LEAST = "at_least"
     NONE = "none"
 
 
 class TimeLag(NamedTuple):
-    """Lag in seconds; None with a reason."""
+    """Lag in seconds; None, or a lower bound, with a reason."""
 
     seconds: float | None
     method: Method
@@ -177,12 +181,17 @@ def interpolated_lags(samples: Series, first: Int64s, end: Int64s, offsets: Int6
     grown = np.where(is_between, ends[after] - ends[before], 1)
     share = (position - ends[before] + _HALF_A_RECORD) / grown  # records are spread evenly between two samples
     appended_ms = times[before] + share * (times[after] - times[before])
+    # the first sample saw the record, which may be much older
+    appended_ms = np.where(is_between, appended_ms, times[np.minimum(first, len(times) - 1)])
     seconds = np.round(np.maximum(0.0, times_ms - appended_ms) / MS_OF_SECOND, 3)
     found = [TimeLag(each, Method.INTERPOLATED) for each in np.where(is_at_end, 0.0, seconds).tolist()]
     for row in np.flatnonzero(~is_at_end & ~is_between).tolist():
-        since = shown_time(int(times[first[row]])) if is_sampled[row] else ""
-        older = TimeLag(None, Method.NONE, f"record {int(position[row])} is older than the first sample, of {since}")
-        found[row] = older if is_sampled[row] else _NEVER_SAMPLED
+        if not is_sampled[row]:
+            found[row] = _NEVER_SAMPLED
+            continue
+        since, at_least = shown_time(int(times[first[row]])), float(seconds[row])
+        reason = f"record {int(position[row])} is older than the first sample, of {since}"
+        found[row] = TimeLag(at_least or None, Method.AT_LEAST if at_least else Method.NONE, reason)
     return found
 
 

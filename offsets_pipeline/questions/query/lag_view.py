@@ -16,14 +16,16 @@ CONSUMER_LAG = """
            CASE WHEN c.is_known THEN greatest(0, c.log_end_offset - c.position) END AS lag_available,
            CASE WHEN NOT c.is_known THEN NULL
                 WHEN c.position >= c.log_end_offset THEN cast(0 AS DOUBLE)
-                WHEN s.topic IS NULL THEN NULL
+                WHEN s.topic IS NULL
+                THEN nullif(round(cast(({micros}(c.as_of) - {micros}(c.created_at)) / 1000000.0 AS DOUBLE), 3), 0)
                 ELSE greatest(cast(0 AS DOUBLE), round(cast((
                     {micros}(c.as_of) - {micros}(s.sampled_at)
                     - ({micros}(s.next_at) - {micros}(s.sampled_at))
                       * (c.position - s.log_end_offset + 0.5) / (s.next_end - s.log_end_offset)
                 ) / 1000000.0 AS DOUBLE), 3)) END AS lag_seconds,
-           CASE WHEN c.is_known AND (c.position >= c.log_end_offset OR s.topic IS NOT NULL)
-                THEN 'interpolated' ELSE 'none' END AS method,
+           CASE WHEN NOT c.is_known THEN 'none'
+                WHEN c.position >= c.log_end_offset OR s.topic IS NOT NULL THEN 'interpolated'
+                WHEN c.as_of > c.created_at THEN 'at_least' ELSE 'none' END AS method,
            CASE WHEN c.committed_offset IS NULL THEN 'the group has no committed offset'
                 WHEN c.created_at IS NULL THEN 'no position of the partition is known'
                 WHEN c.is_newer THEN 'the group has committed since the newest sample'

@@ -110,6 +110,8 @@ def test_a_copy_answers_as_the_program_of_format_5_did(
             for group in line["groups"].values() if command.startswith("describe ") else ():
                 for member in group["members"]:
                     assert member.pop("streams", None) is None  # a newer field
+            if line.get("method") == "at_least":  # a newer answer
+                line |= {"lag_seconds": None, "method": "none"}
         assert found == lines, command
     assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
 
