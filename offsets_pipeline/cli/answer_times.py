@@ -6,10 +6,10 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.output import show_status, with_cluster, write_json, write_rows
-from offsets_pipeline.common.clock import parse_time_ms
+from offsets_pipeline.common.clock import MS_OF_HOUR, parse_time_ms
 from offsets_pipeline.common.input_text import first_ones
 from offsets_pipeline.common.warnings import warn
-from offsets_pipeline.ingest.topic_positions.sample_table import last_interval_ms, table_of
+from offsets_pipeline.ingest.topic_positions.sample_table import last_sample_times, table_of
 from offsets_pipeline.questions.query.answer_time import (
     HELD_BACK,
     MIRROR_BEHIND,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 STALE = "stale"
 _SHOWN = 5  # log partitions of a warning
 _SNAPSHOT_INTERVAL_MS = 60_000  # the least one that counts, and the default of `offsets snapshot`
+_UNKNOWN_INTERVAL_MS = 24 * MS_OF_HOUR  # of a first snapshot: the longest that is usual
 _MISSED = 3  # intervals without a snapshot
 #: What reads a cluster into a store of this kind.
 _READER = {MIRRORED: "`offsets follow`, or the ingest again", SNAPSHOT: "`offsets snapshot`"}
@@ -55,9 +56,15 @@ def not_read(of: StoreSnapshot, store: str, time: AnswerTime, until_ms: int | No
     if of.properties.kind != SNAPSHOT or (until_ms is not None and until_ms <= parse_time_ms(time.as_of)):
         return None
     since_ms = of.opened_ms - parse_time_ms(time.as_of)
-    if since_ms <= _MISSED * _SNAPSHOT_INTERVAL_MS or since_ms <= _MISSED * last_interval_ms(table_of(of.location)):
+    if since_ms <= _MISSED * snapshot_interval_ms(of):
         return None
     return f"the answers of {store} may lack changes since its last snapshot, of {time.as_of}: run {_reader(of)}"
+
+
+def snapshot_interval_ms(of: StoreSnapshot) -> int:
+    """Return the time between the last two snapshots, at least a minute; a day while there is one."""
+    times = last_sample_times(table_of(of.location))
+    return max(times[0] - times[1], _SNAPSHOT_INTERVAL_MS) if times[1:] else _UNKNOWN_INTERVAL_MS
 
 
 def _reader(of: StoreSnapshot) -> str:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.answer_times import answer_time_of
+from offsets_pipeline.cli.answer_times import answer_time_of, snapshot_interval_ms
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.options import LiveBrokers, OneStore, PositionsFrom
 from offsets_pipeline.common.clock import SystemClock, shown_time
@@ -20,7 +20,7 @@ from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
-from offsets_pipeline.ingest.topic_positions.sample_table import last_interval_ms, read_samples, samples_of, table_of
+from offsets_pipeline.ingest.topic_positions.sample_table import read_samples, samples_of, table_of
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, literal_secret, parse_options
 from offsets_pipeline.questions.lag.lag_rows import LagRow, StoreGroups, lag_of_groups, topics_of
 from offsets_pipeline.questions.lag.position_sources import SampledPositions
@@ -115,7 +115,7 @@ class LiveCluster(Closing):
         sampled = SampledPositions(read_samples(table, topics), asked_ms)
         until_ms, interval_ms = sampled.until_ms, max(self._settings.lag.sample_interval_ms, 1_000)
         if reader.properties.kind == SNAPSHOT:  # each snapshot samples
-            interval_ms = max(interval_ms, last_interval_ms(table))
+            interval_ms = max(interval_ms, snapshot_interval_ms(reader))
         if until_ms is None and topics:
             or_file = " or --positions" if isinstance(self._asked, PositionsFrom) else ""
             warn(

@@ -9,13 +9,14 @@ No column says when the present is, so these offsets count at the data time of t
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.common.clock import parse_time_ms
+from offsets_pipeline.common.clock import parse_time_ms, shown_time
 from offsets_pipeline.coordinator.requests import validated_partition
 from offsets_pipeline.errors import MalformedFile, NoSuchTable
 from offsets_pipeline.ingest.topic_positions.csv_file import CsvRow, read_rows
@@ -31,8 +32,11 @@ if TYPE_CHECKING:
 
     Place = tuple[str, int]
 
-_COLUMNS = ("topic", "partition", "log_start_offset", "log_end_offset", "sampled_at")
+_TIME = "sampled_at"
+_COLUMNS = ("topic", "partition", "log_start_offset", "log_end_offset", _TIME)
 _READ_SCHEMA = pa.schema([SAMPLE_SCHEMA.field(name).with_nullable(nullable=True) for name in _COLUMNS])
+_TWO = 2
+_ANY_TIME = "~"  # above all times: of a file without statistics
 #: Every partition gets a row this often, so that the newest sample of all is never far back.
 _FULL_EVERY_MS = 3_600_000
 #: Old samples are removed if they are at least this part of all: a removal rewrites the table.
@@ -49,31 +53,26 @@ def read_samples(table: TableFolder, topics: Collection[str] | None = None) -> P
 
     Raises MalformedFile if the table lacks a column of `topic_offsets`.
     """
-    return PositionSamples(samples_of(table, topics), newest_sample_ms(table))
+    return PositionSamples(samples_of(table, topics), next(iter(last_sample_times(table)), None))
 
 
-def newest_sample_ms(table: TableFolder) -> int | None:
-    """Return the time of the newest sample of all topics; None without samples.
+def last_sample_times(table: TableFolder) -> list[int]:
+    """Return the times in ms of the last two samples of all topics, the newest first; fewer without two.
 
-    A partition whose last row is older has not changed since then.
+    A partition whose last row is older has not changed since then. Reads only files that may have one of the two.
     """
     try:
         snapshot = table.snapshot()
     except NoSuchTable:
-        return None
-    at_us = (rows["sampled_at"].cast(pa.int64()) for rows in snapshot.tables(["sampled_at"]))
-    return max((pc.max(each).as_py() // 1000 for each in at_us if len(each)), default=None)
-
-
-def last_interval_ms(table: TableFolder) -> int:
-    """Return the time between the last two samples of all topics; 0 without two."""
-    try:
-        snapshot = table.snapshot()
-    except NoSuchTable:
-        return 0
-    times = [rows["sampled_at"].cast(pa.int64()).unique() for rows in snapshot.tables(["sampled_at"])]
-    last = sorted({each for some in times for each in some.to_pylist()})[-2:]
-    return (last[-1] - last[0]) // 1000 if last else 0
+        return []
+    times: list[int] = []
+    latest = sorted(((each.highest.get(_TIME, _ANY_TIME), each) for each in snapshot.files()), key=itemgetter(0))
+    for highest, file in reversed(latest):
+        if len(times) == _TWO and highest < shown_time(times[-1]):
+            break
+        at_us = table.read_file(file, [_TIME])[_TIME].cast(pa.int64()).unique().to_pylist()
+        times = sorted({*times, *(each // 1000 for each in at_us)}, reverse=True)[:_TWO]
+    return times
 
 
 def samples_of(table: TableFolder, topics: Collection[str] | None) -> pa.Table:

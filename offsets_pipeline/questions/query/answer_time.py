@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.common.arrow_values import array_of
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.fold.state.merge_on_read import ended, last_of_each
-from offsets_pipeline.ingest.topic_positions.sample_table import newest_sample_ms, table_of
+from offsets_pipeline.ingest.topic_positions.sample_table import last_sample_times, table_of
 from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.store.delta.data_file import COMPLETE
 from offsets_pipeline.store.delta.properties import OWNED, SNAPSHOT
@@ -139,8 +139,8 @@ def _data_ms(notes: Notes, of: StoreSnapshot, log_incarnation: int) -> dict[int,
         return {}
     if of.properties.kind == SNAPSHOT:  # each one looks at all groups, and samples all topics
         newest = _newest_records(of, log_incarnation)
-        at_ms = max(newest.values(), default=0)
-        return dict.fromkeys(newest, min(max(at_ms, newest_sample_ms(table_of(of.location)) or 0), of.opened_ms))
+        at_ms = max([*newest.values(), *last_sample_times(table_of(of.location))], default=0)
+        return dict.fromkeys(newest, min(at_ms, of.opened_ms))
     read_at = {at: each["read_at"] for at, each in notes.items() if each["read_at"] is not None}
     if not read_at and notes:  # segment files
         files_ms = max(each["updated_at"] for each in notes.values())

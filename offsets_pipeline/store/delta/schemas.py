@@ -403,7 +403,7 @@ TOPIC_OFFSETS = Table(
         Column("sampled_at", TIMESTAMP, "when the partition had these offsets", nullable=False),
         Column("source", STRING, "broker or file that the sample came from", nullable=False),
     ),
-    _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "topic,partition"},
+    _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "topic,partition,sampled_at"},
 )
 
 LEASES = Table(

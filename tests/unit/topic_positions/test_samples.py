@@ -11,6 +11,7 @@ from offsets_pipeline.errors import MalformedFile, NoSuchPath, WriteConflict
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
 from offsets_pipeline.ingest.topic_positions.sample_table import (
     SampleWriter,
+    last_sample_times,
     read_sample_file,
     read_samples,
     remove_old_samples,
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
     import random
     from pathlib import Path
 
+    import pyarrow as pa
+
     from offsets_pipeline.ingest.topic_positions.position_samples import Series
+    from offsets_pipeline.store.delta.data_file import DataFile
 
 PLACE = ("t", 0)
 GROWS = ("a", 0)
@@ -100,6 +104,27 @@ def test_only_the_topics_asked_for_are_read(table: TableFolder) -> None:
     assert list(read_samples(table, ["it's"]).latest()) == [("it's", 0)]
     assert list(read_samples(table, []).latest()) == []
     assert list(read_samples(TableFolder(f"{table.folder}-none", TOPIC_OFFSETS)).latest()) == []
+
+
+def test_last_two_samples_of_all_topics_are_found_in_few_files(
+    table: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert last_sample_times(table) == []
+    writer = SampleWriter(table, "a test")
+    for at_ms in (NOW_MS - 3, NOW_MS + 5_000, NOW_MS, NOW_MS - 7):
+        writer.append(rows_of([(PLACE, Sample(0, 5, at_ms)), (GROWS, Sample(0, 5, at_ms - 1))], "a test"))
+    assert last_sample_times(table) == [NOW_MS + 5_000, NOW_MS + 4_999]
+    writer.append(rows_of([(GROWS, Sample(0, 5, NOW_MS + each)) for each in (-100, 6_000)], "a test"))
+    read = list[str]()
+    read_file = TableFolder.read_file
+
+    def noted(self: TableFolder, file: DataFile, columns: list[str]) -> pa.Table:
+        read.append(file.name)
+        return read_file(self, file, columns)
+
+    monkeypatch.setattr(TableFolder, "read_file", noted)
+    assert last_sample_times(table) == [NOW_MS + 6_000, NOW_MS + 5_000]
+    assert len(read) == 2
 
 
 def test_csv_of_samples_is_read(tmp_path: Path) -> None:
