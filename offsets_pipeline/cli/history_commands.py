@@ -14,13 +14,14 @@ from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import NoSuchGroup
-from offsets_pipeline.questions.history.group_timeline import TimelineEvent, WhyAnswer, group_timeline
+from offsets_pipeline.questions.history.group_timeline import UNKNOWN_GROUP, TimelineEvent, WhyAnswer, group_timeline
 from offsets_pipeline.questions.history.group_timeline import why as why_of
 from offsets_pipeline.questions.query.as_of import AsOfAnswer, offsets_as_of
 from offsets_pipeline.questions.query.group_listing import is_pattern, matching, without_match
+from offsets_pipeline.semantics.retention import Retention
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from offsets_pipeline.cli.section_questions import AsOf, History, Why
     from offsets_pipeline.common.config import Settings
@@ -99,9 +100,8 @@ def history(options: History, settings: Settings) -> None:
                 "history": [dict(zip(_EVENT_COLUMNS, event, strict=True)) for event in events],
             }
         )
-    limits = (options.topic, options.partition, options.since_ms, options.until_ms)
-    if not rows and all(each is None for each in limits):
-        raise NoSuchGroup(f"the log of {_named(logs)} has no record of group {options.group!r} (GROUP_ID_NOT_FOUND)")
+    if not rows and not any(group_timeline(log, Retention(), options.group)[0] for log in logs.values()):
+        raise _no_record(logs, options.group, documents)
     if options.format_ == "json":
         write_documents(documents)
     else:
@@ -111,7 +111,7 @@ def history(options: History, settings: Settings) -> None:
 
 
 def why(options: Why, settings: Settings) -> None:
-    """Tell why an offset is what it is."""
+    """Tell why an offset is what it is. Raises NoSuchGroup for a group that no log knows."""
     documents = []
     logs = open_logs(options.stores, settings)
     for store, log in logs.items():
@@ -119,6 +119,8 @@ def why(options: Why, settings: Settings) -> None:
         answer = why_of(log, retention, options.group, options.topic, options.partition)
         time = log_answer_time_of(log, store, settings)
         documents.append({**vars(answer), "cluster": log.cluster, **time_fields([(log.cluster, time)])})
+    if all(each["status"] == UNKNOWN_GROUP for each in documents):
+        raise _no_record(logs, options.group, documents)
     if options.format_ == "json":
         write_documents(documents)
     elif options.format_ == "csv":
@@ -129,6 +131,12 @@ def why(options: Why, settings: Settings) -> None:
             in_cluster = f" in {each['cluster']}" if len(logs) > 1 else ""
             text = f"{each['group']} {each['topic']}-{each['partition']}{in_cluster}: {each['text']}"
             sys.stdout.write(f"{printable(text)}\n")
+
+
+def _no_record(logs: Mapping[str, LogHistory], group_id: str, answers: Iterable[Mapping[str, Any]]) -> NoSuchGroup:
+    since = max(filter(None, (each["complete_since"] for each in answers)), default=None)
+    known = "" if since is None else f", and is complete since {since}"
+    return NoSuchGroup(f"the log of {_named(logs)} has no record of group {group_id!r}{known} (GROUP_ID_NOT_FOUND)")
 
 
 def _named(logs: Mapping[str, LogHistory]) -> str:

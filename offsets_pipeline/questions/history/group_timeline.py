@@ -58,13 +58,17 @@ class TimelineEvent:
     time_ms: int | None = field(default=None, repr=False)
 
 
+#: The status of a group of which the log has no record.
+UNKNOWN_GROUP = "unknown group"
+
+
 @dataclass(frozen=True)
 class WhyAnswer:
     """Why an offset is what it is.
 
-    ``status`` is committed, deleted, or never committed. ``text`` says it in a sentence. ``candidates`` are all causes
-    that could have written the records of the deletion. ``deletions`` are all deletions of the offset. Times are in ISO
-    8601.
+    ``status`` is committed, deleted, never committed, or unknown group: the log has no record of it. ``text`` says it
+    in a sentence. ``candidates`` are all causes that could have written the records of the deletion. ``deletions`` are
+    all deletions of the offset. Times are in ISO 8601.
     """
 
     group: str
@@ -151,6 +155,8 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
     if deletion is not None and _is_lost(deletion) and (last is None or _is_after(deletion, last)):
         at = {name: deletion[name] for name in ("log_partition", "record_offset")}
         return answer("deleted", f"{_deleted(deletion)}; {_LOST}", **at, **_cause_fields(deletion))
+    if not any(found.values()) and not waits:
+        return answer(UNKNOWN_GROUP, f"the log has no record of group {group_id!r}")
     if last is None:
         known = "" if since is None else f"; older records may be gone, the log is complete since {since}"
         return answer(

@@ -190,6 +190,10 @@ def test_a_cleaned_log_says_since_when_it_is_complete(tmp_path: Path, capsys: py
     since = "2026-11-18T11:06:43.000Z"
     found = json_of(capsys, "history", "--store", location, "--group", "g")
     assert found["complete_since"] == since
+    asked = ["why", "--store", location, "--group", "gone", "--topic", "t", "--partition", "0"]
+    assert main(asked) == 1  # its records may have been cleaned away
+    gone = f"the log of {location} has no record of group 'gone', and is complete since {since} (GROUP_ID_NOT_FOUND)"
+    assert capsys.readouterr().err == f"offsets: error: {gone}\n"
     assert main(["as-of", "--store", location, "--position", "0:3"]) == 0
     assert f"answers are complete since {since}" in capsys.readouterr().err
     assert main(["as-of", "--store", location, "--time", since]) == 0
@@ -201,7 +205,8 @@ def test_several_logs_answer_with_their_clusters(
 ) -> None:
     log = LogPartition()
     log.commit(("g-stable", "elsewhere", 0), 7, commit_timestamp=START_MS)
-    other = random_store(tmp_path / "other", {0: log.rows}, {(0, 0): START_MS}, 1)
+    log.commit(("only-there", "t", 0), 7, commit_timestamp=START_MS)
+    other = random_store(tmp_path / "other", {0: log.rows}, {(0, 0): START_MS, (0, 1): START_MS}, 1)
     both = ("--store", store, "--store", other, "--group", "g-stable")
     clusters = json_of(capsys, "as-of", *both, "--time", AT_END)["clusters"]
     assert [each["cluster"] for each in clusters] == ["store", "other"]
@@ -232,8 +237,14 @@ def test_several_logs_answer_with_their_clusters(
     assert [(row["cluster"], row["committed_offset"]) for row in rows] == [("store", ""), ("other", "7")]
     assert main(["as-of", *both[:-1], "nobody", "--time", AT_END]) == 1
     assert f"no group 'nobody' in {store}, {other} as of 2100-01-01T00:00:00.000Z" in capsys.readouterr().err
-    assert main(["history", *both[:-1], "nobody"]) == 1
-    assert f"the log of {store}, {other} has no record of group 'nobody'" in capsys.readouterr().err
+    of_nobody = (*both[:-1], "nobody", "--topic", "elsewhere", "--partition", "0")
+    for command in (("history", *both[:-1], "nobody"), ("history", *of_nobody), ("why", *of_nobody)):
+        assert main([*command]) == 1
+        no_record = f"the log of {store}, {other} has no record of group 'nobody' (GROUP_ID_NOT_FOUND)"
+        assert capsys.readouterr().err.splitlines()[-1] == f"offsets: error: {no_record}"
+    # the other store alone knows the group
+    found = json_of(capsys, "why", *both[:-1], "only-there", "--topic", "elsewhere", "--partition", "0")["clusters"]
+    assert [each["status"] for each in found] == ["unknown group", "never committed"]
 
 
 def test_a_group_id_that_controls_terminals_is_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
