@@ -16,6 +16,7 @@ _MINUTE_MS, _DAY_MS = 60_000, 24 * MS_OF_HOUR
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_OF_MS = 1_000_000
 _MILLISECONDS = re.compile(r"-?[0-9]+")
+_SECONDS = re.compile(r"[1-9][0-9]{9}")
 _SIGNED = r"([-+]?[0-9]{1,18})"
 # as java.time.Duration: days have 24 hours, each part may have a sign, only seconds may have a fraction
 _DURATION = re.compile(
@@ -63,7 +64,8 @@ def ms_of(time_: datetime) -> int:
 def parse_time_ms(text: str) -> int:
     """Return a point in time in milliseconds since 1970-01-01T00:00:00Z, rounded down.
 
-    ``text`` is ISO 8601, in UTC if it has no zone, or a number of milliseconds since 1970, of the years 1 to 9999.
+    ``text`` is ISO 8601, in UTC if it has no zone, or a number of milliseconds since 1970, of the years 1 to 9999. A
+    number of ten digits is refused: it would be in 1970, and as seconds it is in this century.
 
     Raises InvalidTime for any other text.
     """
@@ -75,6 +77,8 @@ def parse_time_ms(text: str) -> int:
             raise InvalidTime(
                 f"{shown(text)} is not a time in milliseconds since 1970: its year is not from 1 to 9999"
             ) from None
+        if _SECONDS.fullmatch(text) is not None:
+            raise InvalidTime(f"{shown(text)} looks like seconds; times are in milliseconds since 1970: {text}000")
         return time_ms
     try:
         at = datetime.fromisoformat(text)

@@ -36,6 +36,8 @@ def test_fixed_clock_moves_only_when_advanced() -> None:
         ("0", 0),
         ("1772366400123", 1_772_366_400_123),
         ("-5", -5),
+        ("999999999", 999_999_999),
+        ("10000000000", 10_000_000_000),
         ("2026-03-01T12:00:00.123Z", 1_772_366_400_123),
         ("2026-03-01T12:00:00.123999", 1_772_366_400_123),
         ("2026-03-01 14:00:00.123+02:00", 1_772_366_400_123),
@@ -61,6 +63,14 @@ def test_invalid_time_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["-62135596800001", "253402300800000", "1" * 5_000])
 def test_time_in_milliseconds_outside_of_years_1_to_9999_is_refused(text: str) -> None:
     with pytest.raises(InvalidTime, match="is not a time in milliseconds since 1970: its year is not from 1 to 9999"):
+        parse_time_ms(text)
+
+
+@pytest.mark.parametrize("text", ["1000000000", "1795000000", "9999999999"])
+def test_seconds_since_1970_are_not_taken_for_milliseconds(text: str) -> None:
+    with pytest.raises(
+        InvalidTime, match=f"'{text}' looks like seconds; times are in milliseconds since 1970: {text}000"
+    ):
         parse_time_ms(text)
 
 
