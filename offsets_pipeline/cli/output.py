@@ -22,6 +22,7 @@ from math import isfinite
 from textwrap import wrap
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from unicodedata import category, east_asian_width
 
 import click
 
@@ -45,6 +46,8 @@ _NOTES = 9  # of a column
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")  # as `shown_time` writes it
 #: Columns with names and texts that clients chose, which may look like times.
 _OF_CLIENTS = {"group", "topic", "metadata", "cluster", "connector", "client_id", "consumer_id", "group_instance_id"}
+#: Classes of characters in Unicode.
+_COMBINING, _WIDE = ("Mn", "Me"), ("W", "F")
 #: A spreadsheet takes a cell with this start for a formula; the last four are full-width characters.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 #: Characters that JSON allows and that terminals obey or readers misread: DEL and C1, marks and overrides of the
@@ -200,7 +203,7 @@ def show_status(text: str) -> None:
 
 
 class _Column(NamedTuple):
-    """A column of a table; ``width`` in characters, that of its header and its cells."""
+    """A column of a table; ``width`` as of `_width`, that of its header and its cells."""
 
     name: str
     header: str
@@ -229,11 +232,11 @@ class _Column(NamedTuple):
         return self.with_cells([_cut(each, width) for each in self.cells]) if width < self.width else self
 
     def with_cells(self, cells: Sequence[str]) -> _Column:
-        return self._replace(cells=cells, width=max(map(len, (self.header, *cells))))
+        return self._replace(cells=cells, width=max(map(_width, (self.header, *cells))))
 
     def lines(self) -> Iterator[str]:
         align = str.rjust if self.is_number else str.ljust
-        return (align(each, self.width) for each in (self.header, *self.cells))
+        return (align(each, self.width - _width(each) + len(each)) for each in (self.header, *self.cells))
 
 
 def _write_table(
@@ -340,7 +343,18 @@ def _shown(value: object) -> str:
 
 def _cut(text: str, width: int) -> str:
     """The text without its middle: ids that a client makes differ at both ends."""
-    if len(text) <= width:
+    if _width(text) <= width:
         return text
     tail = (width - len(_CUT)) // 2
-    return text[: width - len(_CUT) - tail] + _CUT + text[len(text) - tail :]
+    return _start(text, width - len(_CUT) - tail) + _CUT + _start(text[::-1], tail)[::-1]
+
+
+def _start(text: str, width: int) -> str:
+    return text[: sum(end <= width for end in accumulate(map(_width, text)))]
+
+
+def _width(text: str) -> int:
+    """The width on a terminal, in characters: two for a wide one, as of Chinese and emoji, none for a combining one."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if category(each) in _COMBINING else 1 + (east_asian_width(each) in _WIDE) for each in text)

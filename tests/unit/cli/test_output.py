@@ -143,6 +143,28 @@ def test_a_table_fits_the_terminal_and_cuts_no_number(terminal: pytest.CaptureFi
     assert (group.strip("g"), topic.strip("t"), offset) == ("…", "…", "12345678901")
 
 
+def test_wide_and_combining_characters_keep_columns_in_line(
+    terminal: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of these names a terminal shows 4, 2, 1, 4 and 3 columns."""
+    names = [
+        "消費",
+        "🚚",
+        "e\N{COMBINING ACUTE ACCENT}",
+        "\N{FULLWIDTH LATIN CAPITAL LETTER K}❤\N{VARIATION SELECTOR-16}b",
+        "abc",
+    ]
+    write_rows(["group", "lag"], [[name, 7] for name in names], "table")
+    lines = click.unstyle(terminal.readouterr().out).splitlines()
+    shown = zip(names, (4, 2, 1, 4, 3), strict=True)
+    assert lines == ["GROUP  LAG", *(f"{name}{' ' * (5 - columns)}    7" for name, columns in shown)]
+    monkeypatch.setenv("COLUMNS", "17")
+    write_rows(["group", "lag"], [["消費者" * 6, 7], ["abc", 7]], "table")
+    lines = click.unstyle(terminal.readouterr().out).splitlines()
+    expected = ("GROUP        LAG", "消費者…費者    7", "abc            7")  # 6 columns, the cut, and 4
+    assert lines == [*expected]
+
+
 def test_a_narrow_table_has_the_first_columns_and_names_the_others(
     terminal: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
