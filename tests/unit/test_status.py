@@ -141,10 +141,10 @@ def lagging(tmp_path: Path, settings: Settings) -> Path:
 
 @pytest.mark.parametrize(
     ("sampled_at", "seconds"),
-    [(9.5, None), (-1, 660)],  # at least half a minute, which is not late, or at least eleven minutes
+    [(9, None), (-1, 660)],  # at least a minute, which is not late, or at least eleven minutes
 )
 def test_a_partition_that_is_a_little_late_does_not_hide_a_stopped_one_of_unknown_age(
-    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str], sampled_at: float, seconds: float | None
+    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str], sampled_at: int, seconds: int | None
 ) -> None:
     log = TimedLog()
     for group in ("alone", "both"):
