@@ -77,7 +77,7 @@ def test_lag_is_that_of_the_command(spark: SparkSession, folded: Callable[[str],
         "the committed offset is older than the first sample",
         "the committed offset is above the log end",
     }
-    assert {each.method for each in expected} == {"interpolated", "none"}
+    assert {each.method for each in expected} == {"interpolated", "at_least", "none"}
     assert {row.as_of for row in found} == {now_ms}
 
 

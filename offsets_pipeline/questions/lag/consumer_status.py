@@ -10,8 +10,9 @@ The window is a number of commits. Each has its lag at the time of the commit. I
 6. WARN: the lag did not fall between any two commits: the consumer is slow.
 7. OK.
 
-A partition is UNKNOWN if these rules depend on a lag that is not known. The log end at a commit lies between two
-samples, so the lag of a commit is a fraction. No lag is less than one record; a lag falls by one record or more.
+A partition is UNKNOWN if these rules depend on a lag that is not known, or on commits and none is known. The log end at
+a commit lies between two samples, so the lag of a commit is a fraction. No lag is less than one record; a lag falls by
+one record or more.
 
 A group is ERR if one of its partitions is STOP, REWIND or STALL; else WARN if one is WARN; else OK.
 """
@@ -91,7 +92,7 @@ def partition_statuses(windows: WindowColumns, commit_lag: Float64s, lag: Int64s
     of_windows = np.full(len(first), PartitionStatus.WARN.value, dtype=object)
     for applies, status in reversed(rules):
         of_windows[applies] = status.value
-    found = np.full(len(lag), PartitionStatus.OK.value, dtype=object)
+    found = np.full(len(lag), PartitionStatus.UNKNOWN.value, dtype=object)  # without a commit of that time
     found[has_commits] = of_windows
     found[(lag <= 0)] = PartitionStatus.OK.value
     found[lag == UNKNOWN_LAG] = PartitionStatus.UNKNOWN.value

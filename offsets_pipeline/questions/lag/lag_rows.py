@@ -42,7 +42,7 @@ _NO_COMMIT = "the group has no committed offset"
 _NO_START = "no start offset of the share partition is known"
 _NO_COUNT = "the broker wrote no count of complete deliveries"
 _ABOVE_END = "the committed offset is above the log end"
-_NO_LAG_AT_COMMIT = "no status: the log end at the time of a commit of the window is not known"
+_NO_LAG_AT_COMMIT = "no status: the commits of the window, or the log end at the time of one, are not known"
 
 
 class LagRow(NamedTuple):

@@ -70,7 +70,7 @@ def statuses(vectors: list[Vector], now: int) -> list[str]:
         ("REWIND before STALL", [30, 20, 20, 20], [5] * 4, 5, 185, "REWIND"),
         ("REWIND before OK by a commit without lag", [30, 20], [0, 10], 10, 65, "REWIND"),
         ("one commit, and time has passed", [10], [5], 5, 1, "STOP"),
-        ("no commits", [], [], 5, NOW, "OK"),
+        ("no commits", [], [], 5, NOW, "UNKNOWN"),
         ("lag is not known", [10] * 10, [5] * 10, None, NOW, "UNKNOWN"),
         ("lags of commits are not known", [10] * 10, [None] * 10, 5, NOW, "UNKNOWN"),
         # log ends between samples: fractions of a record are no fall, and no lag

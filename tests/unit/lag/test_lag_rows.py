@@ -77,7 +77,7 @@ def test_each_row_is_of_one_time_with_the_reason_for_what_it_lacks() -> None:  #
     at_20: tuple[Any, ...] = at(20), at(20), at(20)
     at_30: tuple[Any, ...] = at(20), at(30), at(20)
     by, none = "interpolated", "none"
-    no_lag = "no status: the log end at the time of a commit of the window is not known"
+    no_lag = "no status: the commits of the window, or the log end at the time of one, are not known"
     not_known = f"the commit at {at(20)} is not known: the group has committed since"
     # current offset, log start, log end, lag, seconds, method, status, reason, available; record 120 is of 12.05 s
     assert lag_rows(groups, positions(), DATA_MS, last_commits, rates=rates) == [
@@ -90,7 +90,7 @@ def test_each_row_is_of_one_time_with_the_reason_for_what_it_lacks() -> None:  #
         ),
         LagRow("early", "t", 0, 30, 50, 150, 120, 9.125, by, "WARN", None, 100, at(15), at(15), at(20)),
         LagRow("newer", "t", 0, 180, 60, 200, 20, 1.95, by, "WARN", None, 20, *at_30),
-        LagRow("newest", "t", 0, 199, 60, 200, 1, 0.05, by, "OK", None, 1, *at_30),
+        LagRow("newest", "t", 0, 199, 60, 200, 1, 0.05, by, "UNKNOWN", no_lag, 1, *at_30),
         LagRow("only-newer", "t", 0, None, 60, 200, None, None, none, "UNKNOWN", not_known, None, *at_30),
         LagRow("quiet", "t", 0, 162, 60, 200, 38, 3.75, by, "STOP", None, 38, *at_30),
         LagRow("unknown", "t", 0, 160, 60, 200, 40, 3.95, by, "UNKNOWN", no_lag, 40, *at_20),
