@@ -101,6 +101,25 @@ def test_metrics_are_those_of_the_state_and_the_newest_positions(store: Path) ->
     assert warnings == []
 
 
+def test_a_group_that_has_not_read_what_the_first_sample_saw_is_behind_since_then(
+    tmp_path: Path, settings: Settings
+) -> None:
+    """Without a value the alert OffsetsGroupBehind is silent; a bound of less than a minute is none."""
+    log = LogPartition()
+    log.record(commit_key("g", "t", 0), commit_value(5, commit_timestamp=NOW_MS - 3_600_000))
+    location = folded_store([TimedRow(log.rows[0], NOW_MS - 3_600_000)], tmp_path / "store", 1, settings)
+    writer = SampleWriter(table_of(str(location)), "a test")
+    at_ms = NOW_MS - 600_000
+    writer.write({("t", 0): (0, 50)}, at_ms)
+    labels = 'cluster_name="store",group="g"'
+    seconds = list[float | None]()
+    for later_ms in (0, 60_000, 61_000, 600_000):
+        writer.write({("t", 0): (0, 50 + later_ms)}, at_ms + later_ms)
+        found = counted(location, LagSettings(), [])
+        seconds.append(found.get("kafka_consumergroup_group_max_lag_seconds", {}).get(labels))
+    assert seconds == [None, None, 61, 600]
+
+
 def test_partitions_have_metrics_if_the_settings_ask_for_them(store: Path) -> None:
     found = counted(store, LagSettings(metrics_partitions=True), [])
     labels = 'cluster_name="store",group="a",partition="1",topic="t"'
