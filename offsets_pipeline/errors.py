@@ -102,6 +102,12 @@ class StorageFailed(OffsetsError):
     retriable = True
 
 
+class StorageRefused(StorageFailed):
+    """The storage refuses access or lacks the bucket: a retry fails, too, until a person has changed that."""
+
+    retriable = False
+
+
 class CommitUnknown(StorageFailed):
     """A commit got no answer, or is not durable: the table may have it, get it or lose it. Its files stay."""
 

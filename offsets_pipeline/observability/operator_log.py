@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import Clock, shown_time
-from offsets_pipeline.errors import BrokerUnreachable, OffsetsError
+from offsets_pipeline.errors import BrokerUnreachable, OffsetsError, StorageFailed
 from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class FollowedTopic(TopicObserver):
         self._clock = clock
         self._plan: tuple[int, int] | None = None
         self._is_caught_up = False
-        self._away_since_ms: int | None = None
-        self._reasons: set[type[OffsetsError]] = set()
+        self._topic_outage = _Outage(log, clock)
+        self._store_outage = _Outage(log, clock)
         self._records_read = 0
         self._is_up: bool | None = None
         self._succeeded_ms: int | None = None
@@ -107,6 +107,7 @@ class FollowedTopic(TopicObserver):
     def landed(self, records: int) -> None:
         """Count records that were appended to the log."""
         self._records_read += records
+        self._store_outage.end("the store can be written again")
 
     def looked(self, progress: TopicProgress) -> None:
         """Write when the log has caught up with the topic, and when it has fallen behind."""
@@ -116,6 +117,8 @@ class FollowedTopic(TopicObserver):
         is_recent = last_ms is not None and last_ms >= max(progress.began_ms, self._clock.now_ms() - _LATE_MS)
         may_be = self._is_caught_up or not progress.without_leader  # which may have unread records
         is_caught_up = (not behind and may_be) or is_recent
+        if not behind:  # else reads alone may succeed
+            self._store_outage.end("the store can be written again")
         if is_caught_up and not self._is_caught_up:
             self._log.say(f"caught up with topic {self._topic}")
         elif self._is_caught_up and not is_caught_up:
@@ -124,18 +127,18 @@ class FollowedTopic(TopicObserver):
         self._is_caught_up = is_caught_up
 
     def unreachable(self, error: OffsetsError) -> None:
-        """Write that no broker answers, or why the cluster refuses; each kind of error once until it is back.
+        """Write that no broker answers, why the cluster refuses, or that the storage fails.
 
-        Drops the gauges of the topic's offsets: their last values say nothing about the topic now.
+        Each kind of error once until it is back. Drops the gauges of the topic's offsets: their last values say nothing
+        about the topic now.
         """
-        self._progress, self._is_up = None, False
-        if self._away_since_ms is None:
-            self._away_since_ms = self._clock.now_ms()
-        if type(error) in self._reasons:
+        self._progress = None
+        if isinstance(error, StorageFailed):
+            self._store_outage.note("store not available", error)
             return
-        self._reasons.add(type(error))
+        self._is_up = False
         away = "broker away" if isinstance(error, BrokerUnreachable) else f"topic {self._topic} not available"
-        self._log.warning(f"{away} since {shown_time(self._away_since_ms)}: {error}; trying again")
+        self._topic_outage.note(away, error)
 
     def transaction_ended(self, log_partition: int) -> None:
         """Write that the transaction ended."""
@@ -151,6 +154,7 @@ class FollowedTopic(TopicObserver):
         return {
             "offsets_records_read_total": self._records_read,
             "offsets_log_incarnation": self._plan and self._plan[0],
+            "offsets_store_up": not self._store_outage.lasts,
             "offsets_topic_up": self._is_up,
             "offsets_topic_last_success_timestamp_seconds": self._succeeded_ms and self._succeeded_ms / 1000,
             **({} if progress is None else self._of_offsets(progress)),
@@ -168,8 +172,34 @@ class FollowedTopic(TopicObserver):
 
     def _succeeded(self) -> None:
         self._is_up, self._succeeded_ms = True, self._clock.now_ms()
-        if self._away_since_ms is not None:
-            seconds = (self._succeeded_ms - self._away_since_ms) / 1000
-            self._log.say(f"back after {seconds:.0f} s: topic {self._topic} can be read again")
-        self._away_since_ms = None
+        self._topic_outage.end(f"topic {self._topic} can be read again")
+
+
+class _Outage:
+    """What is away, from its first error on: writes each kind of error once, and how long it lasted."""
+
+    def __init__(self, log: OperatorLog, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._since_ms: int | None = None
+        self._reasons: set[type[OffsetsError]] = set()
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is away."""
+        return self._since_ms is not None
+
+    def note(self, away: str, error: OffsetsError) -> None:
+        """Write the error, unless this kind was written since the outage began."""
+        if self._since_ms is None:
+            self._since_ms = self._clock.now_ms()
+        if type(error) not in self._reasons:
+            self._reasons.add(type(error))
+            self._log.warning(f"{away} since {shown_time(self._since_ms)}: {error}; trying again")
+
+    def end(self, back: str) -> None:
+        """Write that it is back, if it was away."""
+        if self._since_ms is not None:
+            self._log.say(f"back after {(self._clock.now_ms() - self._since_ms) / 1000:.0f} s: {back}")
+        self._since_ms = None
         self._reasons.clear()

@@ -7,6 +7,7 @@ commit is lost, no record stands twice or out of order (R2), and the state is th
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
@@ -189,6 +191,43 @@ def test_a_first_ingest_that_may_have_committed_keeps_its_store(
     done = in_process(tmp_path, *ingest)
     assert (done.returncode, done.stderr) == (0, "")
     assert log_of(f"{uri}/first") == records_of(CAPTURE)
+
+
+@pytest.mark.slow  # Arrow tries again and again
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Fault.ERROR_503, "gets too many requests, or is not available now; try again later, or with fewer processes"),
+        (Fault.REFUSED, "refused access to the bucket storage-faults; check the credentials and their permissions"),
+    ],
+)
+def test_a_task_that_cannot_read_or_write_a_file_says_why_in_one_line(
+    server: tuple[FaultyS3, str], tmp_path: Path, fault: Fault, said: str
+) -> None:
+    s3, uri = server
+    store, segments = f"{uri}/unwritten-{fault.name}", f"{uri}/unwritten-segments"
+    fs.copy_files(str(segments_of(CAPTURE)), segments)
+    ingest = "ingest-segments", "--store", store, segments
+
+    def of_task(is_one: Callable[[str, str], bool], method: str, path: str) -> Fault | None:
+        return fault if is_one(method, path) else None
+
+    def is_read(method: str, path: str) -> bool:
+        return method == "GET" and path.endswith(".log") and len(s3.commits) > 1  # later than the command's own look
+
+    def is_written(method: str, path: str) -> bool:
+        return method == "PUT" and path.endswith(".parquet") and "/log/" in path
+
+    for is_of_task, what in ((is_read, rf"read {segments}/\S+\.log"), (is_written, f"write to {store}/log")):
+        s3.commits.clear()
+        s3.fault = partial(of_task, is_of_task)
+        done = in_process(tmp_path, *ingest)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert re.fullmatch(rf"offsets: error: cannot {what}: http://[\d.:]+ {said}\n", done.stderr)
+        s3.settle()
+    done = in_process(tmp_path, *ingest)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert log_of(store) == records_of(CAPTURE)
 
 
 @pytest.mark.slow  # coordinators as processes, and commands with Spark on a server that fails

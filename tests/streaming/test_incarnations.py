@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
 
 from offsets_pipeline.common.clock import FixedClock
-from offsets_pipeline.errors import StreamFailed
+from offsets_pipeline.errors import CommitUnknown, StorageFailed, StorageRefused, StreamFailed
 from offsets_pipeline.fold.maintenance import maintain_store
+from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
 from offsets_pipeline.fold.state.merge_on_read import STATE_TABLES
-from offsets_pipeline.fold.stream import folding
+from offsets_pipeline.fold.stream import fold_stream, folding
 from offsets_pipeline.fold.stream import folding as publisher_module
 from offsets_pipeline.fold.stream.fold_stream import start_fold
 from offsets_pipeline.fold.stream.folding import Folding, Publisher
@@ -196,6 +198,37 @@ def test_stream_ends_with_the_error_of_a_fold(
     running = start_fold(Folding(workbench.open(store), workbench.settings, CLOCK))
     with pytest.raises(StreamFailed, match=r"^the fold of the log stopped: the disk is gone$"):
         running.await_end()
+
+
+def test_stream_goes_on_after_errors_that_may_pass_and_ends_with_another_one(
+    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [StorageFailed("503"), StorageFailed("503"), CommitUnknown("no answer"), None, StorageRefused("403")]
+    folded, warnings = threading.Event(), list[str]()
+
+    def fold_or_fail(*arguments: Any) -> int:  # noqa: ANN401
+        error = errors.pop(0)
+        if error is not None:
+            raise error
+        records = fold_log(*arguments)
+        folded.set()
+        return records
+
+    monkeypatch.setattr(folding, "fold_log", fold_or_fail)
+    monkeypatch.setattr(fold_stream, "_RETRY_SECONDS", 0.01)
+    a_new_log_incarnation_counts(workbench, store)
+    running = start_fold(Folding(workbench.open(store), workbench.settings, CLOCK, warn=warnings.append))
+    with ThreadPoolExecutor(1) as thread:
+        ended = thread.submit(running.await_end)
+        try:
+            wait_until(folded.is_set, "the stream does not go on", 120, lambda: str((warnings, errors)))
+            assert_state_is_of(store, new_log())
+            appended(store, [new_log()[-1]._replace(record_offset=1_000_000)], log_incarnation=1)
+            with pytest.raises(StorageRefused, match=r"^403$"):
+                ended.result(60)
+        finally:
+            running.stop()
+    assert warnings == ["503; trying again", "no answer; trying again", "the fold goes on"]
 
 
 def test_batch_during_the_switch_of_another_process_is_folded(

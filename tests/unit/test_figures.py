@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from offsets_pipeline.errors import BrokerUnreachable, TargetNotWritable
+from offsets_pipeline.errors import BrokerUnreachable, StorageFailed, TargetNotWritable
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
@@ -211,6 +211,7 @@ def test_a_log_is_behind_the_topic_up_to_its_high_watermark() -> None:
         "offsets_log_behind_topic_records": {"0": 3, "1": 0},
         "offsets_topic_unstable_records": {"0": 4, "1": 0},
         "offsets_topic_open_transaction_seconds": {"0": 600},
+        "offsets_store_up": {"": 1},
         "offsets_topic_up": {"": 1},
         "offsets_topic_last_success_timestamp_seconds": {"": 1000},
     }
@@ -237,12 +238,34 @@ def test_during_an_outage_the_gauges_of_the_topic_have_no_value() -> None:
     gauges.now_ms_ += 60_000
     gauges.topic.unreachable(BrokerUnreachable("away"))
     assert gauges.values() == {
+        "offsets_store_up": {"": 1},
         "offsets_topic_up": {"": 0},
         "offsets_topic_last_success_timestamp_seconds": {"": 1000},
     }
     gauges.topic.planned(progress({0: 7}, {0: LogPartitionBounds(0, 6, 10)}, {}, 2))
     assert gauges.values() == {
+        "offsets_store_up": {"": 1},
         "offsets_topic_up": {"": 1},
         "offsets_topic_last_success_timestamp_seconds": {"": 1060},
         "offsets_log_incarnation": {"": 2},
     }
+
+
+def test_during_an_outage_of_the_store_the_distance_of_the_log_is_not_known() -> None:
+    gauges, behind = Gauges(), "offsets_log_behind_topic_records"
+
+    def up() -> tuple[Any, Any, bool]:
+        values = gauges.values()
+        return values["offsets_store_up"][""], values["offsets_topic_up"][""], behind in values
+
+    gauges.topic.looked(progress({0: 7}, {0: LogPartitionBounds(0, 6, 7)}, {}))
+    gauges.topic.unreachable(StorageFailed("away"))
+    assert up() == (0, 1, False)
+    gauges.topic.planned(progress({0: 7}, {0: LogPartitionBounds(0, 6, 10)}, {}))
+    gauges.topic.looked(progress({0: 7}, {0: LogPartitionBounds(0, 6, 10)}, {}))  # reads alone may succeed
+    assert up() == (0, 1, True)
+    gauges.topic.landed(3)
+    assert up() == (1, 1, True)
+    gauges.topic.unreachable(StorageFailed("away"))
+    gauges.topic.looked(progress({0: 10}, {0: LogPartitionBounds(0, 6, 10)}, {}))
+    assert up() == (1, 1, True)

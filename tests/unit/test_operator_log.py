@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.common.clock import FixedClock
-from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic
+from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic, StorageFailed
 from offsets_pipeline.fold.maintenance import Upkeep
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
@@ -129,6 +129,22 @@ def test_outage_is_told_with_its_beginning_and_its_length(followed: Followed, ba
     assert len(lines) == 2  # and that it has caught up, or what is read
     followed.topic.unreachable(AWAY)
     assert "broker away since 2026-11-18T11:09:40.000Z" in followed.lines()[0]
+
+
+def test_outage_of_the_store_is_told_beside_that_of_the_broker(followed: Followed) -> None:
+    for table in ("log", "leases"):
+        followed.topic.unreachable(StorageFailed(f"cannot write to s3://b/{table}: 503"))
+        followed.clock.advance_ms(MINUTE_MS)
+    followed.topic.planned(followed.plan(0, 0))  # the broker answers
+    assert [line.partition("offsets: ")[2] for line in followed.lines()] == [
+        f"warning: store not available since {BEGIN}: cannot write to s3://b/log: 503; trying again",
+        "reading topic t: 1 log partitions, log incarnation 0, 0 record offsets behind",
+    ]
+    followed.topic.landed(3)
+    followed.topic.landed(3)
+    assert [line.partition("offsets: ")[2] for line in followed.lines()] == [
+        "back after 120 s: the store can be written again"
+    ]
 
 
 def test_warnings_are_counted_and_upkeep_is_summed_up(followed: Followed) -> None:

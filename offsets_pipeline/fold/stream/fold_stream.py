@@ -8,14 +8,16 @@ batches have no rows, and its checkpoint holds nothing that a fold needs (docs/a
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from offsets_pipeline.common.foreign_errors import first_line, raised_on_executor
+from offsets_pipeline.common.foreign_errors import first_line, may_pass, raised_on_executor
+from offsets_pipeline.common.warnings import Warnings
 from offsets_pipeline.errors import OffsetsError, StreamFailed
 from offsets_pipeline.ingest.batch_barrier import BarrierClosedError, BatchBarrier
 from offsets_pipeline.store.delta.schemas import LOG, LOG_PARTITIONS
@@ -23,7 +25,7 @@ from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.session import require_context
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -35,20 +37,28 @@ if TYPE_CHECKING:
 FORMAT = "offsets_log_versions"
 #: A new version of `log_partitions` may make another incarnation of the log count.
 _TABLES = (LOG, LOG_PARTITIONS)
+_RETRY_SECONDS = 5.0
 
 
 @dataclass
 class FoldStream:
-    """A running fold: `stop` ends it, `await_end` waits for its end. ``query`` is the streaming query."""
+    """A running fold: `stop` ends it, `await_end` waits for its end. ``query`` is the streaming query.
+
+    A query that ends with an error that may pass, such as an outage of the storage, is started again.
+    """
 
     query: StreamingQuery
+    _start: Callable[[], StreamingQuery]
     _failures: list[OffsetsError]
     _barrier: BatchBarrier
     _folding: Folding
     _checkpoint: tempfile.TemporaryDirectory[str]
+    _warnings: Warnings
+    _stopped: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
         """Stop between two batches."""
+        self._stopped.set()
         try:
             self._barrier.close()
             self.query.stop()
@@ -59,16 +69,28 @@ class FoldStream:
     def await_end(self) -> None:
         """Wait until the stream ends. Raises an OffsetsError if a failure ended it."""
         try:
-            self.query.awaitTermination()
+            while (failure := self._failure()) is not None:
+                if not may_pass(failure):
+                    raise failure
+                self._warnings.warn(f"{failure}; trying again")
+                if self._stopped.wait(_RETRY_SECONDS):
+                    return
+                self._failures.clear()
+                self.query = self._start()  # after a `stop` at this moment it ends at the barrier
             self._folding.finish()
-        except StreamingQueryException as exception:
-            if self._failures:
-                raise self._failures[-1] from None
-            if self._barrier.closed:
-                return
-            raise raised_on_executor(exception) or _stopped(exception) from exception
         finally:
             self._close()
+
+    def _failure(self) -> OffsetsError | None:
+        """Wait until the query ends; returns the error that ended it, None after `stop`."""
+        try:
+            self.query.awaitTermination()
+        except StreamingQueryException as exception:
+            if self._failures:
+                return self._failures[-1]
+            if not self._barrier.closed:
+                return raised_on_executor(exception) or _stopped(exception)
+        return None
 
     def _close(self) -> None:
         self._folding.close()
@@ -85,13 +107,14 @@ def start_fold(folding: Folding) -> FoldStream:
     Raises NotOnConnect.
     """
     require_context(folding.store.spark, "a fold without --available-now")
-    store, failures = folding.store, list[OffsetsError]()
+    store, failures, warnings = folding.store, list[OffsetsError](), Warnings(folding.warn, "the fold goes on")
     barrier = BatchBarrier()
 
     def fold(rows: DataFrame, _: int) -> None:
         try:
             with barrier.batch():
                 folding.fold(store.in_session(rows.sparkSession))
+                warnings.recovered()
         except BarrierClosedError:
             raise
         except Exception as error:  # Spark reports only its text and its stack
@@ -110,9 +133,10 @@ def start_fold(folding: Folding) -> FoldStream:
         .foreachBatch(fold)
     )
     interval = f"{folding.settings.fold.trigger_interval_ms} milliseconds"
-    query = writer.trigger(processingTime=interval).start()
+    start = writer.trigger(processingTime=interval).start
+    query = start()
     folding.start()
-    return FoldStream(query, failures, barrier, folding, checkpoint)
+    return FoldStream(query, start, failures, barrier, folding, checkpoint, warnings)
 
 
 def _stopped(error: Exception) -> StreamFailed:

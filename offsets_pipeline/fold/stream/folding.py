@@ -76,7 +76,7 @@ class Folding:
         self.settings = settings
         self._clock = clock
         self._on_fold = on_fold
-        self._warn = warn
+        self.warn = warn
         self._publisher = Publisher(store, settings.fold, clock, warn)
         # else a broker expires offsets (R4), or the settings disable it
         expires = store.properties.kind == OWNED and store.properties.topic_kind.has_groups
@@ -117,7 +117,7 @@ class Folding:
             versions = tuple(store.version(table.name) for table in (LOG, LOG_PARTITIONS))
             if versions == self._versions:
                 return
-            folded = fold_log(store, self.settings, self._clock, self._warn, append)
+            folded = fold_log(store, self.settings, self._clock, self.warn, append)
             # a fold of one append leaves later ones of other processes to the next call
             self._versions = versions if append is None or versions[0] == append.version else ()
             self._publisher.after_fold(folded)

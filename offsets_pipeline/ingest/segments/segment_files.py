@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from pyarrow import fs
 
 from offsets_pipeline.common.input_text import validated_topic
-from offsets_pipeline.errors import NoSegments, NoSuchPath, StorageFailed, StoreMismatch
+from offsets_pipeline.errors import NoSegments, NoSuchPath, StoreMismatch
 from offsets_pipeline.store.delta.filesystems import absolute_path, open_path
-from offsets_pipeline.store.delta.s3_errors import cause
+from offsets_pipeline.store.delta.s3_errors import storage_failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,7 +87,7 @@ def find_log(paths: Iterable[str], topic: str = OFFSETS_TOPIC) -> FoundLog:
             else:
                 finder.walk(info.path, {})
         except OSError as error:
-            raise StorageFailed(f"cannot read {path}: {cause(path, error, 'check your permissions')}") from error
+            raise storage_failed(f"cannot read {path}", path, error, "check your permissions") from error
         if info.type != fs.FileType.File and len(found.folders) == before:  # a second file of a folder adds none
             raise NoSegments(
                 f"no segments of {topic} in {path}; name segment files, folders {topic}-<number>, "

@@ -5,7 +5,7 @@ Tasks read the files: each those of some log partitions, one after the other.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -41,7 +41,7 @@ from offsets_pipeline.store.delta.data_file import COMPRESSION
 from offsets_pipeline.store.delta.filesystems import opened
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.delta.retry import with_retries
-from offsets_pipeline.store.delta.s3_errors import cause
+from offsets_pipeline.store.delta.s3_errors import storage_failed
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.append import LogAppender
 from offsets_pipeline.store.log.file_writer import LogFilePlace, LogFileWriter
@@ -180,19 +180,25 @@ def _look(found: FoundLog) -> list[RecordKey]:
     for folder in found.folders:
         known = len(first)
         for path in folder.files:
-            try:
-                with opened(path) as data:
-                    batches = _first_batches(data, path)
-            except FileNotFoundError:
-                raise StorageFailed(f"{path} is gone: its broker has replaced or deleted it; run this again") from None
-            except OSError as error:
-                said = cause(path, error, "check its storage and your permissions")
-                raise StorageFailed(f"cannot read {path}: {said}") from error
+            with _segment(path) as data:
+                batches = _first_batches(data, path)
             for batch in batches if len(first) == known else ():
                 rows = batch.filter(pc.is_null(batch["control_type"])).slice(0, LOOK_RECORDS)
                 places = zip(rows["record_offset"].to_pylist(), rows["key"].to_pylist(), strict=True)
                 first += [RecordKey(folder.log_partition, record_offset, key) for record_offset, key in places]
     return first
+
+
+@contextmanager
+def _segment(path: str) -> Iterator[memoryview]:
+    """The bytes of a segment file. Raises StorageFailed if it is gone or cannot be read."""
+    try:
+        with opened(path) as data:
+            yield data
+    except FileNotFoundError:
+        raise StorageFailed(f"{path} is gone: its broker has replaced or deleted it; run this again") from None
+    except OSError as error:
+        raise storage_failed(f"cannot read {path}", path, error, "check its storage and your permissions") from error
 
 
 def _first_batches(data: memoryview, path: str) -> list[pa.RecordBatch]:
@@ -427,7 +433,7 @@ def _read_folder(folder: LogFolder, reports: list[FileReport], properties: Store
         def place() -> str:
             return f"byte position {reader.position if reader else 0} of {path}"  # noqa: B023 - of this file
 
-        with working_on(place), opened(path) as data:
+        with working_on(place), _segment(path) as data:
             reader = read_segment(data, source=path, max_records=_BATCH_ROWS)
             for batch in reader.batches():
                 first = _rows_up_to(batch, last)

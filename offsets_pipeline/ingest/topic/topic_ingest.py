@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 
-from offsets_pipeline.common.foreign_errors import first_line, raised_on_executor
+from offsets_pipeline.common.foreign_errors import first_line, may_pass, raised_on_executor
 from offsets_pipeline.common.warnings import Warnings
 from offsets_pipeline.errors import (
     BrokerUnreachable,
@@ -27,6 +27,7 @@ from offsets_pipeline.errors import (
     LogTruncated,
     NoSuchTopic,
     OffsetsError,
+    StorageFailed,
     StreamFailed,
     WrongRecords,
 )
@@ -219,10 +220,12 @@ class TopicIngest:
         """Read until `stop`, or with ``available_now`` up to the topic's end; returns how many records it added.
 
         Folds with ``folding`` after each append, and each second without one: another process may have appended, too.
-        Retries after errors of the broker and conflicts with other writers; with ``available_now`` raises them.
+        Retries after errors of the broker, errors of the storage that may pass and conflicts with other writers; with
+        ``available_now`` raises them.
 
         Raises:
             AuthenticationFailed, NotAuthorized, StoreMismatch: as `prepare`.
+            StorageRefused: the storage refuses access, or lacks the bucket.
             WrongRecords: the first records of a topic that was empty are of another kind than the store.
             StreamFailed: the query failed too often in a row.
             NotOnConnect: the session is of a Spark Connect server.
@@ -242,10 +245,11 @@ class TopicIngest:
                 failed = True
                 said = f"reading topic {self._topic} failed: {error}"
             except OffsetsError as error:
-                if available_now or not (error.retriable or isinstance(error, MAY_PASS)):
+                # a commit without an answer, too: the next reading goes on from what the log has by then
+                if available_now or not (may_pass(error) or isinstance(error, MAY_PASS)):
                     raise
                 said = str(error)
-                away = error if isinstance(error, MAY_PASS) else None
+                away = error if isinstance(error, (*MAY_PASS, StorageFailed)) else None
             if self._is_steady or self.added > before:
                 failures, backoff_seconds = 0, _POLL_SECONDS
             failures += failed

@@ -167,7 +167,7 @@ class TopicObserver:
         """A look at the topic succeeded."""
 
     def unreachable(self, error: OffsetsError) -> None:
-        """A request about the topic failed, and is retried."""
+        """A request about the topic failed, or the store's storage (StorageFailed); it is retried."""
 
     def transaction_ended(self, log_partition: int) -> None:
         """A transaction that a warning reported as open has ended."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.common.clock import shown_time
-from offsets_pipeline.errors import NoSuchPath, StorageFailed
+from offsets_pipeline.errors import NoSuchPath
 from offsets_pipeline.kafka.record.batch import ATTRIBUTE_DELETE_HORIZON, LOG_OVERHEAD
 from offsets_pipeline.kafka.record.columns import BATCH_HEADER, MESSAGE_HEADER, headers_at
 from offsets_pipeline.kafka.record.compression import CODEC_MASK, Codec
@@ -17,7 +17,7 @@ from offsets_pipeline.kafka.record.segment import read_segment
 from offsets_pipeline.questions.history.decoded_log import decoded_log
 from offsets_pipeline.questions.history.history_schemas import LOG_RECORDS
 from offsets_pipeline.store.delta.filesystems import opened
-from offsets_pipeline.store.delta.s3_errors import cause
+from offsets_pipeline.store.delta.s3_errors import storage_failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -61,7 +61,7 @@ def dump_files(paths: Iterable[str], columns: Sequence[str]) -> Iterator[list[An
         except FileNotFoundError:
             raise NoSuchPath(f"no such file: {path}") from None
         except OSError as error:
-            raise StorageFailed(f"cannot read {path}: {cause(path, error, 'name segment files')}") from error
+            raise storage_failed(f"cannot read {path}", path, error, "name segment files") from error
 
 
 def dumped(data: memoryview, source: str) -> Iterator[Row]:

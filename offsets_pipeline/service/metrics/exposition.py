@@ -77,6 +77,7 @@ FAMILIES: Mapping[str, MetricFamily] = {
         "Seconds since that transaction began, or since its last write if the cluster does not report its start.",
         "log_partition",
     ),
+    "offsets_store_up": _gauge("Whether the store's storage can be read and written, as far as tried: 1 or 0."),
     "offsets_topic_up": _gauge("Whether the last request about the topic succeeded: 1 or 0."),
     "offsets_topic_last_success_timestamp_seconds": _gauge(
         "Time of the last successful request about the topic, in seconds since 1970."

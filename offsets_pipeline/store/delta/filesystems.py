@@ -8,21 +8,20 @@ import re
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from pyarrow import fs
 
 from offsets_pipeline.errors import ConfigError
 from offsets_pipeline.store.delta.s3_access import (
+    ARROW_RETRIES,
     DEFAULT_REGION,
     S3_SCHEMES,
     access_variables,
+    arrow_options,
     chosen_region,
-    endpoint_url,
     is_s3,
-    is_virtual_hosted,
-    refuse_unusable_variables,
 )
 
 if TYPE_CHECKING:
@@ -49,10 +48,9 @@ def open_path(path: str) -> tuple[fs.FileSystem, str]:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(encoded_uri(path))
         return found
     bucket, slash, inner = path.partition("://")[2].partition("/")
-    refuse_unusable_variables()
     # without a region Arrow asks Amazon for it
-    system = _bucket(bucket, chosen_region() or DEFAULT_REGION, access_variables())
-    return system, f"{bucket}{slash}{inner}".rstrip("/")
+    options = arrow_options(chosen_region() or DEFAULT_REGION)
+    return _client(tuple(options.items()), access_variables()), f"{bucket}{slash}{inner}".rstrip("/")
 
 
 def mapping_path(path: str) -> tuple[fs.FileSystem, str]:
@@ -62,25 +60,15 @@ def mapping_path(path: str) -> tuple[fs.FileSystem, str]:
 
 
 @cache
-def _bucket(name: str, region: str, variables: Pairs) -> fs.FileSystem:  # noqa: ARG001 - Arrow reads them
-    """The client of a bucket: one in a process keeps its connections, and asks for the key of a role once."""
-    endpoint = endpoint_url(os.environ)
-    if endpoint and is_virtual_hosted(os.environ):  # which a URI cannot say
-        scheme, _, host = endpoint.partition("://")
-        return fs.S3FileSystem(
-            region=region,
-            scheme=scheme,
-            endpoint_override=host,
-            force_virtual_addressing=True,
-            allow_delayed_open=True,
-        )
-    # a small file is then written with one request in place of three
-    system: fs.FileSystem = fs.FileSystem.from_uri(f"s3://{name}?allow_delayed_open=true&region={region}")[0]
-    return system
+def _client(options: tuple[tuple[str, Any], ...], variables: Pairs) -> fs.FileSystem:  # noqa: ARG001 - Arrow reads them
+    """The client of S3: one in a process keeps its connections, and asks for the key of a role once."""
+    # a small file is written with one request in place of three if it is opened late
+    retries = fs.AwsDefaultS3RetryStrategy(max_attempts=ARROW_RETRIES)
+    return fs.S3FileSystem(**dict(options), allow_delayed_open=True, retry_strategy=retries)
 
 
 # Python would not end: Arrow waits for the threads of clients, and one with the credentials of a web identity goes on.
-atexit.register(_bucket.cache_clear)
+atexit.register(_client.cache_clear)
 
 
 def encoded_uri(path: str) -> str:

@@ -9,6 +9,7 @@ import json
 import re
 import time
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -26,15 +27,20 @@ from offsets_pipeline.errors import (
     InvalidRequest,
     NoSuchTable,
     OffsetsError,
-    StorageFailed,
     UnsupportedTable,
     WriteConflict,
 )
 from offsets_pipeline.store.delta.data_file import DataFile
 from offsets_pipeline.store.delta.filesystems import children, encoded_uri, open_path, refuse_encoded
 from offsets_pipeline.store.delta.protocol import DELETION_VECTORS, DELTA_LOG, commit_path, parsed
-from offsets_pipeline.store.delta.s3_access import connection_options, endpoint_options, is_s3, object_store_options
-from offsets_pipeline.store.delta.s3_errors import known_cause
+from offsets_pipeline.store.delta.s3_access import (
+    connection_options,
+    endpoint_options,
+    is_s3,
+    longest_wait,
+    object_store_options,
+)
+from offsets_pipeline.store.delta.s3_errors import known_cause, storage_failed
 from offsets_pipeline.store.delta.schemas import STATE
 from offsets_pipeline.store.delta.storage import storage_of
 
@@ -77,7 +83,8 @@ def _access_options(folder: str) -> dict[str, str]:
     endpoint = endpoint_options(folder)
     # a second time, by the name of the variable that deltalake prefers
     of_s3 = {f"{name}_s3": each for name, each in endpoint.items()}
-    return {**connection_options(), **object_store_options(), **endpoint, **of_s3}
+    limit = {"retry_timeout": f"{longest_wait() // timedelta(milliseconds=1)}ms"}
+    return {**connection_options(), **limit, **object_store_options(), **endpoint, **of_s3}
 
 
 def has_deletion_vectors(table: DeltaTable) -> bool:
@@ -205,8 +212,7 @@ def explained(folder: str, error: Exception, files: Iterable[DataFile] | None = 
         return NoSuchTable(f"no Delta table at {folder}; {reload if table in STATE else 'check the path'}")
     if isinstance(error, DeltaError):
         return UnsupportedTable(f"cannot read the table {folder} without Spark: {first_line(error)}")
-    said = said or f"{first_line(error)}; check its storage and your permissions"
-    return StorageFailed(f"cannot read the table {folder}: {said}")
+    return storage_failed(f"cannot read the table {folder}", folder, error, "check its storage and your permissions")
 
 
 def damage_of(folder: str, files: Iterable[DataFile] | None = None) -> DamagedTable | None:

@@ -1,6 +1,6 @@
-"""Access to S3: the one place that passes the variables `AWS_*` to Spark, `deltalake` and `obstore`.
+"""Access to S3: the one place that passes the variables `AWS_*` to Spark, `deltalake`, `obstore` and Arrow.
 
-Arrow reads the variables and the profile itself.
+Arrow reads the keys and the profile itself.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import configparser
 import os
 import re
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import ConfigError
@@ -42,17 +43,29 @@ _FETCHED = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-#: Options of connections: with AWS_ before the name they are variables.
-_CONNECTION = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout")
+#: Options of connections with their defaults: with AWS_ before the name they are variables.
+_CONNECTION = {
+    "allow_http": "",
+    "allow_invalid_certificates": "",
+    "connect_timeout": "5s",
+    "proxy_url": "",
+    "timeout": "15s",
+}
+_RETRY_TIME = timedelta(seconds=15)
+#: How often Arrow sends a request again. It knows no limit of the whole time, as the other libraries do.
+ARROW_RETRIES = 6
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _HADOOP_KEYS = dict(zip(_KEYS, ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token"), strict=True))
 _KEY = re.compile(r"[!-~]+"), "a key: it has a blank, a line end or another character that no key has"
 _URL = re.compile(r"https?://[^\s/@]+(/[!-~]*)?"), 'the address of a server, as "http://minio:9000"'
 _REGION = re.compile(r"[\w-]+"), 'a region, as "eu-west-3"'
+_DURATION = re.compile(r"\s*[1-9]\d*\s*(ms|s|m|h)\s*"), 'a duration, as "10s" or "500ms"'
 #: Variables, the values that libraries take, and what these are.
 _ALLOWED = {
     **{name.upper(): _KEY for name in _KEYS},
     **dict.fromkeys(_ENDPOINTS, _URL),
     **dict.fromkeys(("AWS_REGION", "AWS_DEFAULT_REGION"), _REGION),
+    **dict.fromkeys(("AWS_TIMEOUT", "AWS_CONNECT_TIMEOUT"), _DURATION),
 }
 _PROVIDERS = (
     "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider",  # keys with a session token
@@ -103,9 +116,29 @@ def connection_options() -> dict[str, str]:
 
     Both refuse an endpoint without TLS unless an option allows it.
     """
-    options = {name: value for name in _CONNECTION if (value := os.environ.get(f"AWS_{name.upper()}"))}
+    options = {name: value for name in _CONNECTION if (value := _connection(name))}
     if endpoint_url(os.environ).startswith("http://"):
         options["allow_http"] = "true"
+    return options
+
+
+def longest_wait() -> timedelta:
+    """Return how long a library tries a request again: longer than a timeout, so a lost one is sent again."""
+    return _duration("timeout") + _RETRY_TIME
+
+
+def arrow_options(region: str) -> dict[str, Any]:
+    """Return the options of Arrow's client. Raises as `refuse_unusable_variables`."""
+    refuse_unusable_variables()
+    options: dict[str, Any] = {
+        "region": region,
+        # a time without a byte: an answer of many bytes may take longer. The least that curl counts is a second.
+        "request_timeout": max(1.0, longest_wait().total_seconds() / (ARROW_RETRIES + 1)),
+        "connect_timeout": _duration("connect_timeout").total_seconds(),
+        "force_virtual_addressing": is_virtual_hosted(os.environ),
+    }
+    if endpoint := endpoint_url(os.environ):
+        options["scheme"], _, options["endpoint_override"] = endpoint.partition("://")
     return options
 
 
@@ -194,6 +227,15 @@ def hadoop_keys() -> dict[str, str]:
     """Return the key for S3A, once the JVM runs: other machines have neither the variables nor the user's profile."""
     variables = task_environment()
     return {key: variables[name.upper()] for name, key in _HADOOP_KEYS.items() if variables.get(name.upper())}
+
+
+def _connection(name: str) -> str:
+    return os.environ.get(f"AWS_{name.upper()}") or _CONNECTION[name]
+
+
+def _duration(name: str) -> timedelta:
+    number, unit = re.findall(r"\d+|[a-z]+", _connection(name))
+    return timedelta(milliseconds=int(number) * _UNITS_MS[unit])
 
 
 def _region(variables: Mapping[str, str]) -> str | None:

@@ -1,15 +1,22 @@
-"""Causes of errors of S3: what each library says, in the words of the documentation."""
+"""Errors of a storage as errors of this package; of S3 with causes in the words of the documentation."""
 
 from __future__ import annotations
 
 import os
 import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.foreign_errors import first_line, with_causes
+from offsets_pipeline.errors import StorageFailed, StorageRefused
 from offsets_pipeline.store.delta.s3_access import DEFAULT_REGION, NO_CREDENTIALS, chosen_region, endpoint_url, is_s3
 
-#: How obstore, `deltalake` and Arrow say a cause, the cause, and what to do. The first that fits counts.
-_CAUSES = (
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: How obstore, `deltalake` and Arrow say a cause, the cause, and what to do. The first that fits counts. Causes that
+#: stay until a person does that.
+_LASTING = (
     (
         "<Code>NoSuchBucket<|AWS Error NO_SUCH_BUCKET",
         "the bucket {bucket} does not exist at {endpoint}",
@@ -55,6 +62,9 @@ _CAUSES = (
         "{endpoint} does not know a kind of request, such as a conditional put (If-None-Match)",
         "use a store that honours them (docs/storage.md)",
     ),
+)
+#: Causes that may pass.
+_PASSING = (
     (
         r"<Code>SlowDown<|AWS Error (SLOW_DOWN|SERVICE_UNAVAILABLE)|(status code:|HTTP status) (429|503)\b",
         "{endpoint} gets too many requests, or is not available now",
@@ -84,7 +94,7 @@ def known_cause(location: str, error: BaseException) -> str | None:
     if not is_s3(location):
         return None
     said = _whole_text(error)
-    for pattern, cause, remedy in _CAUSES:
+    for pattern, cause, remedy in _LASTING + _PASSING:
         if re.search(pattern, said):
             located = _LOCATED.search(said)
             region = chosen_region()
@@ -101,6 +111,29 @@ def known_cause(location: str, error: BaseException) -> str | None:
 def cause(location: str, error: Exception, remedy: str) -> str:
     """Return the cause of an error of any storage, and what to do: ``remedy`` if the cause is unknown."""
     return known_cause(location, error) or f"{first_line(error)}; {remedy}"
+
+
+def storage_failed(what: str, location: str, error: Exception, remedy: str) -> StorageFailed:
+    """Return the error of a storage: ``what`` failed, and its `cause`. StorageRefused if a retry would fail, too."""
+    said = _whole_text(error)
+    is_lasting = is_s3(location) and any(re.search(pattern, said) for pattern, *_ in _LASTING)
+    kind = StorageRefused if is_lasting or isinstance(error, PermissionError) else StorageFailed
+    return kind(f"{what}: {cause(location, error, remedy)}")
+
+
+def not_written(folder: str, error: OSError) -> StorageFailed:
+    """Return the error of a write to a table's folder before its commit."""
+    remedy = "nothing was committed; check its free space and your permissions, then try again"
+    return storage_failed(f"cannot write to {folder}", folder, error, remedy)
+
+
+@contextmanager
+def writing(folder: str) -> Iterator[None]:
+    """Context manager: raise StorageFailed, as `not_written`, for an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise not_written(folder, error) from error
 
 
 def _whole_text(error: BaseException | None) -> str:

@@ -31,6 +31,7 @@ from offsets_pipeline.store.delta.s3_access import (
     connection_options,
     endpoint_options,
     is_s3,
+    longest_wait,
     object_store_options,
 )
 
@@ -432,7 +433,7 @@ def _object_store(root: str, max_retries: int | None = None) -> ObjectStore:
         if is_s3(root):
             options = object_store_options() | endpoint_options(root)
             return _bucket(root, max_retries, tuple(options.items()), access_variables())
-        return from_url(encoded_uri(root), retry_config=_retries(max_retries))
+        return from_url(encoded_uri(root), retry_config=None if max_retries is None else {"max_retries": max_retries})
     except BaseError as error:
         raise ConfigError(
             f"cannot open {root}: {first_line(error)}; check the environment variables of its storage"
@@ -452,13 +453,10 @@ def _bucket(
     # whatever AWS_CONDITIONAL_PUT says: without conditional puts there are no commits
     config = cast("Any", {**dict(options), "aws_conditional_put": "etag"})
     connections = cast("Any", connection_options())
-    return S3Store.from_url(
-        encoded_uri(uri), config=config, client_options=connections, retry_config=_retries(max_retries)
-    )
-
-
-def _retries(most: int | None) -> RetryConfig | None:
-    return None if most is None else {"max_retries": most}
+    retries: RetryConfig = {"retry_timeout": longest_wait()}
+    if max_retries is not None:
+        retries["max_retries"] = max_retries
+    return S3Store.from_url(encoded_uri(uri), config=config, client_options=connections, retry_config=retries)
 
 
 def beside(request: Callable[..., T], *arguments: Any) -> Future[T]:  # noqa: ANN401 - those of the request

@@ -11,13 +11,12 @@ from offsets_pipeline.errors import (
     NoSuchStore,
     NoSuchTable,
     NotAStore,
-    StorageFailed,
     StoreMismatch,
 )
 from offsets_pipeline.store.delta.filesystems import children
 from offsets_pipeline.store.delta.properties import CLUSTER_NAME, CREATION, StoreProperties
 from offsets_pipeline.store.delta.retry import with_retries
-from offsets_pipeline.store.delta.s3_errors import cause
+from offsets_pipeline.store.delta.s3_errors import storage_failed
 from offsets_pipeline.store.delta.schemas import LOG, TABLE_BY_NAME, tables_of
 from offsets_pipeline.store.delta.storage import storage_of
 from offsets_pipeline.store.delta.table_folder import TableFolder
@@ -129,5 +128,4 @@ def _children(folder: str) -> set[str]:
     except NotADirectoryError:
         raise NotAStore(f"cannot create a store in {folder}: it is a file; name a new or empty folder") from None
     except OSError as error:
-        said = cause(folder, error, "check the path and your permissions")
-        raise StorageFailed(f"cannot list {folder}: {said}") from error
+        raise storage_failed(f"cannot list {folder}", folder, error, "check the path and your permissions") from error

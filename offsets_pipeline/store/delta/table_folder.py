@@ -23,7 +23,6 @@ from offsets_pipeline.errors import (
     CommitUnknown,
     NoSuchTable,
     OffsetsError,
-    StorageFailed,
     StoreReplaced,
     UnsafeStorage,
     UnsupportedTable,
@@ -45,7 +44,7 @@ from offsets_pipeline.store.delta.protocol import (
 )
 from offsets_pipeline.store.delta.reader import explained, open_table, reading
 from offsets_pipeline.store.delta.retry import answered, put_if_absent
-from offsets_pipeline.store.delta.s3_errors import cause, known_cause
+from offsets_pipeline.store.delta.s3_errors import known_cause, not_written, writing
 from offsets_pipeline.store.delta.schemas import LOG, Table
 from offsets_pipeline.store.delta.snapshot import MOST_COMMITS, Commit, KnownVersion, Snapshot
 from offsets_pipeline.store.delta.storage import NoAnswer, ObjectStorage, Storage, storage_of
@@ -238,7 +237,7 @@ class TableFolder:
             if not self.create_version(0, text, None, durable=True):
                 return False
         except OSError as error:
-            raise self._not_written(error) from error
+            raise not_written(self.folder, error) from error
         try:
             is_unsafe = isinstance(self.storage, ObjectStorage) and answered(
                 lambda: self.storage.create(commit_path(0), text, durable=True)
@@ -266,10 +265,8 @@ class TableFolder:
 
         Raises StorageFailed if the storage fails; then no file is left.
         """
-        try:
+        with writing(self.folder):
             return written_file(self.folder, self.table, rows, partition, compression, few_rows=few_rows)
-        except OSError as error:
-            raise self._not_written(error) from error
 
     def commit(
         self,
@@ -348,7 +345,7 @@ class TableFolder:
         except (OSError, OffsetsError) as error:
             self.storage.aside(self.remove_uncommitted, () if keep else add)
             if isinstance(error, OSError):
-                raise self._not_written(error) from error
+                raise not_written(self.folder, error) from error
             raise
 
     def _commit_on_top(self, seen: Snapshot, actions: list[Action], unless_advanced: Collection[str]) -> Snapshot:
@@ -495,10 +492,6 @@ class TableFolder:
             f"version {version} of {self.folder} may have been committed: {said}; check the table before you write "
             "again"
         )
-
-    def _not_written(self, error: OSError) -> StorageFailed:
-        remedy = "nothing was committed; check its free space and your permissions, then try again"
-        return StorageFailed(f"cannot write to {self.folder}: {cause(self.folder, error, remedy)}")
 
     # --- upkeep
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
-from offsets_pipeline.errors import StorageFailed, WriteConflict
+from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.protocol import DELTA_LOG, commit_path
 from offsets_pipeline.store.delta.reader import LAST_CHECKPOINT, explained, open_table, reading
-from offsets_pipeline.store.delta.s3_errors import cause
+from offsets_pipeline.store.delta.s3_errors import storage_failed
 from offsets_pipeline.store.delta.table_folder import READERS_SECONDS, TableFolder
 
 if TYPE_CHECKING:
@@ -56,11 +56,7 @@ def compact(
     for together in _bins(seen.files()):
         if is_stopping():
             break
-        try:
-            added = (rewrite or partial(_as_one, folder))(together)
-        except OSError as error:
-            remedy = "nothing was committed; check its free space and your permissions, then try again"
-            raise StorageFailed(f"cannot compact {folder.folder}: {cause(folder.folder, error, remedy)}") from error
+        added = (rewrite or partial(_as_one, folder))(together)
         try:
             folder.commit(added, together, seen=seen, is_change=False, operation="OPTIMIZE")
         except WriteConflict:
@@ -154,8 +150,8 @@ def vacuum(
         except FileNotFoundError:
             continue  # another vacuum came first
         except OSError as error:
-            said = cause(folder.folder, error, "check your permissions, then try again")
-            raise StorageFailed(f"cannot remove {name} of {folder.folder}: {said}") from error
+            what, remedy = f"cannot remove {name} of {folder.folder}", "check your permissions, then try again"
+            raise storage_failed(what, folder.folder, error, remedy) from error
         removed += 1
     return removed, len(stored) - removed
 

@@ -21,6 +21,7 @@ from offsets_pipeline.semantics.compaction import gathered
 from offsets_pipeline.semantics.log_row import in_log_order
 from offsets_pipeline.store.delta.data_file import COMPRESSION, DataFile, in_statistics, new_file_name
 from offsets_pipeline.store.delta.filesystems import open_path
+from offsets_pipeline.store.delta.s3_errors import writing
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.store.log.log_scan import LogScan
 
@@ -114,8 +115,6 @@ class LogFileWriter:
     def _end_row_group(self) -> None:
         if not self._waiting:
             return
-        if self._file is None:
-            self._file = _OpenFile(self._system, self._folder, self._place.compression)
         rows = pa.Table.from_batches(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         constants = {
@@ -125,12 +124,17 @@ class LogFileWriter:
         }
         # a KeyError if the source lacks another column: it would be null in the log
         rows = rows.select([name for name in SCHEMA.names if name in rows.column_names or name not in constants])
-        if self._file.write(conformed(rows, SCHEMA, constants)) > _FILE_BYTES:
+        with writing(self._place.folder):
+            if self._file is None:
+                self._file = _OpenFile(self._system, self._folder, self._place.compression)
+            size_bytes = self._file.write(conformed(rows, SCHEMA, constants))
+        if size_bytes > _FILE_BYTES:
             self._end_file()
 
     def _end_file(self) -> None:
         if self._file is not None:
-            self._written.append(self._file.close())
+            with writing(self._place.folder):
+                self._written.append(self._file.close())
             self._file = None
 
 
@@ -187,7 +191,7 @@ class _OpenFile:
 def rewritten(folder: TableFolder, compression: str, files: list[DataFile]) -> list[DataFile]:
     """Write the rows of these files of the table to new ones with this codec of Parquet; returns the new files.
 
-    Raises DamagedTable if a file is missing or corrupt, OSError if the storage fails; then no new file is left.
+    Raises DamagedTable if a file is missing or corrupt, StorageFailed; then no new file is left.
     """
     writer = LogFileWriter(LogFilePlace(folder.folder, 0, compression=compression))
     try:

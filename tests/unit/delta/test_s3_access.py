@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 from unittest import mock
 
@@ -16,7 +15,7 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.common.config import load_settings
 from offsets_pipeline.errors import ConfigError
-from offsets_pipeline.store.delta.filesystems import _bucket, open_path
+from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.reader import UNREADABLE, open_table
 from offsets_pipeline.store.delta.s3_access import (
     hadoop_keys,
@@ -323,23 +322,12 @@ def test_a_machine_without_the_profile_signs_as_the_driver(
     assert [of_jvm[f"fs.s3a.{name}"] for name in names] == ["developer", "secret", "token", "eu-west-3"]
 
 
-def test_arrow_gets_the_region_with_the_uri_else_it_asks_amazon_for_it(
-    profiles: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-
-    def from_uri(uri: str) -> tuple[None, str]:
-        opened.append(uri)
-        return None, ""
-
-    arrow = SimpleNamespace(FileSystem=SimpleNamespace(from_uri=from_uri))
-    monkeypatch.setattr("offsets_pipeline.store.delta.filesystems.fs", arrow)
-    monkeypatch.setattr("offsets_pipeline.store.delta.filesystems._bucket", _bucket.__wrapped__)
-    open_path("s3://bucket/file")
+def test_arrow_gets_the_region_else_it_asks_amazon_for_it(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    regions = [open_path("s3://bucket/file")[0].region]
     use_profiles(profiles)
     monkeypatch.setenv("AWS_PROFILE", "dev")
-    open_path("s3://bucket/file")
-    assert [uri.rpartition("=")[2] for uri in opened] == ["us-east-1", "eu-west-3"]
+    regions.append(open_path("s3://bucket/file")[0].region)
+    assert regions == ["us-east-1", "eu-west-3"]
 
 
 def test_a_profile_without_keys_is_one_line_that_says_how_to_get_some(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import socket
+import time
 import urllib.request
 from typing import TYPE_CHECKING
 
@@ -10,11 +13,12 @@ import boto3  # type: ignore[import-untyped]
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.errors import NoSuchCheckpoint, StorageFailed
+from offsets_pipeline.errors import NoSuchCheckpoint, StorageFailed, StorageRefused
 from offsets_pipeline.ingest.segments.segment_files import find_log
 from offsets_pipeline.ingest.segments.segment_ingest import _look
 from offsets_pipeline.spark_query.checkpoint_import import read_checkpoint
 from offsets_pipeline.store.delta.reader import damage_of
+from offsets_pipeline.store.delta.s3_errors import not_written
 from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
 from offsets_pipeline.store.delta.storage import storage_of
 from offsets_pipeline.store.delta.table_folder import TableFolder
@@ -283,6 +287,41 @@ def test_an_endpoint_that_does_not_answer(
     line = line_of(capsys, QUESTION, f"{s3}/store")
     assert re.fullmatch(rf"cannot read the table {s3}/store/\w+: {re.escape(said)}", line)
     assert line_of(capsys, ("create",), f"{s3}/store") == f"cannot list {s3}/store: {said}"
+
+
+@pytest.mark.parametrize(("command", "doing"), [(QUESTION, r"read the table {}/\w+"), (("create",), "list {}")])
+def test_an_endpoint_that_takes_connections_and_never_answers(
+    s3: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: Sequence[str], doing: str
+) -> None:
+    """The question meets `deltalake`, and the command that makes a store Arrow."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        monkeypatch.setenv("AWS_TIMEOUT", "200ms")
+        began = time.monotonic()
+        line = line_of(capsys, command, f"{s3}/store")
+        assert time.monotonic() - began < 60  # three minutes by the libraries' defaults
+    where = doing.format(re.escape(f"{s3}/store"))
+    assert re.fullmatch(rf"cannot {where}: {endpoint} does not answer; check AWS_ENDPOINT_URL and the network", line)
+
+
+@pytest.mark.parametrize(
+    ("location", "error", "kind"),
+    [
+        ("s3://b/t", OSError("AWS Error SLOW_DOWN during PutObject"), StorageFailed),
+        ("s3://b/t", OSError("curlCode: 28, Timeout was reached"), StorageFailed),
+        ("s3://b/t", OSError("AWS Error ACCESS_DENIED during PutObject"), StorageRefused),
+        ("s3://b/t", OSError("AWS Error NO_SUCH_BUCKET during PutObject"), StorageRefused),
+        ("/t", OSError(errno.ENOSPC, "No space left on device"), StorageFailed),
+        ("/t", PermissionError(errno.EACCES, "Permission denied"), StorageRefused),
+        ("/t", OSError("AWS Error ACCESS_DENIED, of another file"), StorageFailed),
+    ],
+)
+def test_only_an_error_that_a_person_has_to_mend_is_not_retriable(
+    location: str, error: OSError, kind: type[StorageFailed]
+) -> None:
+    assert type(not_written(location, error)) is kind
+    assert kind.retriable is (kind is StorageFailed)
 
 
 def test_an_error_of_an_unknown_kind_says_the_words_of_the_library(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,15 @@ from offsets_pipeline.common.config import Settings
 from offsets_pipeline.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
+    CommitUnknown,
     InvalidPartitionCount,
     KafkaFailed,
     LogTruncated,
     NoSuchTopic,
     NotAuthorized,
     OffsetsError,
+    StorageFailed,
+    StorageRefused,
     StoreMismatch,
     StreamFailed,
     WriteConflict,
@@ -33,13 +36,21 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+STORE_AWAY = [StorageFailed("503"), CommitUnknown("version 7 may have been committed")]
 PASSING = [
+    *STORE_AWAY,
     BrokerUnreachable("away"),
     NoSuchTopic("deleted"),
     KafkaFailed("UnknownServerException"),
     WriteConflict("late"),
 ]
-LASTING = [NotAuthorized("no"), AuthenticationFailed("no"), StoreMismatch("other"), InvalidPartitionCount("51")]
+LASTING = [
+    StorageRefused("403"),
+    NotAuthorized("no"),
+    AuthenticationFailed("no"),
+    StoreMismatch("other"),
+    InvalidPartitionCount("51"),
+]
 
 
 @pytest.fixture(autouse=True)

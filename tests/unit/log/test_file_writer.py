@@ -188,7 +188,7 @@ def test_a_full_disk_ends_a_compaction_in_one_line_and_leaves_no_file(
         with pytest.raises(StorageFailed) as failed:
             compact(folder, partial(rewritten, folder, COMPRESSION))
     assert str(failed.value) == (
-        f"cannot compact {folder.folder}: [Errno 28] No space left on device; nothing was committed; check its free "
+        f"cannot write to {folder.folder}: [Errno 28] No space left on device; nothing was committed; check its free "
         "space and your permissions, then try again"
     )
     assert sorted(place_of(folder.folder).rglob("*")) == before
