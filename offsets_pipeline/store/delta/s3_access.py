@@ -49,7 +49,7 @@ _CONNECTION = {
     "allow_invalid_certificates": "",
     "connect_timeout": "5s",
     "proxy_url": "",
-    "timeout": "15s",
+    "timeout": "30s",
 }
 _RETRY_TIME = timedelta(seconds=15)
 #: How often Arrow sends a request again. It knows no limit of the whole time, as the other libraries do.
