@@ -322,6 +322,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, default=200, help="number of mutants")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="repeats a sample")
     parser.add_argument("--packages", default="", help="packages, with commas between; all if none is named")
+    parser.add_argument("--record", type=Path, help="folder that keeps the lines of each test for other samples")
     options = parser.parse_args(arguments)
     print(f"mutations: SEED={options.seed} repeats this sample", flush=True)
     packages = set(filter(None, options.packages.split(",")))
@@ -329,7 +330,8 @@ def main(arguments: list[str] | None = None) -> int:
     noticed_by: set[str] = set()
     with ExitStack() as stack:
         projects = [stack.enter_context(mutated_project()) for _ in range(os.cpu_count() or 1)]
-        tested = recorded(projects[0])
+        kept = options.record or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutations-")))
+        tested = recorded(projects[0], kept)
         free = SimpleQueue[MutatedProject]()
         for project in projects:
             free.put(project)
@@ -348,13 +350,15 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def recorded(project: MutatedProject) -> TestedLines:
-    """Run the tests once, and return which run each line."""
-    with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
+def recorded(project: MutatedProject, folder: Path) -> TestedLines:
+    """Return which tests run each line; run them once, unless the folder has records of an earlier run."""
+    if not any(folder.glob("*.coverage")):
+        folder.mkdir(parents=True, exist_ok=True)
         workers = f"-n{os.cpu_count() or 1}"
-        done = project.pytest([workers, "-p", "scripts.tested_lines", *FAST, *TESTS], variables={FOLDER: folder})
+        variables = {FOLDER: str(folder.resolve())}
+        done = project.pytest([workers, "-p", "scripts.tested_lines", *FAST, *TESTS], variables=variables)
         print(f"mutations: the tests without a mutant: {done.stdout.splitlines()[-1]}", flush=True)
-        return TestedLines(Path(folder), ROOT / PACKAGE)
+    return TestedLines(folder, ROOT / PACKAGE)
 
 
 def tests_of(mutant: Mutant, tested: TestedLines) -> list[str]:

@@ -12,8 +12,10 @@ import pytest
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config.sections import LagSettings
 from offsets_pipeline.ingest.topic_positions.sample_table import SampleWriter, table_of
+from offsets_pipeline.observability import group_metrics
 from offsets_pipeline.observability.group_metrics import GroupMetrics, _of_commits
 from offsets_pipeline.questions.query.state_reader import StateReader
+from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.service.metrics.exposition import FAMILIES
 from tests.figures import exposed
 from tests.logs import LogPartition, commit_key, commit_value
@@ -97,6 +99,7 @@ def test_metrics_are_those_of_the_state_and_the_newest_positions(store: Path) ->
         f'cluster_name="store",group="{group}"': (NOW_MS + RETENTION_MS) / 1000 - 60 * (number + 1)
         for number, group in enumerate("abc")
     }
+    assert found["offsets_positions_timestamp_seconds"] == {"": NOW_MS / 1000}
     assert not any('partition="' in labels for series in found.values() for labels in series)
     assert warnings == []
 
@@ -156,6 +159,39 @@ def test_groups_with_any_id_have_metrics_and_an_assigned_partition_is_no_offset_
     assert found["offsets_groups_without_metrics"] == {"": 0}
     committed = {("g", "t", 0): None, ("g", "u", 0): None, ("g", "u", 1): 5}
     assert _of_commits("c", {}, committed)["kminion_kafka_consumer_group_topic_offset_sum"] == {("g", "u"): 5}
+
+
+def test_a_status_is_judged_for_the_groups_that_are_behind_for_longest(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_metrics, "MANY_GROUPS", 1)
+    found = counted(store, LagSettings(), [])
+    assert found["offsets_group_partitions"] == {'cluster_name="store",group="a",status="STOP"': 2}
+
+
+def test_groups_have_their_epoch_or_generation_from_their_own_log_partition(tmp_path: Path, settings: Settings) -> None:
+    logs = [LogPartition(0), LogPartition(1)]
+    home = partition_for("old", 2)
+    member = {"member_id": "m", "client_id": "c", "client_host": "h", "session_timeout": 1}
+    member |= {"subscription": b"", "assignment": b""}
+    for log, generation in ((logs[home], 7), (logs[1 - home], 9)):  # a group is misplaced in the other one (R1)
+        log.group(2, "old", protocol_type="consumer", protocol="range", generation=generation, members=[member])
+    logs[partition_for("new", 2)].group(3, "new", epoch=4)
+    rows = [TimedRow(row, NOW_MS) for log in logs for row in log.rows]
+    store = folded_store(rows, tmp_path / "store", 2, settings)
+    found = counted(store, LagSettings(), [])
+    assert found["offsets_group_epoch"] == {
+        'cluster_name="store",group="old"': 7,
+        'cluster_name="store",group="new"': 4,
+    }
+    assert found["kminion_kafka_consumer_group_members"] == {"old": 1, "new": 0}
+    assert found["kminion_kafka_consumer_group_info"] == {
+        'group_id="old",protocol="range",protocol_type="consumer",state="Stable"': 1,
+        'group_id="new",protocol="uniform",protocol_type="consumer",state="Empty"': 0,
+    }
+    for most, left_out in ((2, 0), (1, 1)):  # a group without offsets counts as one series
+        found = counted(store, LagSettings(metrics_max_series=most), [])
+        assert found["offsets_groups_without_metrics"] == {"": left_out}
 
 
 def test_dashboard_asks_for_metrics_and_labels_that_exist(root: Path) -> None:

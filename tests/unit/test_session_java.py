@@ -4,7 +4,8 @@ import os
 import re
 import shutil
 import sys
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, cast
 from unittest.mock import Mock
 
 import pytest
@@ -97,20 +98,88 @@ def test_a_store_on_s3_without_the_jars_is_one_line_that_names_make_s3_before_sp
     assert re.fullmatch(r"offsets: error: Spark cannot open s3://: .* run `make s3`, .*\n", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(("master", "python"), [("local[2]", sys.executable), ("spark://host:7077", None)])
-def test_tasks_have_the_drivers_python_on_its_own_machine_only(
-    monkeypatch: pytest.MonkeyPatch, master: str, python: str | None
-) -> None:
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """In place of SparkSession: no session runs, and `options` are those of the session that the builder starts."""
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    no_spark = Mock()
-    no_spark._instantiatedSession = None
-    monkeypatch.setattr(session, "SparkSession", no_spark)
+    found = Mock(_instantiatedSession=None, options={})
+    builder = found.builder.appName.return_value
+    builder.master.return_value = builder
+
+    def config(key: str, value: str) -> Mock:
+        found.options[key] = value
+        return cast("Mock", builder)
+
+    builder.config = config
+    monkeypatch.setattr(session, "SparkSession", found)
     monkeypatch.setattr(session, "_with_tasks_set_up", lambda started: started)
     monkeypatch.setattr(session, "_is_installed", lambda _: True)
+    return found
+
+
+@pytest.mark.parametrize(("master", "python"), [("local[2]", sys.executable), ("spark://host:7077", None)])
+def test_tasks_have_the_drivers_python_on_its_own_machine_only(no_spark: Mock, master: str, python: str | None) -> None:
     session.build_session("a test", Settings(spark=SparkSettings(master=master)))
     assert os.environ.get("PYSPARK_PYTHON") == python
+    assert no_spark.options.get("spark.driver.host") == (None if python is None else "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("memory", "is_small", "heap"), [("auto", False, "2g"), ("auto", True, "512m"), ("3g", True, "3g")]
+)
+def test_a_jvm_has_the_heap_of_the_setting_or_of_its_command(
+    no_spark: Mock, memory: str, *, is_small: bool, heap: str
+) -> None:
+    settings = Settings(spark=SparkSettings(master="local[2]", driver_memory=memory, shuffle_partitions=3))
+    session.build_session("a test", settings, {"spark.ui.enabled": "true"}, is_small=is_small)
+    assert no_spark.options["spark.driver.memory"] == heap
+    assert ("UseSerialGC" in no_spark.options["spark.driver.extraJavaOptions"]) == is_small
+    assert no_spark.options["spark.sql.shuffle.partitions"] == "3"
+    assert no_spark.options["spark.ui.enabled"] == "true"  # the caller's option, not the program's
+    assert "spark.jars.packages" not in no_spark.options
+
+
+def test_a_session_that_runs_gets_the_options_of_the_caller_alone(no_spark: Mock) -> None:
+    running = no_spark._instantiatedSession = Mock()
+    assert session.build_session("a test", Settings(), {"a": "b"}) is running
+    assert [each.args for each in running.conf.set.call_args_list] == [("a", "b")]
+    assert no_spark.options == {}
+    running.sparkContext._jsc = None  # it was stopped
+    assert session.build_session("a test", Settings()) is not running
+
+
+def test_options_for_s3_follow_the_variables_until_a_user_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_set_by_program", {})
+    options = {"fs.a": "first", "fs.b": "first", "fs.c": "first"}
+    monkeypatch.setattr(session.s3_access, "hadoop_options", lambda: options)
+    monkeypatch.setattr(session.s3_access, "hadoop_keys", dict)
+    held = {"fs.b": "of the user"}
+    running = Mock()
+    running.conf.get.side_effect = held.get
+    running.conf.set.side_effect = held.__setitem__
+    running.sparkContext.getConf.return_value.getAll.return_value = [("spark.hadoop.fs.c", "of spark-submit")]
+    session._set_up_hadoop(running)
+    assert held == {"fs.a": "first", "fs.b": "of the user"}
+    options["fs.a"] = "second"
+    session._set_up_hadoop(running)
+    assert held == {"fs.a": "second", "fs.b": "of the user"}
+
+
+def test_what_a_jvm_prints_goes_to_stderr_without_its_noise(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    with session._without_noise():
+        os.write(1, b"Deleted 3 files and directories\nin the way of stdout\n")
+        os.write(2, b"WARNING: Using incubator modules: jdk.incubator.vector\nan error\n")
+    os.write(1, b"of the program\n")
+    for thread in threading.enumerate():
+        if thread.name == "jvm-stderr":
+            thread.join(30)  # the pipe has no writer any more
+            assert not thread.is_alive()
+    assert capfd.readouterr() == ("of the program\n", "in the way of stdout\nan error\n")
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def test_without_options_the_defaults_are_kafkas_and_the_timeouts_shorter() -> N
     found = settings({})
     assert (found.tls, found.sasl, found.client_id, found.at) == (None, None, "offsets-pipeline", "b:9092")
     assert (found.setup_seconds, found.request_seconds, found.api_seconds) == (10, 10, 15)
+    assert (found.receive_buffer_bytes, found.send_buffer_bytes) == (0, 0)  # as the operating system decides
     assert found.fetch == FetchLimits(min_bytes=1, max_wait_ms=500, max_bytes=52428800, max_partition_bytes=1048576)
 
 
@@ -190,6 +191,18 @@ def test_tls_checks_the_broker_unless_an_option_says_otherwise() -> None:
     found = settings({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""}).tls
     assert found is not None
     assert (found.verify_mode, found.check_hostname) == (ssl.CERT_REQUIRED, False)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "has_tls", "has_sasl"),
+    [("PLAINTEXT", False, False), ("ssl", True, False), ("SASL_PLAINTEXT", False, True), ("SASL_SSL", True, True)],
+)
+def test_the_protocol_says_whether_connections_use_tls_and_sasl(
+    protocol: str, *, has_tls: bool, has_sasl: bool
+) -> None:
+    entry = f'{PLAIN} required username="me" password="open-sesame";'
+    found = settings({"security.protocol": protocol, "sasl.mechanism": "PLAIN", "sasl.jaas.config": entry})
+    assert (found.tls is not None, found.sasl is not None) == (has_tls, has_sasl)
 
 
 def test_a_key_store_that_is_missing_or_none_is_named(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from tests.unit.state.dying import TOPIC_ID, Died, busy_log, dying
 from tests.unit.state.state_files import acts_before, append, before_swap, offset, offsets, progress_of, published, swap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from offsets_pipeline.common.config import Settings
@@ -163,6 +163,20 @@ def test_many_rows_are_published_a_share_of_log_partitions_at_a_time(
         assert sorted(found) == [(at, place) for at, count in held.items() for place in range(count)]
         assert {row["record_offset"] // 50 for row in rows_in(store, CURRENT_OFFSETS.name)} == {turn - 1}
         assert rows_in(store, OFFSETS.name) == []
+
+
+@pytest.mark.parametrize(
+    ("behind", "shares"), [(range(6), [[0, 1], [2], [3, 4], [5]]), ([1, 4], [[1], [3, 4]]), ([], [])]
+)
+def test_a_share_has_log_partitions_that_share_a_file_and_no_more_rows_than_fit(
+    monkeypatch: pytest.MonkeyPatch, behind: Collection[int], shares: list[list[int]]
+) -> None:
+    monkeypatch.setattr(publishing, "_SHARE_ROWS", 4)
+    files = [
+        DataFile("", 1, rows, {"log_partition": first}, {"log_partition": last})
+        for first, last, rows in ((0, 0, 2), (1, 1, 2), (2, 2, 1), (3, 4, 4), (4, 4, 1))
+    ]
+    assert publishing._shares(files, behind, range(6)) == shares
 
 
 @pytest.fixture(scope="module")
@@ -383,6 +397,24 @@ def test_facts_that_are_never_published_are_compacted_if_their_files_are_many(bu
     assert len(rows_in(busy, RECORDS.name)) == len(before)
     assert rows_of(busy.location, RECORDS.name) == before
     assert_as_reference(busy.location, log_of(busy.location))
+
+
+def test_compacted_facts_of_many_rows_are_files_of_some_log_partitions_each(
+    busy: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = rows_of(busy.location, RECORDS.name)
+    assert len(before) >= 4
+    monkeypatch.setattr(publishing, "_SHARE_ROWS", len(before) // 2)
+    rows = sum(file.rows for file in files_of(busy, RECORDS.name))
+    small = len(files_of(busy, RECORDS.name)) - rows // (len(before) // 2) - 1
+    for most, expected in ((small, small + rows // (len(before) // 2) + 1), (small - 1, 2)):
+        compact_facts(busy, progress_of(busy), most_files=most)
+        assert len(files_of(busy, RECORDS.name)) == expected
+    assert [(each.lowest["log_partition"], each.highest["log_partition"]) for each in files_of(busy, RECORDS.name)] == [
+        (0, 0),
+        (1, 1),
+    ]
+    assert rows_of(busy.location, RECORDS.name) == before
 
 
 def test_names_of_topics_that_come_later_are_published(store: Store, settings: Settings) -> None:  # R35

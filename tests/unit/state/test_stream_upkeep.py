@@ -86,8 +86,8 @@ def append_batches(store: Store, batches: int) -> None:
 
 def of_log(running: Running) -> tuple[int, int, int]:
     """Files of the log before and after its one upkeep, and removed files."""
-    (done,) = running.done
-    (log,) = [each for each in done if each.table == LOG.name]
+    assert len(running.done) == 1
+    (log,) = [each for each in running.done[0] if each.table == LOG.name]
     return log.files_before, log.files, log.removed
 
 

@@ -103,6 +103,13 @@ def test_each_fault_is_found_once_by_the_replays_that_can_see_it(stored: Path, s
     assert dict(other.differences) == answers | {"offset_facts": 3}
 
 
+def test_a_log_partition_without_progress_is_a_difference(stored: Path, settings: Settings) -> None:
+    remove(stored, "fold_progress", "log_partition = 2")
+    for found in by_both(stored, settings):
+        assert found.examples == ["fold_progress: log_partition 2: the log gives a row, the state has none"]
+        assert dict(found.differences) == {"fold_progress": 1}
+
+
 def test_a_cleaning_takes_tombstones_and_what_they_hide(stored: Path, settings: Settings) -> None:  # R23
     remove(stored, "offset_facts", "committed_offset IS NULL OR partition = 2")
     remove(stored, "group_records", "group_id = 'removed' OR record_type IN (3, 5)")  # that of type 3 is not hidden

@@ -120,7 +120,8 @@ def test_upkeep_compacts_the_files_of_samples(tmp_path: Path) -> None:
     long_after = FixedClock(2 * MS_OF_HOUR)
     maintain_store(store, long_after, kept_for(2), publishes=False)
     assert read_samples(table).series(("t", 0)).sampled_ms.tolist() == [0, 1, 2, 3, 4]
-    maintain_store(store, long_after, kept_for(1), publishes=False)
+    by_table = {each.table: each for each in maintain_store(store, long_after, kept_for(1), publishes=False)}
+    assert by_table[TOPIC_OFFSETS.name].bytes < by_table[TOPIC_OFFSETS.name].bytes_before
     assert read_samples(table).series(("t", 0)).sampled_ms.tolist() == [4]
 
 
