@@ -175,6 +175,28 @@ def test_batches_are_counted_while_the_block_runs() -> None:
     }
 
 
+def test_the_last_batch_of_a_query_is_counted_before_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark calls a listener some time after the query has ended."""
+    spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=lambda _: None, removeListener=lambda _: None))
+    metrics, query = QueryMetrics(), cast("Any", SimpleNamespace(runId="a run"))
+    progress = cast("Any", SimpleNamespace(progress=SimpleNamespace(name="fold", batchDuration=500)))
+    waits: list[float] = []
+
+    def wait_for(has_ended: Callable[[], bool], seconds: float) -> None:
+        waits.append(seconds)
+        assert not has_ended()
+        metrics.onQueryProgress(progress)
+        assert not has_ended()
+        metrics.onQueryTerminated(query)
+        assert has_ended()
+
+    monkeypatch.setattr(metrics._changed, "wait_for", wait_for)
+    with metrics.counting(spark):
+        metrics.onQueryStarted(query)
+    assert waits == [10]
+    assert metrics.values()["offsets_batches_total"] == {"fold": 1}
+
+
 class Gauges:
     """A topic's metrics, at a time that the test sets."""
 
@@ -230,6 +252,7 @@ def test_a_batch_brings_the_log_nearer_to_the_topic_of_the_last_look() -> None:
     gauges.topic.unreachable(BrokerUnreachable("away"))
     gauges.topic.landed(2)
     assert behind not in gauges.values()
+    assert gauges.topic.values()["offsets_records_read_total"] == 8
 
 
 def test_during_an_outage_the_gauges_of_the_topic_have_no_value() -> None:

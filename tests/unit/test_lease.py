@@ -17,7 +17,7 @@ from offsets_pipeline.common.config.sections import LogSettings
 from offsets_pipeline.errors import LeaseHeld, LeaseLost, StorageFailed
 from offsets_pipeline.store.delta.schemas import LEASES
 from offsets_pipeline.store.delta.table_folder import TableFolder
-from offsets_pipeline.store.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease
+from offsets_pipeline.store.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease, is_running
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,7 +131,9 @@ def test_killed_process_of_the_same_machine_is_replaced_at_once(
     place: Path, ended: str, request: pytest.FixtureRequest
 ) -> None:
     """A container gives each of its lives the same process id, and its first process may wait for no other's end."""
-    killed = Process(place, host="here", process_id=ended_process(ended, request))
+    process_id = ended_process(ended, request)
+    assert is_running(process_id) == (process_id == os.getpid())
+    killed = Process(place, host="here", process_id=process_id)
     Process(place).lease._table.create()
     assert killed.lease._claim(lambda _: False) is None
     with Process(place, host="here", process_id=os.getppid()).lease.held(END) as is_held:

@@ -94,6 +94,36 @@ def test_caught_up_and_fallen_behind_are_told_once(followed: Followed) -> None:
     assert followed.lines() == ["2026-11-18T11:11:10.000Z offsets: caught up with topic t"]
 
 
+def test_a_log_falls_behind_a_minute_after_it_last_had_all_records(followed: Followed) -> None:
+    followed.look(10, 10)
+    followed.look(300, 205, after_ms=MINUTE_MS)
+    assert [line.partition("offsets: ")[2] for line in followed.lines()] == ["caught up with topic t"]
+    assert followed.topic.is_caught_up
+    followed.look(300, 205, after_ms=1)
+    assert [line.partition("offsets: ")[2][:36] for line in followed.lines()] == [
+        "the log is 95 record offsets behind "
+    ]
+    assert not followed.topic.is_caught_up
+
+
+def test_a_new_incarnation_of_the_log_has_not_caught_up(followed: Followed) -> None:
+    followed.look(10, 10)
+    followed.topic.planned(followed.plan(1))
+    assert not followed.topic.is_caught_up
+    followed.lines()
+    followed.look(10, 4)
+    assert followed.lines() == []  # nor has it fallen behind
+    followed.look(10, 10)
+    assert [line.partition("offsets: ")[2] for line in followed.lines()] == ["caught up with topic t"]
+
+
+def test_a_topic_that_no_consumer_has_created_yet_is_not_up(followed: Followed) -> None:
+    followed.topic.missing("b:9092")
+    waits = "waiting until its first consumer creates it"
+    assert followed.lines() == [f"{BEGIN} offsets: the cluster at b:9092 has no topic t yet: {waits}"]
+    assert followed.topic.values()["offsets_topic_up"] is False
+
+
 def test_a_log_does_not_catch_up_while_a_log_partition_has_no_leader(followed: Followed) -> None:
     followed.look(10, 4)
     followed.clock.advance_ms(DAY_MS // 2)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.s3 import create_bucket
 from offsets_pipeline.common.clock import FixedClock
-from offsets_pipeline.errors import ConfigError, StoreMismatch
+from offsets_pipeline.errors import ConfigError, NoSuchStore, StoreMismatch
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics, of_setting
 from offsets_pipeline.semantics.retention import Retention
@@ -18,8 +18,9 @@ from offsets_pipeline.store.delta.properties import FORMAT_VERSION, MIRRORED, OW
 from offsets_pipeline.store.delta.schemas import QUARANTINE, TABLE_BY_NAME
 from offsets_pipeline.store.delta.store_folder import create_tables, name_cluster, properties_of
 from offsets_pipeline.store.log.metadata import note_quarantine
-from offsets_pipeline.store.store import Store, _has_no_store_yet, normalised
+from offsets_pipeline.store.store import Store, _has_no_store_yet, normalised, sql_name
 from tests.places import place_of
+from tests.unit.coordinator.states import refusal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,43 @@ def test_a_log_without_a_broker_has_the_semantics_of_the_setting(setting: str, s
 )
 def test_one_store_has_one_location(location: str, normal: str) -> None:
     assert normalised(location) == normal
+
+
+@pytest.mark.parametrize(
+    ("location", "name"),
+    [
+        ("/data/a`store", "delta.`/data/a``store/log`"),
+        ("schema:lab", "lab.log"),
+        ("schema:unity.lab_1", "unity.lab_1.log"),
+    ],
+)
+def test_a_table_has_a_name_in_sql(location: str, name: str) -> None:
+    assert sql_name(location, "log") == name
+
+
+@pytest.mark.parametrize("schema", ["", "a b", "a.", ".a", "a..b", "a`b"])
+def test_a_name_that_no_schema_has_is_refused(schema: str) -> None:
+    with pytest.raises(NoSuchStore, match="is not a schema name: use letters, digits, _ and dots"):
+        sql_name(f"schema:{schema}", "log")
+
+
+@pytest.mark.parametrize(
+    ("partitions", "refused"),
+    [(0, "InvalidPartitionCount"), (1, ""), (100_000, ""), (100_001, "InvalidPartitionCount")],
+)
+def test_a_log_has_from_one_to_a_hundred_thousand_partitions(partitions: int, refused: str) -> None:
+    assert refusal(StoreProperties(MIRRORED, partitions).require_partition_count) == refused
+
+
+@pytest.mark.parametrize(("here", "appends", "stays"), [(True, 1, False), (True, 0, True), (False, 1, True)])
+def test_a_store_is_discarded_by_its_creator_unless_another_writer_has_appended(
+    place: Path, *, here: bool, appends: int, stays: bool
+) -> None:
+    store = created(place / "s", StoreProperties(MIRRORED, 1))
+    store.table("log").commit(seen=store.table("log").snapshot())
+    store.created_here = here
+    store.discard(appends)
+    assert (place / "s").exists() is stays
 
 
 @pytest.mark.parametrize("location", ["s3:/bucket/store", "s3://", "~/store", "s3:bucket"])

@@ -80,6 +80,13 @@ def test_rows_come_from_all_pieces_of_a_row_group(place: Path, monkeypatch: pyte
     assert rows.to_pylist() == [{"topic": each, "topic_id": each} for each in wanted]
 
 
+def test_a_row_group_has_bounds_of_columns_with_values_alone(tmp_path: Path) -> None:
+    columns = {"a": pa.array([3, None, 1]), "b": pa.nulls(3, pa.int64()), "c": pa.array([5, 5, 5])}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pq.ParquetFile(tmp_path / "a.parquet") as parquet:
+        assert data_file.bounds_of_group(parquet.metadata.row_group(0), ["a", "b"]) == ({"a": 1}, {"a": 3})
+
+
 def test_bounds_of_times_are_those_of_the_commit_file(place: Path) -> None:
     folder = TableFolder(str(place / LOG_PARTITIONS.name), LOG_PARTITIONS)
     folder.create()

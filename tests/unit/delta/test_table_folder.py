@@ -33,6 +33,7 @@ from offsets_pipeline.store.delta import retry, table_folder
 from offsets_pipeline.store.delta import snapshot as snapshot_module
 from offsets_pipeline.store.delta.filesystems import children
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.protocol import NOT_DURABLE
 from offsets_pipeline.store.delta.reader import damage_of
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, OFFSET_FACTS
 from offsets_pipeline.store.delta.snapshot import Commit, Snapshot
@@ -818,6 +819,46 @@ def test_small_files_become_one_and_their_rows_stay(folder: TableFolder) -> None
     adds = [json.loads(line) for line in commit_file(folder, 6).read_text().splitlines()]
     assert not any(each[kind]["dataChange"] for each in adds for kind in ("add", "remove") if kind in each)
     assert compact(folder) == 0
+
+
+def test_added_files_are_known_unless_the_commits_are_gone_too_many_or_rearranged(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        append(folder, number)
+    seen = folder.snapshot()
+    files = [[file.lowest["log_partition"] for file in seen.added_after(version) or ()] for version in range(4)]
+    assert files == [[0, 1, 2], [1, 2], [2], []]
+    assert seen.added_after(4) is None  # of a log that was restored
+    monkeypatch.setattr(snapshot_module, "MOST_COMMITS", 2)
+    assert [seen.added_after(version) is None for version in range(3)] == [True, False, False]
+    compact(folder)
+    compacted = folder.snapshot()
+    assert compacted.added_after(2) is None  # what this commit added is in another file now
+    assert compacted.added_after(3) == []
+
+
+@pytest.mark.local_only("an object store has no files that are not synchronised")
+def test_commits_of_the_last_minutes_are_made_durable_unless_their_writers_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = TableFolder(str(tmp_path / LOG_PARTITIONS.name), LOG_PARTITIONS)
+    folder.create()
+    ages_ms = (300_001, 300_000, 5, 5, 0)  # a machine has written the first one by itself
+    for number, age_ms in enumerate(ages_ms, 1):
+        said = None if number == 3 else f"me{NOT_DURABLE}"
+        folder.commit([folder.write_file(rows(number))], seen=folder.snapshot(), user_metadata=said)
+        path = tmp_path / folder.table.name / "_delta_log" / f"{number:020d}.json"
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        actions[0]["commitInfo"]["timestamp"] = 1_000_000 - age_ms
+        path.write_text("\n".join(map(json.dumps, actions)))
+    asked: list[str] = []
+    monkeypatch.setattr(LocalStorage, "sync", lambda _self, names, **_: asked.extend(names))
+    for after, expected in ((0, [5, 4, 2]), (1, [5, 4, 2]), (2, [5, 4]), (5, [])):
+        again(folder).snapshot().make_durable(after)
+        assert [int(name[-25:-5]) for name in asked if name.endswith(".json")] == expected
+        assert sum(name.endswith(".parquet") for name in asked) == len(expected)
+        asked.clear()
 
 
 def test_a_commit_that_adds_and_removes_a_file_is_refused(folder: TableFolder) -> None:

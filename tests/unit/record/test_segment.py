@@ -131,7 +131,7 @@ def test_batches_of_very_different_sizes_keep_their_order() -> None:
 
 
 def test_compressed_batches_become_columns_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_PART_BYTES", 50)
+    monkeypatch.setattr(columns, "_PART_BYTES", 45)
     unpacked, sizes = columns._unpacked, list[int]()
 
     def measured(first: int, headers: Any, payloads: Any, reason: Any) -> Any:  # noqa: ANN401 - the original's

@@ -315,6 +315,23 @@ def test_a_fold_takes_the_rows_of_an_append_that_follows_what_is_folded(
     assert_as_reference(store.location, log_of(store.location))
 
 
+def test_a_fold_of_an_append_that_another_fold_came_before_reads_the_log(store: Store, settings: Settings) -> None:
+    """The other fold has the commit, and this append its marker (R11)."""
+    fold_log(store, settings, CLOCK)
+    log, other = LogPartition(0, start=1), LogPartition(0)
+    other.commit(("g", "a", 0), 1, producer_id=7)
+    log.end_commit(7)
+
+    def another_process() -> None:
+        appended(store.location, other.rows)
+        assert fold_log(opened(place_of(store.location)), settings, CLOCK) == 1
+
+    append = appended_at_once(store, settings, log, another_process)
+    assert append.version == progress_of(store).log_version + 1
+    assert fold_log(store, settings, CLOCK, None, append) == 1
+    assert_as_reference(store.location, log_of(store.location))
+
+
 @pytest.mark.parametrize("which", ["the first fold", "an append before it", "an append after it"])
 def test_a_fold_of_an_append_loses_no_other_append(store: Store, settings: Settings, which: str) -> None:
     log, other = LogPartition(0), LogPartition(1)
