@@ -159,6 +159,21 @@ def test_reload_that_a_later_one_overtook_starts_again(
     assert progress_of(folded).incarnations == {0: 4, 1: 4}
 
 
+def test_reload_of_a_log_incarnation_that_no_longer_counts_ends_with_a_conflict(
+    folded: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has folded a new one, into a state incarnation that is older than that of this reload."""
+
+    def another_log() -> None:
+        swap(folded, {at: replace(each, log_incarnation=1) for at, each in progress_of(folded).partitions.items()})
+
+    before_swap(monkeypatch, another_log)
+    monkeypatch.setattr(retry, "MAX_RETRIES", 0)
+    with pytest.raises(WriteConflict, match="cannot commit a reload: other writers committed first"):
+        reload_partitions(folded, None, settings, CLOCK)
+    assert progress_of(folded).log_incarnation == 1
+
+
 def test_reload_gives_up_where_a_stream_is_always_quicker(
     folded: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
