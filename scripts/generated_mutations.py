@@ -1,6 +1,6 @@
 """Break the code at random places, and report what share of it the unit tests notice, by package.
 
-    python scripts/generated_mutations.py [--sample 200] [--seed N] [--packages log,state]
+    python scripts/generated_mutations.py [--sample 200] [--seed N] [--packages log,state] [--record FOLDER]
 
 Mutants come from the syntax tree of every module: comparisons and their boundaries, boolean operators and constants,
 arithmetic, removed statements, and removed rules (an `if` that is never taken, or a condition of several left out).
@@ -322,7 +322,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, default=200, help="number of mutants")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="repeats a sample")
     parser.add_argument("--packages", default="", help="packages, with commas between; all if none is named")
-    parser.add_argument("--record", type=Path, help="folder that keeps the lines of each test for other samples")
+    record = "folder that keeps the lines of each test, for other samples of the same commit"
+    parser.add_argument("--record", type=Path, help=record)
     options = parser.parse_args(arguments)
     print(f"mutations: SEED={options.seed} repeats this sample", flush=True)
     packages = set(filter(None, options.packages.split(",")))
@@ -352,7 +353,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def recorded(project: MutatedProject, folder: Path) -> TestedLines:
     """Return which tests run each line; run them once, unless the folder has records of an earlier run."""
-    if not any(folder.glob("*.coverage")):
+    if not any(folder.glob("*.json")):
         folder.mkdir(parents=True, exist_ok=True)
         workers = f"-n{os.cpu_count() or 1}"
         variables = {FOLDER: str(folder.resolve())}

@@ -149,7 +149,7 @@ def test_tests_of_a_mutant_run_its_line(project: Path) -> None:
     (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", encoding="utf-8")
     (project / "tests/unit/test_a.py").write_text(TESTS_OF_CHOICE, encoding="utf-8")
     copy = MutatedProject(project)
-    tested = generated_mutations.recorded(copy)
+    tested = generated_mutations.recorded(copy, project / "record")
 
     mutants = {str(each).partition(" ")[2]: each for each in Mutants("a.py").found}
 
@@ -169,3 +169,6 @@ def test_tests_of_a_mutant_run_its_line(project: Path) -> None:
     assert outcome.result == NOTICED
     assert outcome.by.partition("::")[2] in second
     assert copy.tested([outcome.by]).result == SURVIVED
+    (project / "tests/unit/test_a.py").unlink()
+    again = generated_mutations.recorded(copy, project / "record")
+    assert generated_mutations.tests_of(mutant, again) == generated_mutations.tests_of(mutant, tested)
