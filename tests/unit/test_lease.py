@@ -14,12 +14,14 @@ import pytest
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import LogSettings
+from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.errors import LeaseHeld, LeaseLost, StorageFailed
 from offsets_pipeline.store.delta.schemas import LEASES
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease, is_running
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 NOW_MS, DURATION_MS, DAY_MS = 1_772_366_400_000, 60_000, 86_400_000
@@ -200,6 +202,19 @@ def test_failure_because_of_another_process_names_that_process(place: Path) -> N
         work(first, "another stream wrote the checkpoint", beside=second)
     with pytest.raises(StorageFailed, match="the disk is full"):
         work(Process(place, NOW_MS + DAY_MS), "the disk is full")
+
+
+def test_a_lease_is_renewed_three_times_within_its_duration(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    intervals_ms: list[int] = []
+
+    def periodic(run: Callable[[], None], interval_ms: int, **options: Any) -> Periodic[None]:  # noqa: ANN401
+        assert (options["at_once"], options["rests"]) == (False, True)
+        intervals_ms.append(interval_ms)
+        return Periodic(run, interval_ms, **options)
+
+    monkeypatch.setattr("offsets_pipeline.store.lease.Periodic", periodic)
+    with Process(place).lease.held(END):
+        assert intervals_ms == [DURATION_MS // 3]
 
 
 def test_storage_that_fails_does_not_end_the_holder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,9 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import UndecodableRecord
 from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.fold.stream.folding import Folding
+from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
+from offsets_pipeline.store.delta.store_folder import create_tables
+from offsets_pipeline.store.log.metadata import LogMetadata
 from tests.folded_stores import opened
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended
@@ -56,9 +59,47 @@ def test_a_folding_ends_its_threads(place: Path, settings: Settings) -> None:
     folding = Folding(opened(place), replace(settings, fold=replace(settings.fold, upkeep_interval_ms=0)), CLOCK)
     before = set(threading.enumerate())
     folding.start()
-    assert len(set(threading.enumerate()) - before) >= 2  # publishing and expiry, whose coordinator has one, too
+    started = {each.name for each in set(threading.enumerate()) - before}
+    assert {"publishing", "expiry"} <= started
+    assert "upkeep" not in started
     folding.close()
     wait_until("all have ended", lambda: set(threading.enumerate()) <= before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "in_stream", "expires"), [(OWNED, True, True), (OWNED, False, False), (MIRRORED, True, False)]
+)
+def test_offsets_expire_beside_the_folds_of_an_owned_store_if_the_settings_ask_for_it(
+    place: Path, settings: Settings, *, kind: str, in_stream: bool, expires: bool
+) -> None:  # R4
+    create_tables(str(place / "s"), StoreProperties(kind, 1))
+    wanted = replace(settings, fold=replace(settings.fold, expire_in_stream=in_stream))
+    assert (Folding(opened(place / "s"), wanted, CLOCK)._expiry is not None) == expires
+
+
+def test_a_log_that_is_as_it_was_is_not_folded_again(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    folds: list[int] = []
+
+    def noted(*arguments: Any) -> int:  # noqa: ANN401
+        found.append(fold_log(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr("offsets_pipeline.fold.stream.folding.fold_log", noted)
+    folding = Folding(store, settings, CLOCK, on_fold=folds.append)
+    folding.fold(store)
+    assert (found, folds) == ([0], [])  # of no record nothing is said
+    due_at = folding._publisher._due_at()
+    append_commit(store, 0)
+    for _ in range(2):
+        folding.fold(store)
+    assert (found, folds) == ([0, 1], [1])
+    assert folding._publisher._due_at() < due_at
+    LogMetadata(store, CLOCK).bounds({0: (0, 1)})  # another incarnation of the log may count now
+    folding.fold(store)
+    assert (found, folds) == ([0, 1, 0], [1])
 
 
 def test_records_that_do_not_decode_are_named_or_nothing_is_folded(store: Store, settings: Settings) -> None:  # R6
