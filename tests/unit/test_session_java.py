@@ -15,6 +15,7 @@ from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import SparkSettings
 from offsets_pipeline.errors import DependencyMissing
 from offsets_pipeline.store import session
+from offsets_pipeline.store.delta import s3_access
 from offsets_pipeline.store.session import check_java, require_context, require_lasting_catalog
 from tests.unit.coordinator.states import refusal
 
@@ -153,8 +154,8 @@ def test_a_session_that_runs_gets_the_options_of_the_caller_alone(no_spark: Mock
 def test_options_for_s3_follow_the_variables_until_a_user_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_set_by_program", {})
     options = {"fs.a": "first", "fs.b": "first", "fs.c": "first"}
-    monkeypatch.setattr(session.s3_access, "hadoop_options", lambda: options)
-    monkeypatch.setattr(session.s3_access, "hadoop_keys", dict)
+    monkeypatch.setattr(s3_access, "hadoop_options", lambda: options)
+    monkeypatch.setattr(s3_access, "hadoop_keys", dict)
     held = {"fs.b": "of the user"}
     running = Mock()
     running.conf.get.side_effect = held.get

@@ -88,7 +88,9 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 - a function
     def find(cluster: FakeCluster, offset: int) -> object:
         monkeypatch.setattr(module, "_fetched", cluster.fetched)
         monkeypatch.setattr(module, "log_bounds", cluster.bounds)
-        return first_records(cluster, {T: offset})[T]  # type: ignore[arg-type]
+        answers = first_records(cluster, {T: offset})  # type: ignore[arg-type]
+        assert [*answers] == [T]
+        return answers[T]
 
     return find
 
