@@ -51,7 +51,7 @@ NONE = -1
 
 def or_none(number: int | None) -> int | None:
     """Return a number of a response; None if it is NONE, or if this version of the response lacks the field."""
-    return None if number is None or number == NONE else number
+    return None if number == NONE else number
 
 
 class Connection(Closing):

@@ -197,7 +197,7 @@ class _Part:
         self.reason = reason
         self.count: Int64s = headers["record_count"].astype(np.int64)
         too_many = (self.count * MIN_RECORD_BYTES > self.end - self.start) | (self.count > MAX_BATCH_RECORDS)
-        for index in np.flatnonzero(too_many & (self.count > 0)).tolist():
+        for index in np.flatnonzero(too_many).tolist():
             size, count = int(self.end[index] - self.start[index]), int(self.count[index])
             wrong = "are more than a batch may have" if count > MAX_BATCH_RECORDS else f"do not fit into {size} bytes"
             reason.setdefault(index, f"{count} records {wrong}")

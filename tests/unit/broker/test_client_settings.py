@@ -179,6 +179,8 @@ def test_mechanisms_that_need_a_package_say_which(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(importlib, "import_module", lambda _: None)
     kerberos = "com.sun.security.auth.module.Krb5LoginModule required useTicketCache=true serviceName=broker;"
     assert sasl({"sasl.jaas.config": kerberos})["sasl_kerberos_service_name"] == "broker"
+    both = {"sasl.jaas.config": kerberos, "sasl.kerberos.service.name": "kafka"}
+    assert sasl(both)["sasl_kerberos_service_name"] == "kafka"
     with pytest.raises(ConfigError, match=r"needs the Kafka option sasl\.kerberos\.service\.name"):
         sasl({"sasl.mechanism": "GSSAPI"})
 
