@@ -183,8 +183,9 @@ def coordinators_of_log(cluster: Cluster, offsets_topic: str) -> dict[int, str]:
 def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> None:
     """Commit offsets of a group without members, as the Admin client does: by (topic, partition), with metadata.
 
-    Needs READ on the group and the topics. Raises the errors of `Cluster`; NonEmptyGroup if the group has members;
-    NoSuchTopic or another error for a partition, after the other partitions are committed.
+    Needs READ on the group and the topics. Raises the errors of `Cluster`; NonEmptyGroup if the group has members: of
+    many offsets, sent in parts, the first may be committed. Raises NoSuchTopic or another error for a partition, after
+    the other partitions are committed.
     """
     for error in refused_offsets(cluster, group_id, offsets).values():
         raise error
@@ -193,13 +194,15 @@ def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Mapping[tuple
 def refused_offsets(
     cluster: Cluster, group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]
 ) -> dict[tuple[str, int], OffsetsError]:
-    """Commit as `commit_group_offsets`, and return the errors of partitions, whose offsets were not committed.
-
-    Raises the errors of `Cluster`; NonEmptyGroup if the group has members.
-    """
+    """Commit as `commit_group_offsets`, and return the errors of partitions, whose offsets were not committed."""
     refused: dict[tuple[str, int], OffsetsError] = {}
+    left = dict(offsets)
     for some in _commits(group_id, offsets):
-        refused |= _refused_by_one(cluster, group_id, some)
+        try:
+            refused |= _refused_by_one(cluster, group_id, some)
+        except OffsetsError as error:
+            return refused | dict.fromkeys(left, error)  # the parts before are committed
+        left = {place: offset for place, offset in left.items() if place not in some}
     return refused
 
 
@@ -222,7 +225,10 @@ def _commits(
 def _refused_by_one(
     cluster: Cluster, group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]
 ) -> dict[tuple[str, int], OffsetsError]:
-    """Do as `refused_offsets`, by one request."""
+    """Do as `refused_offsets`, by one request.
+
+    Raises the errors of `Cluster`; NonEmptyGroup if the group has members.
+    """
     of_topic = OffsetCommitRequest.OffsetCommitRequestTopic
 
     def partition(topic: str, at: int) -> Message:
@@ -277,10 +283,7 @@ def commit_offsets_of_groups(
     for group_id, place, offset, metadata in offsets:
         of_groups[group_id][place] = offset, metadata
     for group_id, of_group in of_groups.items():
-        try:
-            refused = refused_offsets(cluster, group_id, of_group)
-        except OffsetsError as error:
-            refused = dict.fromkeys(of_group, error)
+        refused = refused_offsets(cluster, group_id, of_group)
         failed |= {(group_id, place): error for place, error in refused.items()}
     return failed
 

@@ -140,6 +140,19 @@ def test_a_large_commit_is_sent_in_parts(broker: FakeBroker, cluster: Cluster) -
     assert [len(part) for part in sent] == [124, 124, 52]
 
 
+def test_parts_before_an_error_are_committed_and_those_after_it_are_not_sent(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
+    """A member that joins between two parts: `reset-offsets` says which offsets it changed, and how to undo that."""
+    offsets = [("g", ("t", at), at, "x" * 4096) for at in range(300)]
+    broker.answers[COMMIT] = lambda number: committed([25 if number else 0])
+    found = commit_offsets_of_groups(cluster, offsets)
+    assert {where: type(error) for where, error in found.items()} == {
+        ("g", ("t", at)): NonEmptyGroup for at in range(124, 300)
+    }
+    assert broker.count(COMMIT) == 2
+
+
 def test_a_group_with_members_refuses_all_offsets_of_it(broker: FakeBroker, cluster: Cluster) -> None:
     broker.answers[COMMIT] = lambda number: committed([0] if number else [0, 25])
     places = [("g", ("t", 0)), ("g", ("t", 1)), ("h", ("t", 0))]
