@@ -180,11 +180,14 @@ class Snapshot:
         """Whether the table has kept the rows of an older version, whose commit has this hash (`commit_hash`).
 
         Not if the table was restored or copied, or a commit since has taken rows. True if that cannot be told: the hash
-        is None, or the commits are no longer kept. Raises DamagedTable, StorageFailed.
+        is None, or that commit is no longer kept, nor are maybe those after it. Raises DamagedTable, StorageFailed.
         """
         if version > self.version:
             return False
-        if commit is not None and self.commit_hash(version) not in (commit, None):
+        found = self.commit_hash(version)
+        if found is None:  # else one vain request for each later commit that is gone, too
+            return True
+        if commit not in (found, None):
             return False
         return not any(takes_rows(actions or ()) for actions in self._actions_after(version))
 

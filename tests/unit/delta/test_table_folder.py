@@ -320,6 +320,23 @@ def test_a_table_whose_last_commit_is_another_now_is_not_written_to(folder: Tabl
     assert list(folder.commits_after(of_seen)) == []
 
 
+def test_commits_after_one_that_was_removed_are_not_asked_for(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are gone, too, and a question asks an object store for one after the other."""
+    for number in range(5):
+        append(folder, number)
+    DeltaTable(folder.folder).create_checkpoint()
+    for version in range(4):
+        commit_file(folder, version).unlink()
+    snapshot = again(folder).snapshot()
+    asked: list[int] = []
+    read = TableFolder.commit_file
+    monkeypatch.setattr(TableFolder, "commit_file", lambda of, version: asked.append(version) or read(of, version))
+    assert snapshot.has_rows_of(1, "a hash")
+    assert asked == [1]
+
+
 def test_old_commits_that_were_removed_are_a_conflict_and_no_damage(folder: TableFolder) -> None:
     seen = folder.snapshot()
     other = again(folder)
