@@ -303,13 +303,14 @@ class _Fold:
         Raises WriteConflict if another log incarnation, other semantics or a newer incarnation took over.
         """
         tables = [self._store.table(each.name) for each in self._tables]
-        is_other = self.is_of_other(log)
+        is_other, found = self.is_of_other(log), self._progress.incarnation
         for _ in range(_SWAPS):
             seen = published.look()
             self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
             if (
                 self._progress.log_incarnation > self._log_incarnation
                 or self._progress.incarnation > published.incarnation  # it may have dropped facts of this one
+                or (is_other and self._progress.incarnation > found)  # its state is of this log, and may be ahead
                 or self._progress.semantics not in (self._found, self._semantics)
             ):
                 raise WriteConflict(

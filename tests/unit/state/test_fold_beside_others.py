@@ -7,7 +7,7 @@ import shutil
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
@@ -288,6 +288,45 @@ def test_a_log_that_was_restored_alone_is_what_the_state_answers(
     rows = rows_of(str(location), "current_offsets")
     assert [row["partition"] for row in rows if row["group_id"] == "g"] == [0, 2]
     assert [row["partition"] for row in rows if row["group_id"] == "h"] == list(range(commits))
+
+
+@pytest.mark.local_only("copies a table's folder")
+def test_a_replay_of_a_restored_log_does_not_step_back_behind_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R38: the other one ends first, and folds go on from it."""
+    store, log = new_store(tmp_path / "store", 1), LogPartition()
+    log.commit(("h", "a", 0), 1)
+    append_rest(store, log)
+    shutil.copytree(tmp_path / "store" / LOG.name, tmp_path / "backup")
+    appended(store.location, [log.rows[0]._replace(record_offset=1)])
+    fold_log(store, Settings(), CLOCK)
+    shutil.rmtree(tmp_path / "store" / LOG.name)
+    shutil.copytree(tmp_path / "backup", tmp_path / "store" / LOG.name)
+    swap = _Fold._swap
+    first: list[tuple[Any, ...]] = []
+
+    def published() -> list[int]:
+        return [row["committed_offset"] for row in rows_of(store.location, "current_offsets")]
+
+    def second_swap(*arguments: Any) -> None:  # noqa: ANN401 - as of the method
+        monkeypatch.setattr(_Fold, "_swap", swap)
+        swap(*first[0])
+        log.commit(("h", "a", 0), 2)
+        append_rest(store, log)
+        fold_log(opened(tmp_path / "store"), Settings(), CLOCK)
+        publish(opened(tmp_path / "store"), CLOCK)
+        assert published() == [2]
+        swap(*arguments)
+
+    def first_swap(*arguments: Any) -> None:  # noqa: ANN401 - as of the method
+        first.append(arguments)
+        monkeypatch.setattr(_Fold, "_swap", second_swap)
+        reload_partitions(opened(tmp_path / "store"), None, Settings(), CLOCK)
+
+    monkeypatch.setattr(_Fold, "_swap", first_swap)
+    fold_log(opened(tmp_path / "store"), Settings(), CLOCK)
+    assert published() == [2]
 
 
 @pytest.mark.local_only("copies a table's folder")
