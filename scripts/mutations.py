@@ -1246,7 +1246,7 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         "store/delta/snapshot.py",
-        "if commit is not None and self.commit_hash(version) not in (commit, None):",
+        "if commit not in (found, None):",
         "if False:",
         STATE_WRITER,
     ),
