@@ -128,6 +128,8 @@ def _refuse_other_names(value: object, what: str) -> None:
     """Raise CorruptRecord for names that are no texts: JSON would hold the text of 1, and a reader would miss 1."""
     if isinstance(value, dict) and not all(isinstance(name, str) for name in value):
         raise CorruptRecord(what, f"expected texts as names of its members, found {value!r}")
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        _refuse_other_names(each, what)
 
 
 def parse_connect_value(value: bytes | None) -> str | None:

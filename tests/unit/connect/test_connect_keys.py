@@ -126,7 +126,16 @@ def test_written_keys_have_connects_form() -> None:
 
 def test_written_values_have_connects_form_and_others_are_refused() -> None:
     assert (offset_value({"q": "é", "p": 1}), offset_value(None)) == ('{"p":1,"q":"é"}'.encode(), None)
-    for bad in ([1], 1, {"p": float("nan")}, {"p": "\ud800"}, {"p": object()}, {1: "p"}, {"p": 1, None: 2}):
+    for bad in (
+        [1],
+        1,
+        {"p": float("nan")},
+        {"p": "\ud800"},
+        {"p": object()},
+        {1: "p"},
+        {"p": 1, None: 2},
+        {"p": [{1: 2}]},
+    ):
         with pytest.raises(CorruptRecord, match=r"^value: "):
             offset_value(bad)
         with pytest.raises(CorruptRecord, match=r"^key: "):
