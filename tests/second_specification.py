@@ -90,6 +90,7 @@ VALUES = """
 15 initializing_topics:[topic_id:u topic_name:s partitions:[i]] $share_topics | initializing_topics:^1 [i] $share_topics
 16 topics:[s] version:l timestamp:l
 17 epoch:i metadata_hash:l validated_topology_epoch:i@0 last_assignment_configs:?@1 [key:s value:s]
+  stored_description_topology_epoch:i@2 failed_description_topology_epoch:i@3
 19 instance_id:s? rack_id:s? client_id:s client_host:s rebalance_timeout_ms:i topology_epoch:i process_id:s
   user_endpoint:? (host:s port:H) client_tags:[key:s value:s]
 21 active_tasks:[$tasks partitions:[i]] standby_tasks:[$tasks partitions:[i]] warmup_tasks:[$tasks partitions:[i]]

@@ -10,6 +10,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.kafka.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from offsets_pipeline.kafka.record.decode import decode_value
+from offsets_pipeline.kafka.record.message_types import RecordType
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.group_description import EMPTY
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, STREAMS
@@ -186,6 +188,15 @@ def forecast(held: RetentionInputs, retention_ms: int, semantics: CoordinatorSem
 def gets_tombstone(group: Group, semantics: CoordinatorSemantics) -> bool:
     """Whether a coordinator that removes the group writes its tombstone: `classic` not without a generation (R21)."""
     return not semantics.is_classic or group.group_type != CLASSIC or (group.description.generation or 0) > 0
+
+
+def outlives_its_offsets(group: Group) -> bool:
+    """Whether a run leaves the emptied group to a later one: a plugin of the broker holds its topology (R21)."""
+    value = group.records.get((RecordType.STREAMS_GROUP_METADATA, ""))
+    if value is None:
+        return False
+    fields = decode_value(RecordType.STREAMS_GROUP_METADATA, value).fields
+    return fields["stored_description_topology_epoch"] is not None
 
 
 def holdings_of(state: PartitionState, group_id: str) -> RetentionInputs | None:

@@ -34,9 +34,12 @@ OF_OTHER_RELEASES = {
     (RecordType.SHARE_GROUP_PARTITION_METADATA, UNKNOWN, FIELDS),
     (RecordType.SHARE_GROUP_PARTITION_METADATA, UNKNOWN, CORRUPT),
 }
-#: Types to which 4.3 added tagged fields: 4.2 skips them by their size, whatever they hold.
-WITH_FIELDS_OF_4_3 = {6, 8, 12, 20, 22}
-FIELDS_OF_4_3 = {"assignmentepochs", "assignmenttimestamp"}
+#: Types to which 4.3 and 4.4 added tagged fields: 4.2 skips them by their size, whatever they hold.
+WITH_NEWER_FIELDS = {6, 8, 12, 17, 20, 22}
+NEWER_FIELDS = {
+    *("assignmentepochs", "assignmenttimestamp"),
+    *("storeddescriptiontopologyepoch", "faileddescriptiontopologyepoch"),
+}
 
 
 class Reader:
@@ -75,7 +78,7 @@ def are_same(ours: Any, theirs: Any) -> bool:  # noqa: ANN401 - parts of decoded
     if isinstance(ours, dict):
         here = {re.sub("_", "", name): each for name, each in ours.items() if not name.startswith("_")}
         there = {name.lower(): each for name, each in theirs.items() if not name.startswith("_")}
-        left = {name for name, each in here.items() if each not in (None, [])} - there.keys() - FIELDS_OF_4_3
+        left = {name for name, each in here.items() if each not in (None, [])} - there.keys() - NEWER_FIELDS
         return not left and here.keys() >= there.keys() and all(are_same(here[name], there[name]) for name in there)
     if isinstance(ours, list | tuple):
         return len(ours) == len(theirs) and all(map(are_same, ours, theirs))
@@ -128,7 +131,7 @@ def test_mutated_records_are_read_as_kafka_reads_them(kafka: KafkaJvm, chance: r
         outcomes[here] += 1
         if by_kafka != here:
             record_type = int.from_bytes(key[:2], "big")
-            is_newer = record_type in WITH_FIELDS_OF_4_3 and {by_kafka, here} == {FIELDS, CORRUPT}
+            is_newer = record_type in WITH_NEWER_FIELDS and {by_kafka, here} == {FIELDS, CORRUPT}
             assert is_newer or (record_type, by_kafka, here) in OF_OTHER_RELEASES, (key.hex(), value.hex())
         elif here is FIELDS:
             assert are_same(ours, theirs), (key.hex(), value.hex(), ours, theirs)

@@ -1,7 +1,7 @@
-"""Schemas of all record types in `__consumer_offsets`, as brokers 4.0, 4.2 and 4.3 write them (R5, R7, R8).
+"""Schemas of all record types in `__consumer_offsets`, as brokers 4.0 to 4.4 write them (R5, R7, R8).
 
 Field names are Kafka's. `MESSAGE_TYPES` maps a record type to its key schema and its value schemas.
-`SHARE_MESSAGE_TYPES` does so for `__share_group_state`, as brokers 4.2 write it (R39).
+`SHARE_MESSAGE_TYPES` does so for `__share_group_state`, as brokers 4.2 to 4.4 write it (R39).
 """
 
 from collections.abc import Iterable, Mapping
@@ -211,6 +211,9 @@ _RECORDS_OF_GROUPS: dict[RecordType, tuple[tuple[Field, ...], ...]] = {
             _METADATA_HASH,
             Field("validated_topology_epoch", INT32, tag=0),
             _array("last_assignment_configs", *_KEY_VALUE, nullable=True, tag=1),
+            # since 4.4: what a plugin of the broker holds of the topology
+            Field("stored_description_topology_epoch", INT32, tag=2),
+            Field("failed_description_topology_epoch", INT32, tag=3),
         ),
     ),
     RecordType.STREAMS_GROUP_MEMBER_METADATA: (

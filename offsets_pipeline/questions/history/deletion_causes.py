@@ -28,6 +28,7 @@ from offsets_pipeline.semantics.retention import (
     Rule,
     forecast,
     gets_tombstone,
+    outlives_its_offsets,
 )
 from offsets_pipeline.store.delta.properties import OWNED, SNAPSHOT
 
@@ -204,6 +205,8 @@ class Causes:
         is_certain = self._retention.is_known and (read_at_ms is None or read_at_ms <= deletion.time_ms)
         if not self._fits(deletion, self._retention.retention_ms if is_certain else None):
             return self._misfit(deletion, self._retention.retention_ms if is_certain else MS_PER_MINUTE)
+        if deletion.removed_at is None and outlives_its_offsets(deletion.group):
+            return None
         return _unless_removed(deletion, expected=not deletion.pending and self._is_emptied(deletion))  # R21
 
     def _fits(self, deletion: GroupDeletion, retention_ms: int | None) -> bool:

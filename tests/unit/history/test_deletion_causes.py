@@ -76,6 +76,7 @@ TRUE_CAUSES: dict[str, dict[str, str]] = {
         "e-empty": "expired, group removed",
         "e-pending": "expired, deleted",
     },
+    "4.4.0-groups": {"again": "topic gone", "simple": "topic gone", "deleted": "group removed"},
     "4.2.0-inject": _INJECTED,
     "4.2.0-inject-malformed": _INJECTED,
     "4.2.0-connect-altered": _SINK,
@@ -311,6 +312,19 @@ def test_no_request_deletes_offsets_of_a_share_group(tmp_path: Path, is_removed:
         log.group_tombstone(11, "g")
     times = [START_MS, START_MS, *[START_MS + 1] * (len(log.rows) - 2)]
     assert causes(written(tmp_path, log, times)) == {"g": {cause}}
+
+
+@pytest.mark.parametrize("stored", [0, -2])
+def test_a_streams_group_whose_topology_a_plugin_holds_outlives_its_offsets(tmp_path: Path, stored: int) -> None:
+    """R21: a broker of 4.4 wrote these tombstones, and that of the group with a later run."""
+    log, end_ms = LogPartition(), START_MS + 60 * MINUTE_MS
+    log.group(17, "g", epoch=4, stored_description_topology_epoch=stored)
+    committed(log, "g", "t", 0, START_MS)
+    committed(log, "other", "t", 0, end_ms)
+    log.delete(("g", "t", 0))
+    store = written(tmp_path, log, [START_MS, START_MS, end_ms, end_ms])
+    answer = why(LogHistory(store), Retention(60 * MINUTE_MS, is_known=True), "g", "t", 0)
+    assert answer.cause == "expired (likely)"
 
 
 def test_a_group_that_changes_its_type_keeps_its_offsets(tmp_path: Path) -> None:

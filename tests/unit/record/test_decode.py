@@ -268,6 +268,21 @@ VALUES: dict[str, tuple[int, bytes, int, dict[str, Any]]] = {
             "metadata_hash": 9,
             "validated_topology_epoch": 3,
             "last_assignment_configs": [{"key": "k", "value": "v"}],
+            "stored_description_topology_epoch": None,
+            "failed_description_topology_epoch": None,
+        },
+    ),
+    "streams group 4.4": (
+        17,
+        hexed("0000", "00000002", "0000000000000009", "02", "02", "04", "fffffffe", "03", "04", "00000001"),
+        0,
+        {
+            "epoch": 2,
+            "metadata_hash": 9,
+            "validated_topology_epoch": None,
+            "last_assignment_configs": None,
+            "stored_description_topology_epoch": -2,
+            "failed_description_topology_epoch": 1,
         },
     ),
     "streams member with an endpoint": (
