@@ -121,6 +121,13 @@ def test_a_group_that_was_removed_and_came_back_does_not_rebalance_without_end(
     promtool.test({'offsets_group_epoch{group="g"}': epochs}, [expected])
 
 
+@pytest.mark.parametrize(("up", "is_away"), [("1 0x5", True), ("1 0 1x4", False), ("0x2 1x4", False)])
+def test_a_store_that_cannot_be_written_is_away(promtool: Promtool, up: str, is_away: bool) -> None:
+    firing = 'ALERTS{alertname="OffsetsStoreAway",alertstate="firing"}'
+    fired = [{"labels": firing.replace("}", ',severity="critical"}'), "value": 1}] if is_away else []
+    promtool.test({"offsets_store_up": up}, [{"expr": firing, "eval_time": "4m", "exp_samples": fired}])
+
+
 def test_dashboard_has_data_in_each_panel(promtool: Promtool, root: Path) -> None:
     """Prometheus itself evaluates the queries, over a sample of each metric."""
     dashboard = json.loads((root / "conf" / "grafana" / "consumer-lag.json").read_text(encoding="utf-8"))
@@ -131,7 +138,7 @@ def test_dashboard_has_data_in_each_panel(promtool: Promtool, root: Path) -> Non
 
 def test_rules_are_right_and_ask_for_metrics_that_exist(promtool: Promtool, root: Path) -> None:
     rules = root / "conf" / "prometheus" / "offsets.rules.yml"
-    assert "SUCCESS: 12 rules found" in promtool.run("check", "rules", rules)
+    assert "SUCCESS: 13 rules found" in promtool.run("check", "rules", rules)
     asked = set(re.findall(r"\b(?:kafka|kminion|offsets)_\w+", rules.read_text(encoding="utf-8")))
     assert len(asked) > 8
     assert asked <= FAMILIES.keys()
