@@ -76,7 +76,9 @@ class FoldStream:
                 if self._stopped.wait(_RETRY_SECONDS):
                     return
                 self._failures.clear()
-                self.query = self._start()  # after a `stop` at this moment it ends at the barrier
+                self.query = self._start()
+                if self._stopped.is_set():  # meanwhile: `stop` has stopped the query before this one
+                    self.query.stop()
             self._folding.finish()
         finally:
             self._close()
