@@ -46,7 +46,9 @@ def dumped_by_us(capsys: pytest.CaptureFixture[str], *paths: Path) -> dict[str, 
 
 
 def test_every_capture_is_dumped_as_kafka_dumps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Kafka 4.2 leaves out fields of 4.4; `tests/unit/record/test_dump.py` has what the tool of 4.4 printed."""
     paths = sorted(CAPTURES.glob("*/segments/__consumer_offsets-*/*.log"))
+    paths = [path for path in paths if not path.parents[2].name.startswith("4.4")]
     by_kafka, by_us = dumped_by_kafka(*paths), dumped_by_us(capsys, *paths)
     assert by_kafka.keys() == by_us.keys()
     compared = {path: assert_same(by_us[path], by_kafka[path]) for path in by_us}

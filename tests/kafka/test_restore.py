@@ -205,8 +205,9 @@ def test_group_without_an_offset_at_the_time_is_an_error(
 def test_offsets_of_a_group_that_gets_members_meanwhile_are_refused_by_the_broker(clusters: Clusters) -> None:
     with Cluster(KafkaOptions(clusters.broker.address, {})) as cluster:
         assert list_groups(cluster)["active"] == GroupListing("active", "Classic", "consumer", "Stable")
+        (error,) = refused_offsets(cluster, "active", {("orders", 0): (1, "")}).values()
         with pytest.raises(NonEmptyGroup, match="it has members"):
-            refused_offsets(cluster, "active", {("orders", 0): (1, "")})
+            raise error
         refused = refused_offsets(cluster, "other", {("orders", 0): (1, "x"), ("no-topic", 0): (1, "")})
         assert {place: type(error) for place, error in refused.items()} == {("no-topic", 0): NoSuchTopic}
         assert fetch_group_offsets(cluster, ["other", "none"]) == {"other": {("orders", 0): (1, None, "x")}, "none": {}}
