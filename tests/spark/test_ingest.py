@@ -18,8 +18,8 @@ from offsets_pipeline.errors import (
     NoSegments,
     NoSuchPath,
     OffsetsError,
+    StorageFailed,
     StoreMismatch,
-    TaskFailed,
     UndecodableRecord,
     WrongRecords,
 )
@@ -358,11 +358,11 @@ def test_a_file_with_timestamps_that_no_table_holds_is_ingested_without_their_re
 def test_an_error_in_a_task_names_the_file_it_was_reading(workbench: Workbench, tmp_path: Path) -> None:
     gone = tmp_path / "__consumer_offsets-0" / f"{0:020}.log"
     folders = [LogFolder(0, (str(gone),), 0)]
-    with pytest.raises(Exception, match="FileNotFoundError") as failed:
+    with pytest.raises(Exception, match="StorageFailed") as failed:
         write_segments(workbench.spark, folders, {}, LogFilePlace(str(tmp_path), 0), StoreProperties(MIRRORED, 1))
     ours = raised_on_executor(failed.value)
-    assert isinstance(ours, TaskFailed)
-    assert str(ours).startswith(f"a task failed at byte position 0 of {gone}: FileNotFoundError: ")
+    assert isinstance(ours, StorageFailed)
+    assert str(ours) == f"{gone} is gone: its broker has replaced or deleted it; run this again"
 
 
 def test_segments_are_refused_by_a_store_that_follows_a_topic(
