@@ -172,12 +172,13 @@ def test_what_a_jvm_prints_goes_to_stderr_without_its_noise(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    before = threading.enumerate()  # of the JVMs of other tests, which run on
     with session._without_noise():
         os.write(1, b"Deleted 3 files and directories\nin the way of stdout\n")
         os.write(2, b"WARNING: Using incubator modules: jdk.incubator.vector\nan error\n")
     os.write(1, b"of the program\n")
     for thread in threading.enumerate():
-        if thread.name == "jvm-stderr":
+        if thread.name == "jvm-stderr" and thread not in before:
             thread.join(30)  # the pipe has no writer any more
             assert not thread.is_alive()
     assert capfd.readouterr() == ("of the program\n", "in the way of stdout\nan error\n")
