@@ -58,7 +58,7 @@ class TimelineEvent:
     time_ms: int | None = field(default=None, repr=False)
 
 
-#: The status of a group of which the log has no record.
+#: The status of a group without records in the log.
 UNKNOWN_GROUP = "unknown group"
 
 
