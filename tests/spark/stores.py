@@ -298,7 +298,7 @@ def _says(name: str, row: dict[str, Any]) -> bool:
 
 
 def _said(name: str, row: dict[str, Any]) -> dict[str, Any]:
-    without = {"folded_at", "quarantined_at", "incarnation", "published_to", *VERSIONS} | (
+    without = {"folded_at", "quarantined_at", "incarnation", "published_to", "log_commit", *VERSIONS} | (
         {"record_offset"} if name == "group_facts" else set()
     )
     return {key: value or "" if key == "protocol" else value for key, value in row.items() if key not in without}
