@@ -52,7 +52,7 @@ def captured(capture: str) -> LogOfStore:
     return LogOfStore(capture, rows, capture_partitions(capture), capture_semantics(capture))
 
 
-def logs_of_25_stores() -> Iterator[LogOfStore]:
+def logs_of_stores() -> Iterator[LogOfStore]:
     """18 recorded logs and 7 random ones."""
     for capture in CAPTURE_NAMES:
         if capture not in ALIKE:

@@ -17,7 +17,7 @@ from pyarrow import feather
 
 from offsets_pipeline.questions.query.views import register_views
 from tests.published import KEYS, rows_of
-from tests.readers.stores import LogOfStore, logs_of_25_stores, published_store
+from tests.readers.stores import LogOfStore, logs_of_stores, published_store
 from tests.spark.frames import assert_same_rows
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Stores = list[tuple[LogOfStore, Path]]
 
-pytestmark = pytest.mark.slow  # 25 stores
+pytestmark = pytest.mark.slow  # 26 stores
 
 # For a Python that does not find this project.
 _BARE_PROGRAM = """
@@ -49,8 +49,8 @@ for path in sys.argv[2:]:
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
     """Logs and their stores."""
     folder = tmp_path_factory.mktemp("published")
-    found = [(log, published_store(folder / log.name, log)) for log in logs_of_25_stores()]
-    assert len(found) == 25
+    found = [(log, published_store(folder / log.name, log)) for log in logs_of_stores()]
+    assert len(found) == 26
     return found
 
 
