@@ -13,7 +13,12 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.fold.state.fold_progress import UNSTORED_INCARNATION, PartitionProgress, progress_of
+from offsets_pipeline.fold.state.fold_progress import (
+    UNSTORED_INCARNATION,
+    PartitionProgress,
+    log_commit_of,
+    progress_of,
+)
 from offsets_pipeline.fold.state.merge_on_read import StateTable, named_rows
 from offsets_pipeline.fold.state.stored_rows import StoredRows
 from offsets_pipeline.fold.state.unfolded import unfolded_records
@@ -109,7 +114,7 @@ def current_state(table: Callable[[str], Snapshot], properties: StoreProperties,
         stored.keys() != unstored.keys()
         or any(each.log_incarnation < current.number for each in stored.values())
         # the log was restored or copied alone
-        or not log.has_rows_of(folded.transaction(FOLDED), next(iter(stored.values())).log_commit)
+        or not log.has_rows_of(folded.transaction(FOLDED), log_commit_of(stored))
     )
     start = unstored if is_other_log or not stored else stored
     missing, behind, files = unfolded_records(log, current.number, start, folded if start is stored else None)

@@ -96,8 +96,8 @@ class FoldProgress:
         }
         #: how often the table was written; `replace` goes on behind it
         self.number = snapshot.transaction(APPLICATION)
-        #: the version of the table `log` that is folded; -1: none
-        self.log_version = snapshot.transaction(FOLDED)
+        #: the version of the table `log` that is folded; -1: none. And the hash of its commit
+        self.log_version, self.log_commit = snapshot.transaction(FOLDED), log_commit_of(self.partitions)
         #: appends of late records are folded up to this version of LATE
         self.late = snapshot.transaction(LATE)
 
@@ -105,11 +105,6 @@ class FoldProgress:
     def read(cls, table: TableFolder) -> Self:
         """Read the newest version."""
         return cls(table, table.snapshot())
-
-    @property
-    def log_commit(self) -> str | None:
-        """The hash of the commit of `log_version`; None if it is not known."""
-        return next((each.log_commit for each in self.partitions.values()), None)
 
     def is_newest(self) -> bool:
         """Whether this is the newest version of the table."""
@@ -233,6 +228,11 @@ class FoldProgress:
 def progress_of(snapshot: Snapshot) -> dict[int, PartitionProgress]:
     """The rows of a version of `fold_progress`, by log partition."""
     return _by_log_partition(snapshot.rows())
+
+
+def log_commit_of(partitions: Mapping[int, PartitionProgress]) -> str | None:
+    """The hash of the commit of the table `log` that is folded last; None before the first fold, or if unknown."""
+    return next((each.log_commit for each in partitions.values()), None)
 
 
 def _by_log_partition(rows: pa.Table) -> dict[int, PartitionProgress]:
