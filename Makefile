@@ -29,6 +29,8 @@ export STORE CAPTURE
 
 # Whatever Spark or Python the caller's shell is set up for: here it is the environment's own.
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
+# Without bytecode each of the hundred processes that tests start compiles the project and its tests again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## this list
@@ -148,14 +150,15 @@ test-long: setup kafka s3 ## more rounds of kills and of chance, with a seed of 
 	echo "test-long: SEED=$$seed repeats this run"
 	OFFSETS_TEST_SEED=$$seed $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "long or chance or hypothesis" --hypothesis-seed=$$seed $(ARGS)
 
-# Half of the quarter of an hour is for the test that begins last; one that is not done by then counts as not run. A test
+# Half of the time is for the test that begins last; one that is not done by then counts as not run. A test
 # that fails runs once more, with the same seed and as much time.
 .PHONY: test-sample
 test-sample: SEED ?= $(shell date +%s)
+test-sample: SAMPLE_SECONDS ?= 900
 test-sample: setup kafka s3 ## a random tenth of the tests that are long or of chance, in a quarter of an hour (SEED=... repeats a run)
 	@seed=$(SEED)
 	echo "test-sample: SEED=$$seed repeats this run"
-	export OFFSETS_TEST_SEED=$$seed OFFSETS_TEST_SECONDS=900
+	export OFFSETS_TEST_SEED=$$seed OFFSETS_TEST_SECONDS=$(SAMPLE_SECONDS)
 	run() { $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "long or chance" --hypothesis-seed=$$seed $(ARGS) "$$@"; }
 	status=0
 	OFFSETS_TEST_SHARE=0.1 run --cache-clear || status=$$?

@@ -191,15 +191,57 @@ def test_a_sample_is_the_share_of_the_chosen_tests_that_its_seed_draws(root: Pat
     assert one != other
 
 
+TESTS_OF_A_SAMPLE = """
+import time
+import pytest
+
+class SaidSlowly(Exception):
+    def __str__(self):
+        time.sleep(6)
+        return "slow"
+
+@pytest.fixture
+def jvm():
+    yield
+    raise OSError("out of step")
+
+@pytest.mark.long
+def test_fails_at_once_and_is_reported_slowly():
+    raise SaidSlowly
+
+@pytest.mark.long
+def test_takes_too_long(jvm):
+    time.sleep(60)
+
+@pytest.mark.long
+def test_begins_too_late():
+    pass
+"""
+
+
 @pytest.mark.slow  # the time that a test of a sample gets has to pass
-def test_a_test_of_a_sample_that_is_not_done_in_time_counts_as_not_run(root: Path) -> None:
-    test = "tests/unit/state/test_random_publishing.py"
-    run = [sys.executable, "-m", "pytest", "-q", "-rs", test, "-m", "long"]
-    environment = {**os.environ, "OFFSETS_TEST_SECONDS": "6"}
+@pytest.mark.parametrize(
+    ("chosen", "status", "counts"),
+    [
+        # for itself, for what it tears down, and the one that begins too late
+        ("test_takes or test_begins", 0, "3 skipped"),
+        ("test_fails", 1, "1 failed"),
+    ],
+)
+def test_a_test_of_a_sample_that_is_not_done_in_time_counts_as_not_run(
+    root: Path, tmp_path: Path, chosen: str, status: int, counts: str
+) -> None:
+    test = tmp_path / "test_sample.py"
+    test.write_text(TESTS_OF_A_SAMPLE, encoding="utf-8")
+    options = ["-n", "1", "-rs", "-c", str(root / "pyproject.toml"), "-p", "tests.conftest", "-m", "long", "-k", chosen]
+    run = [sys.executable, "-m", "pytest", *options, str(test)]
+    environment = {**os.environ, "OFFSETS_TEST_SECONDS": "10"}
     done = subprocess.run(run, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stdout
-    assert "not done within 3 s" in done.stdout
-    assert "failed" not in done.stdout
+    assert done.returncode == status, done.stdout
+    assert re.search(rf"^=+ {counts} in ", done.stdout, flags=re.MULTILINE), done.stdout
+    if not status:
+        assert "not done within 5 s" in done.stdout
+        assert "not one of the tests that began within 5 s" in done.stdout
 
 
 @pytest.mark.usefixtures("set_up")
