@@ -30,14 +30,19 @@ class OffsetsError(Exception):
     #: Kafka's name of the error; None if Kafka has no such error (R24).
     kafka_name: ClassVar[str | None] = None
 
+    def __init_subclass__(cls, *, retriable: bool | None = None, kafka_name: str | None = None) -> None:
+        """Set the attributes of an error that differ from those of its base class."""
+        cls.retriable = cls.retriable if retriable is None else retriable
+        cls.kafka_name = kafka_name or cls.kafka_name
+
 
 class KafkaError(OffsetsError):
     """Base class of the errors whose class has Kafka's name, which Kafka writes as NOT_COORDINATOR."""
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, retriable: bool | None = None) -> None:
         """Set Kafka's name of an error; the subclasses of an error keep it."""
-        if KafkaError in cls.__bases__:
-            cls.kafka_name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
+        named = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper() if KafkaError in cls.__bases__ else None
+        super().__init_subclass__(retriable=retriable, kafka_name=named)
 
 
 class ConfigError(OffsetsError):
@@ -96,22 +101,16 @@ class NoSuchTable(OffsetsError):
     """There is no Delta table at the path."""
 
 
-class StorageFailed(OffsetsError):
+class StorageFailed(OffsetsError, retriable=True):
     """The storage of a table could not be read or written; the message gives the storage's reason."""
 
-    retriable = True
 
-
-class StorageRefused(StorageFailed):
+class StorageRefused(StorageFailed, retriable=False):
     """The storage refuses access or lacks the bucket: a retry fails, too, until a person has changed that."""
 
-    retriable = False
 
-
-class CommitUnknown(StorageFailed):
+class CommitUnknown(StorageFailed, retriable=False):
     """A commit got no answer, or is not durable: the table may have it, get it or lose it. Its files stay."""
-
-    retriable = False
 
 
 class OptionNeedsAnother(OffsetsError):
@@ -138,10 +137,8 @@ class NoSegments(OffsetsError):
     """An input path has no log segments."""
 
 
-class NoSuchGroup(OffsetsError):
+class NoSuchGroup(OffsetsError, kafka_name="GROUP_ID_NOT_FOUND"):
     """The store has no group with this id."""
-
-    kafka_name = "GROUP_ID_NOT_FOUND"
 
     @classmethod
     def of(cls, group_ids: Sequence[str], where: str) -> NoSuchGroup:
@@ -166,10 +163,8 @@ class ConnectorStopped(OffsetsError):
     """A task writes offsets of a connector that is STOPPED or deleted."""
 
 
-class TaskFenced(OffsetsError):
+class TaskFenced(OffsetsError, kafka_name="PRODUCER_FENCED"):
     """A newer instance of the source task has started, with a higher epoch."""
-
-    kafka_name = "PRODUCER_FENCED"
 
 
 class OffsetsLost(OffsetsError):
@@ -192,10 +187,8 @@ class ConflictingLog(OffsetsError):
     """Two different records have the same record offset: the segments belong to different logs."""
 
 
-class WriteConflict(OffsetsError):
+class WriteConflict(OffsetsError, retriable=True):
     """Another writer committed first, in each retry."""
-
-    retriable = True
 
 
 class LogMovedOn(OffsetsError):
@@ -238,10 +231,8 @@ class LogTruncated(OffsetsError):
     """A partition's new leader lacks records that were read from the old one."""
 
 
-class BrokerUnreachable(OffsetsError):
+class BrokerUnreachable(OffsetsError, retriable=True):
     """No broker answered at the address in time."""
-
-    retriable = True
 
 
 class AuthenticationFailed(OffsetsError):
@@ -256,47 +247,32 @@ class KafkaFailed(OffsetsError):
     """A broker answered with another error, or a Kafka client could not start."""
 
 
-class ZooKeeperFailed(OffsetsError):
+class ZooKeeperFailed(OffsetsError, retriable=True, kafka_name="UNKNOWN_SERVER_ERROR"):
     """ZooKeeper did not answer in time, or refused a request."""
 
-    retriable = True
-    kafka_name = "UNKNOWN_SERVER_ERROR"
 
-
-class NoSuchTopic(OffsetsError):
+class NoSuchTopic(OffsetsError, kafka_name="UNKNOWN_TOPIC_OR_PARTITION"):
     """The cluster has no topic with this name."""
 
-    kafka_name = "UNKNOWN_TOPIC_OR_PARTITION"
 
-
-class NotCoordinator(KafkaError):
+class NotCoordinator(KafkaError, retriable=True):
     """The group's log partition is not loaded here, or the log belongs to a broker (R4, R28)."""
 
-    retriable = True
 
-
-class StoreReplaced(NotCoordinator):
+class StoreReplaced(NotCoordinator, retriable=False):
     """The store was deleted, restored or created again while a coordinator had it open."""
 
-    retriable = False
 
-
-class CoordinatorLoadInProgress(KafkaError):
+class CoordinatorLoadInProgress(KafkaError, retriable=True):
     """The coordinator is loading the group's log partition (R28)."""
 
-    retriable = True
 
-
-class CoordinatorNotAvailable(KafkaError):
+class CoordinatorNotAvailable(KafkaError, retriable=True):
     """The coordinator is closed, or could not append to its log; nothing was written."""
 
-    retriable = True
 
-
-class RequestTimedOut(KafkaError):
+class RequestTimedOut(KafkaError, retriable=True):
     """A request timed out; the message says whether it may still succeed."""
-
-    retriable = True
 
 
 class InvalidRequiredAcks(KafkaError):
@@ -311,10 +287,8 @@ class InvalidGroupId(KafkaError):
     """A group id is not text, or is too long for the key of a record."""
 
 
-class InvalidTopic(OffsetsError):
+class InvalidTopic(OffsetsError, kafka_name="INVALID_TOPIC_EXCEPTION"):
     """Kafka does not allow a topic of this name."""
-
-    kafka_name = "INVALID_TOPIC_EXCEPTION"
 
 
 class UnknownTopicOrPartition(KafkaError):
@@ -353,10 +327,8 @@ class OffsetMetadataTooLarge(KafkaError):
     """The metadata of a commit is too long."""
 
 
-class UnstableOffsetCommit(KafkaError):
+class UnstableOffsetCommit(KafkaError, retriable=True):
     """An open transaction has a commit for the partition (R17)."""
-
-    retriable = True
 
 
 class InvalidCommitOffsetSize(KafkaError):
@@ -371,10 +343,8 @@ class InvalidProducerEpoch(KafkaError):
     """A newer producer fenced this producer."""
 
 
-class ConcurrentTransactions(KafkaError):
+class ConcurrentTransactions(KafkaError, retriable=True):
     """The producer's transaction is open or ending."""
-
-    retriable = True
 
 
 class InvalidTxnState(KafkaError):
