@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 
+    #: What the brokers know of topics, by name.
+    Metadata = Mapping[str, "TopicMetadata"]
+
 #: A topic and a partition.
 Place = tuple[str, int]
 
@@ -190,7 +193,7 @@ class Cluster(Closing):
     def ask_leaders(
         self,
         places: Iterable[Place],
-        ask: Callable[[Connection, Mapping[str, TopicMetadata], list[Place]], Mapping[Place, tuple[int, _Answer]]],
+        ask: Callable[[Connection, Metadata, list[Place]], Mapping[Place, tuple[int, _Answer]]],
         action: str,
         at_once: int | None = None,
     ) -> dict[Place, _Answer | OffsetsError]:

@@ -19,13 +19,16 @@ from offsets_pipeline.kafka.broker.broker_errors import (
     error_name,
     is_retriable,
 )
-from offsets_pipeline.kafka.broker.cluster import Cluster, Retry, answered, or_retry
+from offsets_pipeline.kafka.broker.cluster import Cluster, Place, Retry, answered, or_retry
 from offsets_pipeline.kafka.broker.connection import NONE, Connection, Message, or_none
 from offsets_pipeline.kafka.broker.log_offsets import by_topic
 from offsets_pipeline.kafka.broker.messages import ConsumerGroupDescribeRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    #: Offsets to commit: offset and metadata of each partition.
+    Offsets = Mapping[Place, tuple[int, str]]
 
 _CLASSIC, _DEAD = "Classic", "Dead"
 _GROUP = 0
@@ -87,11 +90,7 @@ def describe_consumer_groups(cluster: Cluster, group_ids: Collection[str]) -> di
 
     Raises the errors of `Cluster`.
     """
-    return _described(
-        cluster,
-        group_ids,
-        lambda some: ConsumerGroupDescribeRequest(group_ids=some, include_authorized_operations=False),
-    )
+    return _described(cluster, group_ids, lambda some: ConsumerGroupDescribeRequest(group_ids=some))
 
 
 def delete_groups(cluster: Cluster, group_ids: Collection[str]) -> dict[str, OffsetsError]:
@@ -180,7 +179,7 @@ def coordinators_of_log(cluster: Cluster, offsets_topic: str) -> dict[int, str]:
 # --- committed offsets
 
 
-def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> None:
+def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Offsets) -> None:
     """Commit offsets of a group without members, as the Admin client does: by (topic, partition), with metadata.
 
     Needs READ on the group and the topics. Raises the errors of `Cluster`; NonEmptyGroup if the group has members: of
@@ -191,11 +190,9 @@ def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Mapping[tuple
         raise error
 
 
-def refused_offsets(
-    cluster: Cluster, group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]
-) -> dict[tuple[str, int], OffsetsError]:
+def refused_offsets(cluster: Cluster, group_id: str, offsets: Offsets) -> dict[Place, OffsetsError]:
     """Commit as `commit_group_offsets`, and return the errors of partitions, whose offsets were not committed."""
-    refused: dict[tuple[str, int], OffsetsError] = {}
+    refused: dict[Place, OffsetsError] = {}
     left = dict(offsets)
     for some in _commits(group_id, offsets):
         try:
@@ -206,11 +203,9 @@ def refused_offsets(
     return refused
 
 
-def _commits(
-    group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]
-) -> Iterator[dict[tuple[str, int], tuple[int, str]]]:
+def _commits(group_id: str, offsets: Offsets) -> Iterator[Offsets]:
     """Yield the offsets in parts that a broker can append as one batch."""
-    some: dict[tuple[str, int], tuple[int, str]] = {}
+    some: dict[Place, tuple[int, str]] = {}
     size = 0
     for place, offset in offsets.items():
         added = _BYTES_BESIDE_TEXTS + len(f"{group_id}{place[0]}{offset[1]}".encode())
@@ -222,9 +217,7 @@ def _commits(
     yield some
 
 
-def _refused_by_one(
-    cluster: Cluster, group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]
-) -> dict[tuple[str, int], OffsetsError]:
+def _refused_by_one(cluster: Cluster, group_id: str, offsets: Offsets) -> dict[Place, OffsetsError]:
     """Do as `refused_offsets`, by one request.
 
     Raises the errors of `Cluster`; NonEmptyGroup if the group has members.
@@ -259,7 +252,7 @@ def _refused_by_one(
     return _refused(answer, connection.at, f"commit the offset of group {group_id}", "READ on the group and the topic")
 
 
-def _refused(answer: Message, at: str, action: str, needs: str) -> dict[tuple[str, int], OffsetsError]:
+def _refused(answer: Message, at: str, action: str, needs: str) -> dict[Place, OffsetsError]:
     """The errors of partitions in an answer."""
     return {
         (topic.name, each.partition_index): broker_error(
@@ -272,14 +265,14 @@ def _refused(answer: Message, at: str, action: str, needs: str) -> dict[tuple[st
 
 
 def commit_offsets_of_groups(
-    cluster: Cluster, offsets: Iterable[tuple[str, tuple[str, int], int, str]]
-) -> dict[tuple[str, tuple[str, int]], OffsetsError]:
+    cluster: Cluster, offsets: Iterable[tuple[str, Place, int, str]]
+) -> dict[tuple[str, Place], OffsetsError]:
     """Commit as `commit_group_offsets`, group by group; returns the errors by group and partition, and raises none.
 
     ``offsets``: group, (topic, partition), offset and metadata.
     """
-    failed: dict[tuple[str, tuple[str, int]], OffsetsError] = {}
-    of_groups: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
+    failed: dict[tuple[str, Place], OffsetsError] = {}
+    of_groups: dict[str, dict[Place, tuple[int, str]]] = defaultdict(dict)
     for group_id, place, offset, metadata in offsets:
         of_groups[group_id][place] = offset, metadata
     for group_id, of_group in of_groups.items():
@@ -288,9 +281,7 @@ def commit_offsets_of_groups(
     return failed
 
 
-def delete_group_offsets(
-    cluster: Cluster, group_id: str, places: Collection[tuple[str, int]]
-) -> dict[tuple[str, int], OffsetsError]:
+def delete_group_offsets(cluster: Cluster, group_id: str, places: Collection[Place]) -> dict[Place, OffsetsError]:
     """Delete offsets of a group, and return the errors of partitions, by topic and partition, whose offsets stay.
 
     Needs DELETE on the group and READ on the topics.
@@ -316,7 +307,7 @@ def delete_group_offsets(
 
 def fetch_group_offsets(
     cluster: Cluster, group_ids: Collection[str]
-) -> dict[str, dict[tuple[str, int], tuple[int, int | None, str]]]:
+) -> dict[str, dict[Place, tuple[int, int | None, str]]]:
     """Committed offset, leader epoch and metadata by (topic, partition), of each group.
 
     A group without offsets, or an unknown one, has none. Needs DESCRIBE on the groups, and on the topics that it is to

@@ -21,7 +21,7 @@ from offsets_pipeline.kafka.broker.connection import NONE, Connection, Message, 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from offsets_pipeline.kafka.broker.cluster import Place, TopicMetadata
+    from offsets_pipeline.kafka.broker.cluster import Metadata, Place
 
 EARLIEST, LATEST = -2, -1
 _CONSUMER = -1  # replica id of a consumer
@@ -44,27 +44,18 @@ def list_offsets(
     """
     of_topic = ListOffsetsRequest.ListOffsetsTopic
 
-    def ask(
-        connection: Connection, metadata: Mapping[str, TopicMetadata], at_leader: list[Place]
-    ) -> dict[Place, tuple[int, int | None]]:
-        topics = [
-            of_topic(
-                name=name,
-                partitions=[
-                    of_topic.ListOffsetsPartition(
-                        partition_index=at,
-                        current_leader_epoch=metadata[name].current_leader_epoch(at),
-                        timestamp=times_ms[name, at],
-                    )
-                    for at in partitions
-                ],
-            )
-            for name, partitions in by_topic(at_leader).items()
-        ]
+    def ask(connection: Connection, metadata: Metadata, at_leader: list[Place]) -> dict[Place, tuple[int, int | None]]:
+        def partition(name: str, at: int) -> Message:
+            epoch, time_ms = metadata[name].current_leader_epoch(at), times_ms[name, at]
+            return of_topic.ListOffsetsPartition(partition_index=at, current_leader_epoch=epoch, timestamp=time_ms)
+
         request = ListOffsetsRequest(
             replica_id=_CONSUMER,
             isolation_level=int(read_committed),
-            topics=topics,
+            topics=[
+                of_topic(name=name, partitions=[partition(name, at) for at in each])
+                for name, each in by_topic(at_leader).items()
+            ],
             timeout_ms=int(cluster.settings.request_seconds * 1000),
         )
         return {
@@ -107,22 +98,14 @@ def epoch_ends(cluster: Cluster, leader_epochs: Mapping[Place, int]) -> dict[Pla
     """
     of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
-    def ask(
-        connection: Connection, metadata: Mapping[str, TopicMetadata], at_leader: list[Place]
-    ) -> dict[Place, tuple[int, int | None]]:
+    def ask(connection: Connection, metadata: Metadata, at_leader: list[Place]) -> dict[Place, tuple[int, int | None]]:
+        def partition(name: str, at: int) -> Message:
+            current, epoch = metadata[name].current_leader_epoch(at), leader_epochs[name, at]
+            return of_topic.OffsetForLeaderPartition(partition=at, current_leader_epoch=current, leader_epoch=epoch)
+
         topics = [
-            of_topic(
-                topic=name,
-                partitions=[
-                    of_topic.OffsetForLeaderPartition(
-                        partition=at,
-                        current_leader_epoch=metadata[name].current_leader_epoch(at),
-                        leader_epoch=leader_epochs[name, at],
-                    )
-                    for at in partitions
-                ],
-            )
-            for name, partitions in by_topic(at_leader).items()
+            of_topic(topic=name, partitions=[partition(name, at) for at in each])
+            for name, each in by_topic(at_leader).items()
         ]
         answer = connection.send(OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics))
         return {
@@ -226,10 +209,7 @@ def _transactional_ids(cluster: Cluster, producer_ids: set[int]) -> dict[int, tu
             return {}
         described = connection.send(DescribeTransactionsRequest(transactional_ids=list(producers)))
         return {
-            producers[each.transactional_id]: (
-                each.transactional_id,
-                or_none(each.transaction_start_time_ms),
-            )
+            producers[each.transactional_id]: (each.transactional_id, or_none(each.transaction_start_time_ms))
             for each in described.transaction_states
             if each.error_code == NO_ERROR and each.transactional_id in producers
         }
