@@ -76,7 +76,7 @@ class LagRow(NamedTuple):
 
 
 class GroupLag(NamedTuple):
-    """Lag of a group: sum and maximum over its partitions, as of a time; None if no partition has one.
+    """Lag of a group: sum and maximum over its partitions, as of a time, as in `TotalLag`.
 
     State and members are None for a share group: the log of its share partitions does not tell them.
     """
@@ -89,19 +89,21 @@ class GroupLag(NamedTuple):
     lag: int | None
     max_lag: int | None
     max_lag_seconds: float | None
+    method: str
     as_of: str
 
 
 class TotalLag(NamedTuple):
     """Sum and maxima of the lag of several partitions; None if no partition has one.
 
-    ``max_lag_seconds`` is None, too, if that of a partition which is behind is unknown, and no other one is late. It is
-    a lower bound if that of such a partition is.
+    ``max_lag_seconds`` is None, too, if that of a partition which is behind is unknown, and no other one is late.
+    ``method`` says how it was found: at_least if that of a partition which is behind is unknown, or a lower bound.
     """
 
     lag: int | None
     max_lag: int | None
     max_lag_seconds: float | None
+    method: str
 
 
 class StoreGroups(NamedTuple):
@@ -262,18 +264,18 @@ def group_lags(groups: Mapping[str, GroupAnswer], rows: Iterable[LagRow]) -> lis
 
 def total_lag(rows: Iterable[LagRow]) -> TotalLag:
     """Return the lag of these rows together."""
-    lags, seconds = [], []
+    lags: list[int] = []
+    longest, method = None, Method.NONE.value
     is_known = True
     for row in rows:
         if row.lag is not None:
             lags.append(row.lag)
-        if row.lag_seconds is not None:
-            seconds.append(row.lag_seconds)
+        if row.lag_seconds is not None and (longest is None or row.lag_seconds > longest):
+            longest, method = row.lag_seconds, row.method
         is_known = is_known and (not row.lag or has_age(row))
-    longest = max(seconds, default=None)
-    if not is_known and longest is not None and longest <= LATE_SECONDS:
-        longest = None  # the partition without an age may be the worst
-    return TotalLag(sum(lags) if lags else None, max(lags, default=None), longest)
+    if not is_known and longest is not None:  # the partition without an age may be the worst
+        longest, method = (longest, Method.AT_LEAST.value) if longest > LATE_SECONDS else (None, Method.NONE.value)
+    return TotalLag(sum(lags) if lags else None, max(lags, default=None), longest, method)
 
 
 def has_age(row: LagRow) -> bool:

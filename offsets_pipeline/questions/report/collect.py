@@ -206,6 +206,7 @@ def group_rows(groups: Mapping[str, GroupAnswer], rows: Sequence[LagRow]) -> lis
             lag_seconds=lags[name].max_lag_seconds if name in lags else None,
             status=lags[name].status if name in lags else None,
             lag_as_of=lags[name].as_of if name in lags else None,
+            lag_method=lags[name].method if name in lags else None,
             lag_unknown=len(unknown[name]),
             lag_reason=next((row.reason for row in unknown[name]), None),
         )

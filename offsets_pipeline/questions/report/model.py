@@ -28,8 +28,8 @@ class TimeSeries:
 class GroupRow:
     """A group. ``lag`` sums the offsets behind of its partitions, ``lag_seconds`` is the largest of its partitions.
 
-    Both are as of ``lag_as_of``. ``lag_unknown`` counts partitions without a known lag, for the reason ``lag_reason``.
-    ``status`` is OK, WARN, ERR or UNKNOWN.
+    Both are as of ``lag_as_of``. ``lag_method`` says how ``lag_seconds`` was found. ``lag_unknown`` counts partitions
+    without a known lag, for the reason ``lag_reason``. ``status`` is OK, WARN, ERR or UNKNOWN.
     """
 
     group: str
@@ -44,6 +44,7 @@ class GroupRow:
     lag_reason: str | None = None
     status: str | None = None
     lag_as_of: str | None = None
+    lag_method: str | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.common.clock import MS_OF_SECOND, shown_duration, shown_time
 from offsets_pipeline.common.input_text import printable
+from offsets_pipeline.questions.lag.position_sources import Method
 from offsets_pipeline.questions.report.charts import (
     MAX_SERIES,
     NO_NAME,
@@ -150,7 +151,7 @@ def _summary(report: Report) -> str:
 def _groups(report: Report) -> str:
     found = report.groups
     behind = sorted(((lag, row) for row in found.rows if (lag := row.lag)), key=lambda each: -each[0])
-    bars = [Bar(row.group, lag, _shown_lag(lag, row.lag_seconds)) for lag, row in behind[:_BARS]]
+    bars = [Bar(row.group, lag, _shown_lag(lag, row)) for lag, row in behind[:_BARS]]
     if bars:
         chart = _figure(
             bar_chart(
@@ -185,7 +186,7 @@ def _group_columns(found: ReportedGroups) -> Columns:
         "name:Group": group,
         "Status": lambda row: f'<span class="{escape(row.status)}">{escape(row.status)}</span>' if row.status else "-",
         "n:Lag": lambda row: _number(row.lag),
-        "n:Lag in time": lambda row: "-" if row.lag_seconds is None else _duration(row.lag_seconds),
+        "n:Lag in time": lambda row: _lag_in_time(row) or "-",
         "t:Last commit": lambda row: _time(row.last_commit_ms),
         "State": lambda row: escape(row.state),
         "n:Members": lambda row: _number(row.members),
@@ -194,8 +195,14 @@ def _group_columns(found: ReportedGroups) -> Columns:
     }
 
 
-def _shown_lag(lag: int, seconds: float | None) -> str:
-    return f"{lag:,}" if seconds is None else f"{shown_number(lag)}, {_duration(seconds)}"
+def _lag_in_time(row: GroupRow) -> str | None:
+    at_least = "at least " if row.lag_method == Method.AT_LEAST else ""
+    return None if row.lag_seconds is None else f"{at_least}{_duration(row.lag_seconds)}"
+
+
+def _shown_lag(lag: int, row: GroupRow) -> str:
+    in_time = _lag_in_time(row)
+    return f"{lag:,}" if in_time is None else f"{shown_number(lag)}, {in_time}"
 
 
 def _lag_over_time(report: Report) -> str:

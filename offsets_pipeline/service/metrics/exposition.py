@@ -110,16 +110,19 @@ FAMILIES: Mapping[str, MetricFamily] = {
     "kafka_consumergroup_group_sum_lag": _gauge("Offsets that a group is behind.", *_GROUP),
     "kafka_consumergroup_group_max_lag": _gauge("Offsets that a group is behind in its worst partition.", *_GROUP),
     "kafka_consumergroup_group_max_lag_seconds": _gauge(
-        "Seconds that a group is behind in its worst partition.", *_GROUP
+        "Seconds that a group is behind in its worst partition; at least, if the samples begin later.", *_GROUP
     ),
     "kafka_consumergroup_group_topic_sum_lag": _gauge("Offsets that a group is behind in a topic.", *_TOPIC),
     "kafka_consumergroup_group_offset": _gauge("Committed offset of a partition.", *_PARTITION),
     "kafka_consumergroup_group_lag": _gauge("Offsets that a group is behind in a partition.", *_PARTITION),
-    "kafka_consumergroup_group_lag_seconds": _gauge("Seconds that a group is behind in a partition.", *_PARTITION),
+    "kafka_consumergroup_group_lag_seconds": _gauge(
+        "Seconds that a group is behind in a partition; at least, if the samples begin later.", *_PARTITION
+    ),
     "kafka_partition_latest_offset": _gauge("Log end of a partition.", "cluster_name", "partition", "topic"),
     "kafka_partition_earliest_offset": _gauge("Log start of a partition.", "cluster_name", "partition", "topic"),
     "offsets_group_topic_max_lag_seconds": _gauge(
-        "Seconds that a group is behind in its worst partition of a topic.", *_TOPIC
+        "Seconds that a group is behind in its worst partition of a topic; at least, if the samples begin later.",
+        *_TOPIC,
     ),
     "offsets_group_last_commit_timestamp_seconds": _gauge(
         "Time of a group's last commit in a topic, in seconds since 1970.", *_TOPIC

@@ -150,22 +150,22 @@ def test_share_groups_count_what_is_left_of_each_partition_at_its_own_log_partit
         LagRow("s", "t", 1, None, None, None, None, None, "none", None, unknown, None, at(20), at(25), at(20)),
         LagRow("s", "t", 2, 7, 0, 9, None, None, "none", None, no_count, None, at(20), at(20), at(20)),
     ]
-    assert group_lags(groups, rows) == [GroupLag("s", None, None, None, 3, 30, 30, 4.95, at(15))]
+    assert group_lags(groups, rows) == [GroupLag("s", None, None, None, 3, 30, 30, 4.95, "interpolated", at(15))]
 
 
 @pytest.mark.parametrize(
     ("lags", "total"),
     [
-        ([], (None, None, None)),
-        ([(None, None)], (None, None, None)),
-        ([(None, None), (3, None), (0, 0.0), (4, 1.5)], (7, 4, None)),  # the second may be the worst
-        ([(None, None), (0, None), (0, 0.0), (4, 1.5)], (4, 4, 1.5)),
-        ([(None, None), (3, None), (0, 0.0), (4, 60.1)], (7, 4, 60.1)),
-        ([(0, 0.0)], (0, 0, 0.0)),
+        ([], (None, None, None, "none")),
+        ([(None, None)], (None, None, None, "none")),
+        ([(None, None), (3, None), (0, 0.0), (4, 1.5)], (7, 4, None, "none")),  # the second may be the worst
+        ([(None, None), (0, None), (0, 0.0), (4, 1.5)], (4, 4, 1.5, "exact")),
+        ([(None, None), (3, None), (0, 0.0), (4, 60.1)], (7, 4, 60.1, "at_least")),
+        ([(0, 0.0)], (0, 0, 0.0, "exact")),
     ],
 )
 def test_lag_of_a_group_is_that_of_the_partitions_that_have_one(
-    lags: list[tuple[int | None, float | None]], total: tuple[int | None, int | None, float | None]
+    lags: list[tuple[int | None, float | None]], total: tuple[int | None, int | None, float | None, str]
 ) -> None:
     rows = [
         LagRow("g", "t", 0, 1, 0, 9, lag, seconds, "exact", status, None, lag, at(9 - number), at(9), None)
