@@ -47,8 +47,9 @@ def option(*names: str, **attributes: Any) -> Any:  # noqa: ANN401 - the attribu
 
     The help shows a default that says something, and a number as N.
     """
-    if isinstance(attributes.get("type"), click.IntRange):
+    if isinstance(kind := attributes.get("type"), click.IntRange):
         attributes.setdefault("metavar", "N")
+        kind.name = "whole number"  # click's errors name it
     attributes.setdefault("show_default", bool(attributes.get("default")))
     return _Declared(click.Option, names, attributes)
 

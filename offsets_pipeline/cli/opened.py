@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -38,6 +40,8 @@ def start_spark(settings: Settings, *, is_small: bool = False) -> SparkSession:
 
     from offsets_pipeline.store.session import build_session
 
+    os.environ["TZ"] = "UTC"  # PySpark makes local times of timestamps
+    time.tzset()
     show_status("starting Spark ...")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True  # they print errors that the command prints too

@@ -15,6 +15,7 @@ import sys
 from base64 import b64encode
 from collections import Counter
 from dataclasses import is_dataclass
+from datetime import datetime
 from decimal import Decimal
 from functools import cache, lru_cache
 from itertools import accumulate, chain, count, islice
@@ -48,6 +49,8 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")  # as `shown_time`
 _OF_CLIENTS = {"group", "topic", "metadata", "cluster", "connector", "client_id", "consumer_id", "group_instance_id"}
 #: Classes of characters in Unicode.
 _COMBINING, _WIDE = ("Mn", "Me"), ("W", "F")
+#: Vowels and final consonants of Hangul, which join the consonant before them: no columns of their own.
+_HANGUL_ENDS = frozenset(map(chr, range(0x1160, 0x1200)))
 #: A spreadsheet takes a cell with this start for a formula; the last four are full-width characters.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 #: Characters that JSON allows and that terminals obey or readers misread: DEL and C1, marks and overrides of the
@@ -173,7 +176,7 @@ def _in_csv(value: object) -> object:
     """Return a number unchanged; escape text that is not printable, and put a ' before a formula."""
     if value is None or isinstance(value, (int, float, Decimal)):
         return value
-    return _text_in_csv(str(value))
+    return _text_in_csv(_text(value))
 
 
 @lru_cache(_TEXTS_KEPT)
@@ -188,7 +191,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
         return {name: getattr(value, name) for name in value.__dataclass_fields__}
     if isinstance(value, bytes):
         return b64encode(value).decode()
-    return str(value)
+    return _text(value)
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
@@ -338,7 +341,12 @@ def _have_one_age(times: Sequence[str]) -> bool:
 def _shown(value: object) -> str:
     if value is None or value == "":
         return _NOTHING
-    return printable(str(value))
+    return printable(_text(value))
+
+
+def _text(value: object) -> str:
+    """A value as text; a time, which is in UTC, says so."""
+    return f"{value.isoformat()}Z" if isinstance(value, datetime) else str(value)
 
 
 def _cut(text: str, width: int) -> str:
@@ -357,4 +365,7 @@ def _width(text: str) -> int:
     """The width on a terminal, in characters: two for a wide one, as of Chinese and emoji, none for a combining one."""
     if text.isascii():
         return len(text)
-    return sum(0 if category(each) in _COMBINING else 1 + (east_asian_width(each) in _WIDE) for each in text)
+    return sum(
+        0 if category(each) in _COMBINING or each in _HANGUL_ENDS else 1 + (east_asian_width(each) in _WIDE)
+        for each in text
+    )

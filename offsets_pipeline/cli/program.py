@@ -55,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
     try:
         return int(offsets.main(arguments, prog_name="offsets", standalone_mode=False))
+    except OSError as error:  # of the help: a command answers its own
+        sys.stderr.write(f"offsets: error: cannot write to stdout: {error.strerror}\n")
+        return 1
     except click.Abort:  # Ctrl-C before a command ran
         return 130
     except click.ClickException as error:

@@ -223,6 +223,33 @@ def test_a_command_whose_output_the_shell_closed_does_its_work(tmp_path: Path) -
 
 
 @pytest.mark.process
+def test_spark_shows_times_in_utc_on_a_machine_in_another_zone(folded: Callable[[str], Path], root: Path) -> None:
+    query = "SELECT TIMESTAMP '2026-03-01 12:00:00Z' AS at"
+    for more in ([], ["--spark"]):
+        done = subprocess.run(
+            [OFFSETS, "sql", "--store", folded(CAPTURE), query, *more],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+            env=os.environ | {"TZ": "America/New_York"},
+        )
+        assert done.stdout.split() == ["AT", "2026-03-01T12:00:00Z"], done.stderr
+
+
+@pytest.mark.process
+def test_help_on_a_full_disk_is_an_error_in_one_line(root: Path) -> None:
+    for words in (["--help"], ["describe", "--help"], ["--version"]):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [OFFSETS, *words], cwd=root, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+            )
+        assert done.returncode == 1
+        assert done.stderr == "offsets: error: cannot write to stdout: No space left on device\n"
+
+
+@pytest.mark.process
 def test_version_and_help_go_to_stdout(root: Path) -> None:
     for option, said in (("--version", "0."), ("--help", "Usage: offsets [OPTIONS] COMMAND")):
         done = offsets(root, option)

@@ -7,8 +7,10 @@ import io
 import json
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
+from unicodedata import normalize
 
 import click
 import pytest
@@ -76,6 +78,13 @@ def test_json_has_null_for_what_is_no_number_and_bytes_in_base64(
     first, end = decoder.raw_decode(text := capsys.readouterr().out)
     assert first == {"rate": None, "more": {"a": [None, {"at": None}, 0.5]}, "key": "AGs=", "list": ["/w=="]}
     assert decoder.decode(text[end:]) == first
+
+
+@pytest.mark.parametrize("format_", ["csv", "table", "json"])
+def test_a_time_of_a_query_has_its_zone(capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    at = datetime(2026, 3, 1, 12, 0, 0, 250_000)  # noqa: DTZ001 - as DuckDB and Spark give them
+    write_rows(["at"], [[at]], format_, all_columns=True)
+    assert "2026-03-01T12:00:00.250000Z" in capsys.readouterr().out
 
 
 def test_columns_of_one_name_are_different_fields_of_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,17 +155,18 @@ def test_a_table_fits_the_terminal_and_cuts_no_number(terminal: pytest.CaptureFi
 def test_wide_and_combining_characters_keep_columns_in_line(
     terminal: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of these names a terminal shows 4, 2, 1, 4 and 3 columns."""
+    """Of these names a terminal shows 4, 2, 1, 4, 4 and 3 columns."""
     names = [
         "消費",
         "🚚",
         "e\N{COMBINING ACUTE ACCENT}",
         "\N{FULLWIDTH LATIN CAPITAL LETTER K}❤\N{VARIATION SELECTOR-16}b",
+        normalize("NFD", "한국"),  # as a Mac writes file names: each syllable in two or three letters
         "abc",
     ]
     write_rows(["group", "lag"], [[name, 7] for name in names], "table")
     lines = click.unstyle(terminal.readouterr().out).splitlines()
-    shown = zip(names, (4, 2, 1, 4, 3), strict=True)
+    shown = zip(names, (4, 2, 1, 4, 4, 3), strict=True)
     assert lines == ["GROUP  LAG", *(f"{name}{' ' * (5 - columns)}    7" for name, columns in shown)]
     monkeypatch.setenv("COLUMNS", "17")
     write_rows(["group", "lag"], [["消費者" * 6, 7], ["abc", 7]], "table")
