@@ -198,8 +198,8 @@ def test_readers_commands_run(root: Path, clone: Path, broker: LiveBroker, spark
     assert (clone / "segments-then" / "__consumer_offsets-4" / f"{0:020}.log").stat().st_size > 0
     assert "FetchedOffset(offset=42," in output_of("commit_offsets")
     assert output_of("offsets commit").splitlines() == [
-        "1 offsets of group billing committed in owned",
-        "1 offsets of group billing deleted from owned",
+        "1 offset of group billing committed in owned",
+        "1 offset of group billing deleted from owned",
         "group billing deleted from owned",
     ]
     expired, header, *forecast = output_of("expire-offsets").splitlines()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.output import show_status, with_cluster, write_json, write_rows
 from offsets_pipeline.common.clock import MS_OF_HOUR, parse_time_ms
-from offsets_pipeline.common.input_text import first_ones
+from offsets_pipeline.common.input_text import counted, first_ones
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.ingest.topic_positions.sample_table import last_sample_times, table_of
 from offsets_pipeline.questions.query.answer_time import (
@@ -144,16 +144,16 @@ def warnings_of(time: AnswerTime, store: str) -> list[str]:
         since = min((each.since for each in stale if each.since is not None), default=None)
         if reason == NOT_FOLDED:
             found.append(
-                f"the answers lack {records} records of {store} that are not folded yet; "
+                f"the answers lack {counted(records, 'record')} of {store} that are not folded yet; "
                 f"run `offsets fold --store {shlex.quote(store)} --available-now`"
             )
         elif reason == HELD_BACK:
             found.append(
-                f"the answers lack {records} records of {store} that an open transaction holds back in {partitions} "
-                f"since {since}; `offsets log-info` shows the transaction"
+                f"the answers lack {counted(records, 'record')} of {store} that an open transaction holds back in "
+                f"{partitions} since {since}; `offsets log-info` shows the transaction"
             )
         else:
-            lacking = f"lack {records} records" if records else "may lack newer records"
+            lacking = f"lack {counted(records, 'record')}" if records else "may lack newer records"
             found.append(
                 f"the answers of {store} {lacking} of its topic: {partitions} are complete up to {since}; "
                 "run `offsets follow`"

@@ -17,6 +17,7 @@ from offsets_pipeline.cli.output import write_lines, write_rows
 from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.cli.values import AS_SET
 from offsets_pipeline.common.clock import MS_OF_HOUR, Clock, SystemClock
+from offsets_pipeline.common.input_text import counted
 from offsets_pipeline.coordinator.expiry_runs import (
     ExpiryRun,
     expire_once,
@@ -62,7 +63,10 @@ def expire_offsets(options: ExpireOffsets, settings: Settings) -> int:
         for run in runs():
             failures = f"; log partitions {', '.join(map(str, run.failed))} failed" if run.failed else ""
             at = "" if options.every_ms is None else f"{run.at}: "
-            sys.stdout.write(f"{at}{run.offsets} offsets and {run.groups} groups expired in {run.store}{failures}\n")
+            sys.stdout.write(
+                f"{at}{counted(run.offsets, 'offset')} and {counted(run.groups, 'group')} expired "
+                f"in {run.store}{failures}\n"
+            )
     elif options.format_ == "csv":  # one header for all runs
         write_rows(ExpiryRun._fields, ((*run[:-1], " ".join(map(str, run.failed))) for run in runs()), "csv")
     else:

@@ -11,6 +11,7 @@ from offsets_pipeline.cli.live_cluster import kafka_options
 from offsets_pipeline.cli.opened import retention_of, spark_when_needed
 from offsets_pipeline.cli.stopping import Stopping, is_submitted
 from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.input_text import counted
 from offsets_pipeline.errors import ConfigError
 from offsets_pipeline.fold.stream.folding import follow
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
@@ -83,7 +84,7 @@ class _TopicReading:
             if options.available_now or self._ingest.await_topic():
                 added = self._read_alone(stopping, exposition)
         folded = f", {self._folded} folded" if options.folds else ""
-        sys.stdout.write(f"{added} records added to {options.store}{folded}\n")
+        sys.stdout.write(f"{counted(added, 'record')} added to {options.store}{folded}\n")
         return stopping.status(has_an_end=options.available_now)
 
     def _stop(self) -> None:

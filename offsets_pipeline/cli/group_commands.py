@@ -17,8 +17,8 @@ from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import shown_age, write_documents, write_lines, write_rows
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.common.clock import SystemClock, shown_time
+from offsets_pipeline.common.input_text import counted
 from offsets_pipeline.common.periodic import Periodic
-from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.ingest.topic_positions.sample_table import table_of
 from offsets_pipeline.questions.lag.lag_rows import LagRow, StoreGroups, group_lags
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.questions.query.state_reader import StateReader
 
     Row = tuple[Any, ...]
+    _Listing = tuple[list[GroupFigures], list[tuple[str, AnswerTime]]]
 
 #: Columns of each table. Those of the sets are in tables with --verbose alone, and in CSV.
 _OFFSETS = (
@@ -241,13 +242,20 @@ def _states(answers: Sequence[StoreAnswer]) -> Iterator[Row]:
 
 
 def groups(options: ListGroups, settings: Settings) -> None:
-    """List groups; warns of names and patterns that match none of the listed ones."""
+    """List groups.
+
+    Raises NoSuchGroup as `describe`, but for named groups that other options leave out.
+    """
+    readers = open_readers(options.stores, settings)
     with LiveCluster(options.live, settings) as live:
-        listed, times = _listed(options, settings, live)
+        listed, times = _listed(options, readers, settings, live)
     missing = without_match(options.patterns, {each.group for each in listed})
+    if missing:  # other options may have left them out
+        missing = without_match(missing, {each.group for reader in readers.values() for each in list_groups(reader)})
+    if listed or not missing:
+        write_listing("groups", _FIGURES, list(map(vars, listed)), times, options.format_, absolute=options.absolute)
     if missing:
-        warn(f"no listed group matches {', '.join(map(repr, missing))}")
-    write_listing("groups", _FIGURES, list(map(vars, listed)), times, options.format_, absolute=options.absolute)
+        raise NoSuchGroup.of(missing, ", ".join(reader.location for reader in readers.values()))
 
 
 def top(options: Top, settings: Settings) -> int:
@@ -256,7 +264,7 @@ def top(options: Top, settings: Settings) -> int:
     stopping = Stopping(stopped.set)
     with LiveCluster(options.live, settings) as live:
         listings = Periodic(
-            partial(_listed, options, settings, live),
+            partial(_read_again, options, settings, live),
             options.every_ms,
             SystemClock().now_ms,
             may_pass=lambda _: False,
@@ -268,7 +276,7 @@ def top(options: Top, settings: Settings) -> int:
             shown = listed[: options.limit or (max(1, size.lines - _HEAD_LINES) if is_terminal else None)]
             as_of = time_fields(times)["as_of"]
             age = "no time" if as_of is None else as_of if options.absolute else shown_age(as_of)
-            sys.stdout.write(f"{_CLEAR if is_terminal else ''}{len(listed)} groups, as of {age}\n")
+            sys.stdout.write(f"{_CLEAR if is_terminal else ''}{counted(len(listed), 'group')}, as of {age}\n")
             write_listing("groups", _FIGURES, list(map(vars, shown)), times, "table", absolute=options.absolute)
             sys.stdout.flush()
             if number == options.rounds:
@@ -276,13 +284,17 @@ def top(options: Top, settings: Settings) -> int:
     return stopping.status(has_an_end=options.rounds is not None)
 
 
+def _read_again(options: Top, settings: Settings, live: LiveCluster) -> _Listing:
+    return _listed(options, open_readers(options.stores, settings), settings, live)
+
+
 def _listed(
-    options: ListedGroups, settings: Settings, live: LiveCluster
-) -> tuple[list[GroupFigures], list[tuple[str, AnswerTime]]]:
+    options: ListedGroups, readers: Mapping[str, StateReader], settings: Settings, live: LiveCluster
+) -> _Listing:
     """The groups, and the time that they are as of for each cluster."""
     found: list[GroupFigures] = []
     times = []
-    for store, reader in open_readers(options.stores, settings).items():
+    for store, reader in readers.items():
         time = answer_time_of(reader, store, settings)
         times.append((reader.cluster, time))
         idle_since = None if options.idle_ms is None else shown_time(reader.opened_ms - options.idle_ms)

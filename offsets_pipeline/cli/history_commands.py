@@ -16,6 +16,8 @@ from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.questions.history.group_timeline import UNKNOWN_GROUP, TimelineEvent, WhyAnswer, group_timeline
 from offsets_pipeline.questions.history.group_timeline import why as why_of
+from offsets_pipeline.questions.history.history_schemas import LOG_RECORDS
+from offsets_pipeline.questions.history.history_tables import read_views
 from offsets_pipeline.questions.query.as_of import AsOfAnswer, offsets_as_of
 from offsets_pipeline.questions.query.group_listing import is_pattern, matching, without_match
 from offsets_pipeline.semantics.retention import Retention
@@ -136,7 +138,11 @@ def why(options: Why, settings: Settings) -> None:
 def _no_record(logs: Mapping[str, LogHistory], group_id: str, answers: Iterable[Mapping[str, Any]]) -> NoSuchGroup:
     since = max(filter(None, (each["complete_since"] for each in answers)), default=None)
     known = "" if since is None else f", and is complete since {since}"
-    return NoSuchGroup(f"the log of {_named(logs)} has no record of group {group_id!r}{known} (GROUP_ID_NOT_FOUND)")
+    records = [read_views(log, [LOG_RECORDS.name], group_ids=[group_id])[LOG_RECORDS.name] for log in logs.values()]
+    what = f"no record of group {group_id!r}"
+    if any(each.num_rows for each in records):
+        what = f"no commit and no state of group {group_id!r}, only tombstones or records that do not decode"
+    return NoSuchGroup(f"the log of {_named(logs)} has {what}{known} (GROUP_ID_NOT_FOUND)")
 
 
 def _named(logs: Mapping[str, LogHistory]) -> str:

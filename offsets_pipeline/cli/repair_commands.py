@@ -10,7 +10,7 @@ from offsets_pipeline.cli.live_cluster import kafka_options, mirrored_cluster, s
 from offsets_pipeline.cli.opened import open_coordinator, open_folder
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.common.clock import SystemClock, time_before_ms
-from offsets_pipeline.common.input_text import first_ones, printable
+from offsets_pipeline.common.input_text import counted, first_ones, printable
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import NonEmptyGroup, NoSuchGroup, NotCoordinator, OffsetsError
@@ -181,7 +181,7 @@ def _say_committed(offsets: Sequence[PlannedOffset], target: str) -> None:
     """Write to stderr how many offsets were committed, if any."""
     if offsets:
         of_groups = _named_groups({each.group_id for each in offsets})
-        sys.stderr.write(f"offsets: {len(offsets)} offsets of {of_groups} committed in {target}\n")
+        sys.stderr.write(f"offsets: {counted(len(offsets), 'offset')} of {of_groups} committed in {target}\n")
 
 
 def _show(options: ResetOffsets, offsets: Sequence[PlannedOffset], target: str | None) -> None:
@@ -233,7 +233,7 @@ def delete_in_cluster(
         rows += [] if group_id in failed else held or [(group_id, None, None, None)] if chosen is None else held
     groups = {str(row[0]) for row in rows}
     if rows and asked.execute:  # first: stdout may be a full disk
-        offsets = "" if chosen is None else f"{len(rows)} offsets of "
+        offsets = "" if chosen is None else f"{counted(len(rows), 'offset')} of "
         sys.stderr.write(f"offsets: {offsets}{_named_groups(groups)} deleted from {at}\n")
         say_undo(options, asked.live, sorted(each for each in groups if standings[each].offsets), before_ms)
     missing = [name for name, each in standings.items() if each.state is None]

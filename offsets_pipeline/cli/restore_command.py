@@ -15,6 +15,7 @@ from offsets_pipeline.cli.options import LiveBrokers
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.repair_commands import raise_errors
 from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.input_text import counted
 from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import NoSuchGroup, OffsetsError
 from offsets_pipeline.ingest.topic_positions.broker_positions import positions_of
@@ -81,7 +82,7 @@ def restore(options: Restore, settings: Settings) -> None:
         failed = commit_offsets_of_groups(live, offsets) if options.execute else {}
     if options.execute:  # first: stdout may be a full disk
         committed = len(offsets) - len(failed)
-        sys.stderr.write(f"offsets: {committed} offsets committed to {options.live.bootstrap_server}\n")
+        sys.stderr.write(f"offsets: {counted(committed, 'offset')} committed to {options.live.bootstrap_server}\n")
     try:
         _show(options, plan, failed)
     finally:
@@ -164,8 +165,11 @@ def _show(options: Restore, plan: RestorePlan, failed: Mapping[tuple[str, tuple[
         write_rows(_COLUMNS, rows, options.format_)
     left = [each for each in plan.offsets if each.new.offset is None]
     if left:
-        warn(f"{len(left)} offsets cannot be restored; the column DETAIL has the reasons")
+        warn(f"{counted(len(left), 'offset')} cannot be restored; the column DETAIL has the reasons")
     for group_id, count in plan.later.items():
-        warn(f"group {group_id!r} has {count} offsets of partitions that it had not committed at the time; they stay")
+        warn(
+            f"group {group_id!r} has {counted(count, 'offset')} of partitions that it had not committed at the time; "
+            "they stay"
+        )
     if not options.execute and len(left) < len(plan.offsets):
         sys.stderr.write("offsets: nothing is changed: this is the plan; --execute commits it\n")

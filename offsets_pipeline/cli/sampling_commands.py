@@ -12,6 +12,7 @@ from offsets_pipeline.cli.live_cluster import kafka_options, require_same_cluste
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.input_text import counted
 from offsets_pipeline.common.warnings import line_time, set_line_times, warn
 from offsets_pipeline.errors import NoSuchTopic
 from offsets_pipeline.ingest.group_snapshot import SnapshotLog, take_snapshot
@@ -55,7 +56,10 @@ def snapshot(options: SnapshotGroups, settings: Settings) -> None:
 
         for groups, records in repeated(run, interval_ms, clock, stopped):
             if records or options.available_now:
-                sys.stdout.write(f"{line_time()}{records} records appended to {options.store}; {groups} groups\n")
+                sys.stdout.write(
+                    f"{line_time()}{counted(records, 'record')} appended to {options.store}; "
+                    f"{counted(groups, 'group')}\n"
+                )
 
 
 def sample_topic_offsets(options: SampleTopicOffsets, settings: Settings) -> None:

@@ -26,7 +26,7 @@ from offsets_pipeline.cli.options import (
     time_option,
 )
 from offsets_pipeline.cli.values import COMMIT, DURATION, FILE, HOURS, OPTION, PLACE, SERVERS, TIME, TOPIC
-from offsets_pipeline.common.input_text import INT32_MAX, printable
+from offsets_pipeline.common.input_text import INT32_MAX, counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -114,7 +114,9 @@ class CommitOffsets(OneStore):
         commits = {at: OffsetAndMetadata(offset, self.leader_epoch, self.metadata) for at, offset in self.offsets}
         with _opened(self.store, settings, [self.group]) as opened:
             opened.commit_offsets(self.group, commits, retention_time_ms=self.retention_ms)
-        sys.stdout.write(f"{len(commits)} offsets of group {printable(self.group)} committed in {self.store}\n")
+        sys.stdout.write(
+            f"{counted(len(commits), 'offset')} of group {printable(self.group)} committed in {self.store}\n"
+        )
 
 
 #: The options of `reset-offsets` that choose the new offsets.
@@ -271,7 +273,9 @@ class DeleteOffsets(OneStore):
             deleted = opened.delete_offsets(self.group, self.places)
         named = printable(", ".join(topic if at is None else f"{topic}:{at}" for topic, at in self.places))
         nothing = "" if deleted else f": it has no committed offset of {named}"
-        sys.stdout.write(f"{deleted} offsets of group {printable(self.group)} deleted from {self.store}{nothing}\n")
+        sys.stdout.write(
+            f"{counted(deleted, 'offset')} of group {printable(self.group)} deleted from {self.store}{nothing}\n"
+        )
 
 
 @coordinator.command(

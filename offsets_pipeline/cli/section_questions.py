@@ -32,6 +32,7 @@ from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.progress_bar import progress_bar
 from offsets_pipeline.cli.values import FILE, HOURS, INTERVAL, PARTITION, PATH, POSITIONS, RESET, SCHEMA
 from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.input_text import counted
 from offsets_pipeline.errors import TargetNotWritable
 
 if TYPE_CHECKING:
@@ -407,8 +408,8 @@ class ExportSegments(OneStore):
             log_answer_time_of(LogHistory(reader), self.store, settings, self.as_of_ms)
         written = exported.log_partitions
         sys.stdout.write(
-            f"{sum(each.records for each in written)} records of {len(written)} log partitions written to {self.to}, "
-            f"in {sum(len(each.files) for each in written)} segment files"
+            f"{counted(sum(each.records for each in written), 'record')} of {counted(len(written), 'log partition')} "
+            f"written to {self.to}, in {counted(sum(len(each.files) for each in written), 'segment file')}"
             + ("\n" if self.as_of_ms is None else f", as of {shown_time(self.as_of_ms)}\n")
         )
 

@@ -24,7 +24,7 @@ from offsets_pipeline.cli.options import (
 )
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.values import ADDRESS, FILE, INTERVAL, PATH, PATTERN, TOPIC_NAME, ZOOKEEPER
-from offsets_pipeline.common.input_text import first_ones
+from offsets_pipeline.common.input_text import counted, first_ones
 from offsets_pipeline.common.warnings import warn
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class IngestSegments(OneStore):
             if file.torn_tail is not None:
                 warn(f"{file.source}: left out the incomplete last batch: {file.torn_tail}")
         if report.left_out:
-            warn(f"left out {report.left_out} records before the offsets to which the log was cleaned")
+            warn(f"left out {counted(report.left_out, 'record')} before the offsets to which the log was cleaned")
         if report.unread:
             partitions = "log partition" if len(report.unread) == 1 else "log partitions"
             warn(
@@ -100,8 +100,8 @@ class IngestSegments(OneStore):
                 "the store does not know their groups; ingest these folders, too"
             )
         sys.stdout.write(
-            f"{report.added} records added to {self.store} from {len(report.files)} segment files "
-            f"({report.offsets_partitions} log partitions)\n"
+            f"{counted(report.added, 'record')} added to {self.store} from "
+            f"{counted(len(report.files), 'segment file')} ({counted(report.offsets_partitions, 'log partition')})\n"
         )
 
 
@@ -244,8 +244,8 @@ class ImportZookeeper(OneStore):
             warn(f"skipped {len(skipped) - _WARNINGS} more nodes; --format json names all")
         imported, up_to_date, kept = (sum(getattr(each, name) for each in results) for name in _COUNTS[2:5])
         sys.stderr.write(
-            f"offsets: {imported} offsets of {len(results)} groups imported into {self.store}; {up_to_date} were "
-            f"up to date, {kept} have later commits, {len(skipped)} nodes skipped\n"
+            f"offsets: {counted(imported, 'offset')} of {counted(len(results), 'group')} imported into {self.store}; "
+            f"{up_to_date} were up to date, {kept} have later commits, {len(skipped)} nodes skipped\n"
         )
 
     def _show(self, results: Iterable[ImportedGroup]) -> None:

@@ -14,6 +14,7 @@ from offsets_pipeline.cli.progress_bar import progress_bar, tasks
 from offsets_pipeline.cli.stopping import repeated
 from offsets_pipeline.cli.values import CLUSTER, HOURS, PARTITION, PATH, SERVERS
 from offsets_pipeline.common.clock import MS_OF_HOUR, SystemClock
+from offsets_pipeline.common.input_text import counted
 from offsets_pipeline.common.warnings import line_time
 from offsets_pipeline.errors import StateDiffers
 
@@ -115,9 +116,10 @@ def verify_against(options: Verify, settings: Settings) -> None:
             f"{len(found.differences) + len(found.offsets)} groups (first: {first!r}: {found.differences[first]}); "
             "`offsets status` shows whether the store is behind, `offsets verify` whether its state is that of its log"
         )
-    never = f"; {len(found.changing)} groups changed all the time and were not compared" if found.changing else ""
+    never = f"; {counted(len(found.changing), 'group')} changed all the time, not compared" if found.changing else ""
     sys.stdout.write(
-        f"equal: {sum(found.offsets.values())} offsets and {len(found.offsets)} groups match what {at} answers{never}\n"
+        f"equal: {counted(sum(found.offsets.values()), 'offset')} and {counted(len(found.offsets), 'group')} "
+        f"match what {at} answers{never}\n"
     )
 
 
@@ -217,4 +219,6 @@ class Upgrade(OneStore):
             if location.startswith(SCHEMA_PREFIX):
                 raise NotAStore(f"cannot upgrade {store} to {to}: name folders; a schema's tables are in a folder, too")
         records = upgrade(arrow_folder(store), arrow_folder(to))
-        sys.stdout.write(f"{to} has the {records} records of {store}; offsets reload --store {to} makes its state\n")
+        sys.stdout.write(
+            f"{to} has the {counted(records, 'record')} of {store}; offsets reload --store {to} makes its state\n"
+        )

@@ -10,6 +10,7 @@ from offsets_pipeline.cli.output import show_status, write_rows
 from offsets_pipeline.cli.progress_bar import progress_bar, tasks
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.common.clock import SystemClock
+from offsets_pipeline.common.input_text import counted
 from offsets_pipeline.common.warnings import set_line_times, warn
 from offsets_pipeline.errors import StateDiffers
 from offsets_pipeline.fold.state.fold import reload_partitions
@@ -34,13 +35,13 @@ def fold(options: Fold, settings: Settings) -> int:
     def on_fold(records: int) -> None:
         nonlocal total
         total += records
-        show_status(f"{records} records folded")
+        show_status(f"{counted(records, 'record')} folded")
 
     def on_expiry(offsets: int, groups: int) -> None:
         nonlocal expired_offsets, expired_groups
         expired_offsets += offsets
         expired_groups += groups
-        show_status(f"{offsets} offsets and {groups} groups expired")
+        show_status(f"{counted(offsets, 'offset')} and {counted(groups, 'group')} expired")
 
     def on_upkeep(done: Sequence[Upkeep]) -> None:
         before, after = sum(each.files_before for each in done), sum(each.files for each in done)
@@ -61,9 +62,9 @@ def fold(options: Fold, settings: Settings) -> int:
             lease.when_lost(stream.stop)
             stream.await_end()
             status = stopping.status(has_an_end=False)
-    expired = f"; {expired_offsets} offsets and {expired_groups} groups expired"
+    expired = f"; {counted(expired_offsets, 'offset')} and {counted(expired_groups, 'group')} expired"
     sys.stdout.write(
-        f"{total} records folded in {options.store}{expired if expired_offsets or expired_groups else ''}\n"
+        f"{counted(total, 'record')} folded in {options.store}{expired if expired_offsets or expired_groups else ''}\n"
     )
     return status
 
@@ -74,7 +75,7 @@ def reload(options: Reload, settings: Settings) -> None:
     with progress_bar("replaying", tasks):
         records = reload_partitions(store, list(options.partitions) or None, settings, SystemClock(), options.semantics)
         Publisher(store, settings.fold, SystemClock(), warn).finish()
-    sys.stdout.write(f"{records} records replayed in {options.store}\n")
+    sys.stdout.write(f"{counted(records, 'record')} replayed in {options.store}\n")
 
 
 def verify(options: Verify, settings: Settings) -> None:
@@ -89,8 +90,8 @@ def verify(options: Verify, settings: Settings) -> None:
             "`offsets reload` rebuilds the state"
         )
     sys.stdout.write(
-        f"equal: {result.offsets} offsets and {result.groups} groups match a replay of the {result.records} folded "
-        f"records of {result.log_partitions} log partitions\n"
+        f"equal: {counted(result.offsets, 'offset')} and {counted(result.groups, 'group')} match a replay of the "
+        f"{counted(result.records, 'folded record')} of {counted(result.log_partitions, 'log partition')}\n"
     )
     digests = {(at, table): digest for at, table, digest in result.digests}
     tables = sorted({table for _, table in digests})

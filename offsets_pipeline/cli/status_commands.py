@@ -15,7 +15,7 @@ from offsets_pipeline.cli.options import LiveBrokers, ReportCoverage
 from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.common.clock import MS_OF_HOUR, SystemClock, shown_time
 from offsets_pipeline.common.foreign_errors import first_line
-from offsets_pipeline.common.input_text import printable
+from offsets_pipeline.common.input_text import counted, printable
 from offsets_pipeline.errors import BrokerUnreachable, NoSuchGroup, OffsetsError, TargetNotWritable
 from offsets_pipeline.questions.lag.consumer_status import GroupStatus
 from offsets_pipeline.questions.lag.lag_rows import StoreGroups
@@ -59,9 +59,8 @@ def check(options: Check, settings: Settings) -> int:
         counts = Counter(each.status for each, _ in found)
         named = [f"{_name(each, cluster)} {each.problem}: {each.detail}" for each, cluster in found[:_SHOWN]]
         as_of = min((each.as_of for _, each in times if each.as_of is not None), default="-")
-        text = "; ".join(
-            [f"{counts[GroupStatus.ERR]} errors, {counts[GroupStatus.WARN]} warnings, as of {as_of}", *named]
-        )
+        numbers = f"{counted(counts[GroupStatus.ERR], 'error')}, {counted(counts[GroupStatus.WARN], 'warning')}"
+        text = "; ".join([f"{numbers}, as of {as_of}", *named])
     sys.stdout.write(f"{worst}: {printable(text)}\n")
     return _EXIT_STATUSES[worst]
 
@@ -160,10 +159,15 @@ def collected(store: str, settings: Settings, coverage: ReportCoverage, at_ms: i
 
 
 def write_report(options: WriteReport, settings: Settings) -> None:
-    """Replace a file with the page, atomically; - is stdout. Raises TargetNotWritable, and as `collect_report`."""
+    """Replace a file with the page, atomically; - is stdout.
+
+    Raises TargetNotWritable, NoSuchGroup for named groups that do not exist, after the page is written, and as
+    `collect_report`.
+    """
     from offsets_pipeline.questions.report.page import page
 
-    path, text = options.html, page(collected(options.store, settings, options.coverage, options.at_ms))
+    report = collected(options.store, settings, options.coverage, options.at_ms)
+    path, text = options.html, page(report)
     if path == Path("-"):
         sys.stdout.write(text)
     else:
@@ -177,3 +181,5 @@ def write_report(options: WriteReport, settings: Settings) -> None:
                 f"cannot write the report to {path}: {error.strerror}; name another file"
             ) from error
         sys.stdout.write(f"report of {options.store} written to {path}\n")
+    if missing := without_match(options.coverage.groups, {row.group for row in report.groups.rows}):
+        raise NoSuchGroup.of(missing, options.store)

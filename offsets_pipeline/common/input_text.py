@@ -82,6 +82,11 @@ def first_ones(texts: Sequence[str], most: int) -> str:
     return ", ".join(texts[:most]) + more
 
 
+def counted(number: int, thing: str) -> str:
+    """Return a number of things: 1 offset, 2 offsets. ``thing`` has a plural that ends with s."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def whole_number(text: str, highest: int = INT64_MAX) -> int:
     """Return the number, 0 or more, that a text writes. Raises ValueError with the reason."""
     if _NUMBER.fullmatch(text) is None:

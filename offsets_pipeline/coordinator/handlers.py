@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.common.input_text import counted
 from offsets_pipeline.coordinator.record_encoding import commit_record, group_record, group_tombstones, offset_tombstone
 from offsets_pipeline.coordinator.requests import (
     DEFAULT_RETENTION_TIME,
@@ -312,7 +313,9 @@ def delete_group(state: PartitionState, group_id: str) -> Outcome[int]:
     """
     group = _existing(state, group_id)
     if not group.is_empty:
-        raise NonEmptyGroup(f"group {group_id!r} has {len(group.description.members)} members; stop them first")
+        raise NonEmptyGroup(
+            f"group {group_id!r} has {counted(len(group.description.members), 'member')}; stop them first"
+        )
     offsets = dict.fromkeys([*state.offsets_of(group_id), *state.pending_of(group_id)])
     records = [offset_tombstone(state.log_partition, group_id, where, DELETE_GROUPS) for where in offsets]
     return Outcome(records + group_tombstones(state.log_partition, group_id, group, DELETE_GROUPS), len(offsets))

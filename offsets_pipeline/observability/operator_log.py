@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import Clock, shown_time
+from offsets_pipeline.common.input_text import counted
 from offsets_pipeline.errors import BrokerUnreachable, OffsetsError, StorageFailed
 from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 
@@ -100,8 +101,8 @@ class FollowedTopic(TopicObserver):
             return
         self._plan, self._is_caught_up = plan, False
         self._log.say(
-            f"reading topic {self._topic}: {len(progress.reading.starts)} log partitions, log incarnation "
-            f"{progress.reading.log_incarnation}, {sum(progress.behind().values())} record offsets behind"
+            f"reading topic {self._topic}: {counted(len(progress.reading.starts), 'log partition')}, log incarnation "
+            f"{progress.reading.log_incarnation}, {counted(sum(progress.behind().values()), 'record offset')} behind"
         )
 
     def landed(self, records: int) -> None:

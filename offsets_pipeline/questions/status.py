@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.common.clock import MS_OF_SECOND, ms_of, parse_time_ms, shown_time
-from offsets_pipeline.common.input_text import first_ones
+from offsets_pipeline.common.input_text import counted, first_ones
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.questions.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY
@@ -157,7 +157,7 @@ def _behind(
                 shrinking = [row for row, each in zip(late, trends, strict=True) if each == _SHRINKING]
                 seconds_left = max((-(row.lag or 0) / rates[row[:3]] for row in shrinking), default=0)
                 until_ms = as_of_ms + int(seconds_left * MS_OF_SECOND)
-            members = "" if found.members is None else f"; {found.members or 'no'} members"
+            members = "" if found.members is None else f"; {_members(found.members)}"
             is_bound = any(row.method == Method.AT_LEAST for row in late)
             bound = "; maybe for longer: the samples begin later" if is_bound else ""
             yield Problem(
@@ -225,13 +225,17 @@ def _changed(reader: StateReader, since_ms: int) -> set[str]:
     return found
 
 
+def _members(number: int) -> str:
+    return counted(number, "member") if number else "no members"
+
+
 def _left(name: str, changes: Sequence[Mapping[str, Any]], members: Collection[str]) -> Iterator[Problem]:
     """Members that left, if the group has none now, or fewer members than before these changes."""
     left = [(row["record_timestamp"], member) for row in changes for member in row["left"] if member not in members]
     if left and (
         not members or len(members) < changes[0]["member_count"] + len(changes[0]["left"]) - len(changes[0]["joined"])
     ):
-        detail = f"{first_ones([member for _, member in left], _SHOWN)} left; {len(members) or 'no'} members"
+        detail = f"{first_ones([member for _, member in left], _SHOWN)} left; {_members(len(members))}"
         yield Problem(GroupStatus.WARN, "left", name, shown_time(max(left)[0]), detail=detail)
 
 

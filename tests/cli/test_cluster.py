@@ -151,13 +151,13 @@ def test_jobs_on_a_cluster_resolve_relative_paths_reach_s3_and_outlive_an_execut
         "ingest these folders, too"
     )
     assert said[:4] == [
-        f"{first} records added to store from 1 segment files (5 log partitions)",
+        f"{first} records added to store from 1 segment file (5 log partitions)",
         f"{records - first} records added to store from 5 segment files (5 log partitions)",
         f"{records} records folded in store",
         f"{records} records replayed in store",
     ]
     assert said[4].startswith("equal: ")
-    assert said[5].startswith("1 offsets and 1 groups expired in owned")
+    assert said[5].startswith("1 offset and 1 group expired in owned")
     assert said[6:8] == [
         f"{records} records added to {store} from 5 segment files (5 log partitions)",
         f"{records} records folded in {store}",

@@ -35,7 +35,7 @@ def test_fold_prints_expired_offsets(spark: SparkSession, owned: str, capsys: py
     """It takes Spark: a fold, and another one with nothing to do."""
     with Coordinator.open(owned, clock=FixedClock(0), housekeeping=False) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1, ("t", 1): 1}, retention_time_ms=1)
-    for said in (f"5 records folded in {owned}; 2 offsets and 1 groups expired\n", f"0 records folded in {owned}\n"):
+    for said in (f"5 records folded in {owned}; 2 offsets and 1 group expired\n", f"0 records folded in {owned}\n"):
         assert main(["fold", "--store", owned, "--available-now"]) == 0
         assert capsys.readouterr() == (said, "")
 

@@ -171,7 +171,7 @@ def test_a_store_in_a_catalog_of_the_server_is_folded_as_one_in_a_folder(server:
     assert [status for status, _ in said] == [0] * len(commands), done.stderr
     assert compare(json.loads(said[3][1]), oracle(CAPTURE)) == []
     # two commits and three tombstones
-    assert said[-1][1] == "5 records folded in schema:owned_offsets; 2 offsets and 1 groups expired\n"
+    assert said[-1][1] == "5 records folded in schema:owned_offsets; 2 offsets and 1 group expired\n"
 
 
 @pytest.mark.slow  # as above

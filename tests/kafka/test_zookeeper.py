@@ -319,7 +319,7 @@ def test_nodes_that_a_digest_protects_are_read_with_it_and_named_without(
     config.write_text('[zookeeper]\ndigest = "env:DIGEST"\n', encoding="utf-8")
     monkeypatch.setenv("DIGEST", "me:open-sesame")
     assert main([*command, "--config", str(config)]) == 0
-    assert "1 offsets of 2 groups imported" in capsys.readouterr().err
+    assert "1 offset of 2 groups imported" in capsys.readouterr().err
     with coordinator(servers, store) as log:
         assert fetched(log, "closed") == {("orders", 0): 2}
     with (

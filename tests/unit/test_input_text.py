@@ -12,6 +12,7 @@ from offsets_pipeline.common.arrow_values import all_false, array_of, conformed
 from offsets_pipeline.common.clock import EPOCH
 from offsets_pipeline.common.input_text import (
     INT32_MAX,
+    counted,
     first_ones,
     is_deeper,
     is_utf8,
@@ -29,6 +30,10 @@ DIGITS = "1" * 1_000
 
 def nested(levels: int) -> str:
     return "[" * levels + "]" * levels
+
+
+def test_one_thing_has_no_plural() -> None:
+    assert [counted(number, "offset") for number in (0, 1, 2)] == ["0 offsets", "1 offset", "2 offsets"]
 
 
 @pytest.mark.parametrize(

@@ -61,13 +61,13 @@ def test_connection_and_reading_are_told_with_the_time(followed: Followed) -> No
     followed.topic.planned(followed.progress)
     assert followed.lines() == [
         f"{BEGIN} offsets: connected to b:9092, cluster a-cluster",
-        f"{BEGIN} offsets: reading topic t: 1 log partitions, log incarnation 0, 7 record offsets behind",
+        f"{BEGIN} offsets: reading topic t: 1 log partition, log incarnation 0, 7 record offsets behind",
     ]
     followed.topic.planned(followed.plan(0, 9))  # the query failed, and reads on
     assert followed.lines() == []
     followed.topic.planned(followed.plan(1, 9))
     assert followed.lines() == [
-        f"{BEGIN} offsets: reading topic t: 1 log partitions, log incarnation 1, 9 record offsets behind"
+        f"{BEGIN} offsets: reading topic t: 1 log partition, log incarnation 1, 9 record offsets behind"
     ]
     followed.topic.connected("b:9092", None)
     assert followed.lines() == [f"{BEGIN} offsets: connected to b:9092"]
@@ -168,7 +168,7 @@ def test_outage_of_the_store_is_told_beside_that_of_the_broker(followed: Followe
     followed.topic.planned(followed.plan(0, 0))  # the broker answers
     assert [line.partition("offsets: ")[2] for line in followed.lines()] == [
         f"warning: store not available since {BEGIN}: cannot write to s3://b/log: 503; trying again",
-        "reading topic t: 1 log partitions, log incarnation 0, 0 record offsets behind",
+        "reading topic t: 1 log partition, log incarnation 0, 0 record offsets behind",
     ]
     followed.topic.landed(3)
     followed.topic.landed(3)

@@ -163,6 +163,9 @@ def test_a_partition_that_is_a_little_late_does_not_hide_a_stopped_one_of_unknow
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     shown = "" if seconds is None else str(float(seconds))
     assert [(each["group"], each["max_lag_seconds"]) for each in rows] == [("alone", shown), ("both", shown)]
+    assert {each["method"] for each in rows} == {"none" if seconds is None else "at_least"}
+    assert main(["report", "--store", str(store), "--html", "-"]) == 0
+    assert ("at least 11 min" in capsys.readouterr().out) is (seconds is not None)
 
 
 def test_groups_that_are_behind_have_a_trend_and_a_time_of_catching_up(
@@ -351,9 +354,9 @@ def test_members_that_left_and_rebalances_without_end(
     found = problems(capsys, sampled(log.store(tmp_path / "store", settings), {"t": [(10, 1)]}))
     assert {key: (row["since"], row["detail"]) for key, row in found.items()} == {
         ("idle", "left"): (shown_time(START_MS + 300_001), "a left; no members"),
-        ("fewer", "left"): (shown_time(START_MS), "b left; 1 members"),
+        ("fewer", "left"): (shown_time(START_MS), "b left; 1 member"),
         ("none", "left"): (shown_time(START_MS + 1), "a, b left; no members"),
-        ("an-hour-ago", "left"): (shown_time(NOW_MS - 60 * MINUTE_MS), "b left; 1 members"),
+        ("an-hour-ago", "left"): (shown_time(NOW_MS - 60 * MINUTE_MS), "b left; 1 member"),
         ("looping", "rebalance loop"): (shown_time(START_MS + 60_000), "10 rebalances in 10 minutes"),
         ("removed", "rebalance loop"): (shown_time(START_MS), "10 rebalances in 10 minutes"),
     }

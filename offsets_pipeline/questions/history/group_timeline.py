@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.common.input_text import counted
 from offsets_pipeline.questions.history.deletion_causes import (
     DELETED,
     EXPIRED,
@@ -58,7 +59,7 @@ class TimelineEvent:
     time_ms: int | None = field(default=None, repr=False)
 
 
-#: The status of a group without records in the log.
+#: The status of a group of which the log shows no commit, deletion or change.
 UNKNOWN_GROUP = "unknown group"
 
 
@@ -66,9 +67,9 @@ UNKNOWN_GROUP = "unknown group"
 class WhyAnswer:
     """Why an offset is what it is.
 
-    ``status`` is committed, deleted, never committed, or unknown group: the log has no record of it. ``text`` says it
-    in a sentence. ``candidates`` are all causes that could have written the records of the deletion. ``deletions`` are
-    all deletions of the offset. Times are in ISO 8601.
+    ``status`` is committed, deleted, never committed, or unknown group: the log shows no commit, deletion or change of
+    it. ``text`` says it in a sentence. ``candidates`` are all causes that could have written the records of the
+    deletion. ``deletions`` are all deletions of the offset. Times are in ISO 8601.
     """
 
     group: str
@@ -156,7 +157,7 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
         at = {name: deletion[name] for name in ("log_partition", "record_offset")}
         return answer("deleted", f"{_deleted(deletion)}; {_LOST}", **at, **_cause_fields(deletion))
     if not any(found.values()) and not waits:
-        return answer(UNKNOWN_GROUP, f"the log has no record of group {group_id!r}")
+        return answer(UNKNOWN_GROUP, f"the log shows nothing of group {group_id!r}")
     if last is None:
         known = "" if since is None else f"; older records may be gone, the log is complete since {since}"
         return answer(
@@ -223,7 +224,7 @@ def _group_event(row: _Row) -> TimelineEvent:
         f"{name} {row[name]}" for name in ("generation", "group_epoch", "assignment_epoch") if row[name] is not None
     ]
     state = [f"{row['group_type']} {row['state']}" if row["group_type"] else row["state"]]
-    details = [*state, f"{row['member_count']} members", *epochs, *of_members, *_begins(row)]
+    details = [*state, counted(row["member_count"], "member"), *epochs, *of_members, *_begins(row)]
     return _event(row, row["record_timestamp"], f"group {row['event']}", None, details)
 
 

@@ -34,7 +34,7 @@ def test_a_store_is_created_where_a_commit_finds_none(place: Path, capsys: pytes
     assert main(commit) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"owned store {store} created for groups, with 3 log partitions",
-        f"1 offsets of group g committed in {store}",
+        f"1 offset of group g committed in {store}",
     ]
     assert committed(place / "new") == {("g", "t", 0): (1, None, "", None)}
     for count, said in ((3, "an owned store of 3 log partitions already; use it as it is"), (4, "a store with other")):
@@ -98,8 +98,8 @@ def test_offsets_are_committed_and_deleted(store: Path, capsys: pytest.CaptureFi
         f"3 offsets of group g committed in {store}",
         f"2 offsets of group g deleted from {store}",
         f"0 offsets of group g deleted from {store}: it has no committed offset of nope, u:5",
-        f"1 offsets of group g committed in {store}",
-        f"1 offsets of group g committed in {store}",
+        f"1 offset of group g committed in {store}",
+        f"1 offset of group g committed in {store}",
         f"group g deleted from {store}",
     ]
     assert not (store / FOLDER).exists()  # a command does not renew a file there
@@ -113,7 +113,7 @@ def test_deleted_offsets_are_those_of_open_transactions_too(
         coordinator.begin_transaction(1, 0)
         coordinator.txn_commit_offsets(1, 0, "g", {("t", 0): 5, ("u", 0): 6})
         assert main(["delete-offsets", "--store", str(store), "--group", "g", named]) == 0
-        assert capsys.readouterr().out == f"1 offsets of group g deleted from {store}\n"
+        assert capsys.readouterr().out == f"1 offset of group g deleted from {store}\n"
         coordinator.end_transaction(1, 0, commit=True)
     assert committed(store) == {("g", "u", 0): (6, None, "", None)}
 

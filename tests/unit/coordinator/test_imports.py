@@ -38,6 +38,6 @@ def test_coordinator_needs_no_spark(tmp_path: pytest.TempPathFactory) -> None:
     done = subprocess.run([sys.executable, "-c", CODE, store], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (
         0,
-        f"7\n1 offsets of group g committed in {store}\nt,0,8\n",
-        f"offsets: 1 offsets of group g committed in {store}\n",
+        f"7\n1 offset of group g committed in {store}\nt,0,8\n",
+        f"offsets: 1 offset of group g committed in {store}\n",
     )

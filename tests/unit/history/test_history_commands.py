@@ -147,6 +147,24 @@ def test_views_of_history_read_the_log_partitions_that_a_query_needs(
     assert _condition(LogHistory(store), filters) == condition
 
 
+def test_a_group_of_which_the_log_has_only_tombstones_is_told_from_an_unknown_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broker's compaction removes the records of a group and keeps its tombstone, for `delete.retention.ms`."""
+    log = LogPartition()
+    log.group_tombstone(2, "gone")
+    location = random_store(
+        tmp_path / "store", {0: log.rows}, {(0, row.record_offset): START_MS for row in log.rows}, 1
+    )
+    for command in (["history"], ["why", "--topic", "t", "--partition", "0"]):
+        for group, said in (
+            ("gone", "no commit and no state of group 'gone', only tombstones or records that do not decode"),
+            ("nobody", "no record of group 'nobody'"),
+        ):
+            assert main([*command, "--store", location, "--group", group]) == 1
+            assert f"offsets: error: the log of {location} has {said} (G" in capsys.readouterr().err
+
+
 def test_why_tells_the_deletion_in_a_sentence(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["why", "--store", store, "--group", "g-deloff", "--topic", "t2", "--partition", "1"]
     found = json_of(capsys, *asked)

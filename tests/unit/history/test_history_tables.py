@@ -363,7 +363,7 @@ def test_a_small_log_is_shown_whole(tmp_path: Path) -> None:
     events, _ = group_timeline(LogHistory(store), Retention(), "g")
     gone = "the commit itself is no longer in the log"
     assert [(each.event, each.partition, each.offset, each.delta, each.by, each.detail) for each in events] == [
-        ("group created", None, None, None, None, "Classic Stable; 1 members; generation 1"),
+        ("group created", None, None, None, None, "Classic Stable; 1 member; generation 1"),
         ("commit", 0, 10, None, "m", "metadata 'n'"),
         ("rewind", 0, 4, -6, "m", "in a transaction of producer 7"),
         ("group left", None, None, None, None, "Classic Empty; 0 members; generation 2; left m"),
@@ -418,8 +418,8 @@ def test_events_of_a_group_tell_who_joined_and_left(tmp_path: Path) -> None:
     found, _ = group_timeline(LogHistory(store), Retention(), "g")
     epochs = "group_epoch 1; assignment_epoch 0"
     assert [(each.event, each.detail) for each in found] == [
-        ("group created", "Consumer Stable; 1 members; group_epoch 0; assignment_epoch 0"),
-        ("group epoch", f"Consumer Assigning; 1 members; {epochs}"),
+        ("group created", "Consumer Stable; 1 member; group_epoch 0; assignment_epoch 0"),
+        ("group epoch", f"Consumer Assigning; 1 member; {epochs}"),
         ("group joined", f"Consumer Assigning; 2 members; {epochs}; joined b"),
         ("group joined", f"Consumer Assigning; 3 members; {epochs}; joined c"),
         ("group left", f"Consumer Assigning; 2 members; {epochs}; left a"),

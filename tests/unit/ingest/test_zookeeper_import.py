@@ -188,9 +188,9 @@ def test_command_creates_the_store_and_shows_registered_consumers(
         "skipped_nodes": [{"path": "/consumers/g/offsets/orders/1", "reason": "'no' is not a number"}],
     }
     assert "skipped /consumers/g/offsets/orders/1: 'no' is not a number" in output.err
-    assert "1 offsets of 1 groups imported" in output.err
+    assert "1 offset of 1 group imported" in output.err
     assert main(command) == 0
-    assert "0 offsets of 1 groups imported" in capsys.readouterr().err
+    assert "0 offsets of 1 group imported" in capsys.readouterr().err
     assert main([*command, "--offsets-partitions", "4"]) == 1
     with opened(tmp_path / "new") as coordinator:
         group = coordinator.get_group("g")

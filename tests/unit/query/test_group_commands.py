@@ -483,12 +483,22 @@ def test_a_cluster_gets_a_name_beside_a_coordinator(
     assert main(["name-cluster", "--store", stores[0], "no name"]) == 2
 
 
-def test_a_list_without_a_group_of_a_name_warns(unfolded: str, capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["--group", "none", "--group", "k-stable", "--group", "x*"]
-    assert main(["groups", "--store", unfolded, *names]) == 0
-    out, err = capsys.readouterr()
-    assert "k-stable" in out
-    assert "offsets: warning: no listed group matches 'none', 'x*'\n" in err
+def test_a_list_without_a_group_of_a_name_ends_as_describe_does(
+    unfolded: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["--store", unfolded, "--group", "none", "--group", "k-stable", "--group", "x*"]
+    for command in ("groups", "describe"):
+        assert main([command, *names]) == 1
+        out, err = capsys.readouterr()
+        assert "k-stable" in out
+        assert err.endswith(f"offsets: error: no groups 'none', 'x*' in {unfolded} (GROUP_ID_NOT_FOUND)\n")
+    assert main(["groups", "--store", unfolded, "--group", "none"]) == 1
+    assert capsys.readouterr().out == ""
+
+
+def test_a_group_that_other_options_leave_out_is_no_error(unfolded: str, offsets: Callable[..., str]) -> None:
+    of_another_state = offsets("groups", "--store", unfolded, "--group", "k-stable", "--state", "Empty")
+    assert of_another_state.splitlines()[1:] == []
 
 
 def test_several_clusters_are_told_apart(unfolded: str, tmp_path: Path, offsets: Callable[..., str]) -> None:

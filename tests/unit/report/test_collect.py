@@ -180,8 +180,10 @@ def test_command_writes_the_page_of_a_store(
     text = html.read_text(encoding="utf-8")
     assert ">k-stable<" in text
     assert "as of <time" in text
-    assert main([*line, "--html", "-", "--group", "nobody", "--group", "k-stable"]) == 0
-    page = unescape(capsys.readouterr().out)
+    assert main([*line, "--html", "-", "--group", "nobody", "--group", "k-stable"]) == 1  # as `describe`
+    out, err = capsys.readouterr()
+    assert err == f"offsets: error: no group 'nobody' in {store} (GROUP_ID_NOT_FOUND)\n"
+    page = unescape(out)
     assert page.startswith("<!DOCTYPE html>")
     assert page.rstrip().endswith("</html>")
     assert f"No group 'nobody' in {store}" in page
@@ -289,7 +291,9 @@ def test_committed_offsets_without_a_known_lag_are_counted() -> None:
     rows = lag_rows({"g": group}, positions, {0: END_MS}, lambda *_: WindowColumns.together([]))
     (found,) = group_rows({"g": group}, rows)
     said = "no position of the partition is known"
-    assert found == GroupRow("g", "Empty", "Classic", 0, 2, END_MS, 3, None, 1, said, found.status, found.lag_as_of)
+    assert found == GroupRow(
+        "g", "Empty", "Classic", 0, 2, END_MS, 3, None, 1, said, found.status, found.lag_as_of, "none"
+    )
     # a partition that a member has and no offset is committed for is no offset without a lag
     assigned = [row._replace(partition=2) if row.lag is None else row for row in rows]
     assert group_rows({"g": group}, assigned)[0].lag_unknown == 0

@@ -379,7 +379,7 @@ def test_commands_say_it_in_json_and_warn_once_for_each_reason(
         first, second = err.splitlines()
         assert first.startswith("offsets: warning: the answers lack 4 records ")
         assert "an open transaction holds back in log partition 0 since " in first
-        assert second.startswith(f"offsets: warning: the answers of {followed.location} lack 1 records of its topic: ")
+        assert second.startswith(f"offsets: warning: the answers of {followed.location} lack 1 record of its topic: ")
 
 
 def test_old_data_and_old_transactions_are_problems_of_status(
