@@ -49,7 +49,7 @@ def option(*names: str, **attributes: Any) -> Any:  # noqa: ANN401 - the attribu
     """
     if isinstance(kind := attributes.get("type"), click.IntRange):
         attributes.setdefault("metavar", "N")
-        kind.name = "whole number"  # click's errors name it
+        kind.name = "integer"  # click's errors name it
     attributes.setdefault("show_default", bool(attributes.get("default")))
     return _Declared(click.Option, names, attributes)
 

@@ -72,6 +72,9 @@ SAID = {
     "expire-offsets|--store|{store}|--dry-run|--within|1.5": (
         "invalid value for '--within': '1.5' is not allowed; it takes a whole"
     ),
+    "why|--store|{store}|--group|g|--topic|t|--partition|x": (
+        "invalid value for '--partition': 'x' is not a valid integer. See `offsets why --help`."
+    ),
     "descibe|--all-groups": "no such command 'descibe'. Did you mean 'describe'? See `offsets --help`.",
     "reload|--store|{store}|--partitions|1": (
         "no such option '--partitions'. Did you mean '--partition'? See `offsets reload --help`."
