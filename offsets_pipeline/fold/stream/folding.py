@@ -315,7 +315,7 @@ class Publisher(Periodic[None]):
                 done = publish(self._store, self._clock)
                 self._keep_small()
             finally:
-                if not done and self._folded_at is None:
+                if not done:  # a fold may have come meanwhile
                     self._folded_at = folded_at or started
                 self._ended_at = time.monotonic()
                 self._took = self._ended_at - started

@@ -398,7 +398,9 @@ def test_records_come_into_the_log_also_if_the_state_is_damaged(store: Store, se
     assert folding.next_fold(opened(place_of(store.location)), 0) is None
 
 
-def test_an_append_of_another_process_behind_ours_is_folded_by_the_next_call(store: Store, settings: Settings) -> None:
+def test_an_append_of_another_process_behind_ours_is_folded_by_the_next_call(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folding = Folding(store, settings, CLOCK)
     folding.fold(store)
     log, other = LogPartition(0), LogPartition(1)
@@ -410,3 +412,8 @@ def test_an_append_of_another_process_behind_ours_is_folded_by_the_next_call(sto
     assert progress_of(store).log_version == append.version
     folding.fold(store)
     assert_as_reference(store.location, log_of(store.location))
+    log.rows.clear()
+    log.commit(("g", "a", 0), 3)
+    folding.fold(store, appended_at_once(store, settings, log))
+    monkeypatch.setattr("offsets_pipeline.fold.stream.folding.fold_log", lambda *_: pytest.fail("nothing is behind it"))
+    folding.fold(store)

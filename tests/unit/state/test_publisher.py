@@ -108,6 +108,7 @@ def test_publishing_starts_halfway_to_its_time_and_rests_four_times_as_long_as_i
     whole.finish()
     fold_one(store, settings, 1)
     whole.after_fold(1)
+    assert due_in() == 15 / 2  # one offset, as many as a small store may have
     took = 10
     whole.finish()
     whole.after_fold(1)
@@ -146,6 +147,26 @@ def test_publishing_that_failed_counts_from_the_fold_that_is_not_published(
     with pytest.raises(StorageFailed, match="out of reach"):
         publisher.finish()
     assert publisher._due_at() == 1000 + 15 / 2
+
+
+def test_publishing_that_was_overtaken_counts_from_the_fold_before_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    publisher = Publisher(store, FoldSettings(publish_within_ms=200_000), CLOCK, pytest.fail)
+
+    def overtaken(*_: object) -> bool:
+        nonlocal now
+        now += 1
+        publisher.after_fold(1)
+        return False
+
+    monkeypatch.setattr(publisher_module, "publish", overtaken)
+    publisher.after_fold(1)
+    with pytest.raises(WriteConflict):
+        publisher.finish()
+    assert publisher._due_at() == 1000 + 200 / 2
 
 
 def test_last_publishing_gives_up_where_other_writers_always_come_first(
@@ -230,4 +251,7 @@ def test_facts_of_a_replaced_incarnation_go_when_no_reader_needs_them(
     now += 1
     publisher.finish()
     assert incarnations() == {"2"}
+    reload_partitions(store, None, settings, CLOCK)
+    publisher.finish()
+    assert incarnations() == {"2", "3"}  # the time counts anew
     assert_as_reference(store.location, log_of(store.location))
