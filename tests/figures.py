@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from prometheus_client.exposition import generate_latest
@@ -18,15 +19,18 @@ Figures = dict[str, dict[str, float]]
 
 
 def figures_of(text: str) -> Figures:
-    """By name and label's value (none: the empty text; several: all labels); checks the shape of every line."""
-    found: Figures = {}
+    """By name and label's value (none: the empty text; several: all labels); checks the shape of every line.
+
+    A metric without a value has no series.
+    """
+    found: Figures = defaultdict(dict)
     for line in text.splitlines():
         if not line.startswith("#"):
             shown = re.fullmatch(r'(\w+)(?:\{((?:\w+="[^"]*",?)+)\})? (\S+)', line)
             assert shown is not None, line
             labels = shown[2] or ""
             only = re.fullmatch(r'\w+="([^"]*)"', labels)
-            found.setdefault(shown[1], {})[labels if only is None else only[1]] = float(shown[3])
+            found[shown[1]][labels if only is None else only[1]] = float(shown[3])
     return found
 
 

@@ -58,7 +58,6 @@ class OperatorLog:
 
     def _write(self, text: str) -> None:
         sys.stderr.write(f"{shown_time(self._clock.now_ms())} offsets: {text}\n")
-        sys.stderr.flush()
 
 
 class FollowedTopic(TopicObserver):

@@ -13,17 +13,23 @@ import pytest
 from deltalake import write_deltalake
 
 from offsets_pipeline.errors import BrokerUnreachable, StorageFailed, TargetNotWritable
+from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 from offsets_pipeline.kafka.broker.fetch import FetchPosition
-from offsets_pipeline.observability.collectors import LogExtent, QueryMetrics
+from offsets_pipeline.observability.collectors import LogExtent, QueryMetrics, StateMetrics
 from offsets_pipeline.observability.operator_log import FollowedTopic, OperatorLog
+from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.service.metrics import exposition
 from offsets_pipeline.service.metrics.exposition import Exposition
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from tests.figures import exposed
+from tests.folded_stores import new_store
+from tests.logs import LogPartition, commit_key
+from tests.spark.stores import CLOCK, appended
+from tests.unit.share_logs import IN_DRIVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,6 +161,33 @@ def test_extent_of_the_log_is_per_log_incarnation_and_reads_only_new_files(
     assert extent.look(append(log, [(1, 1, 0), (0, 1, 3)]), 0) == {0: (5, 9), 1: (2, 3)}
     assert extent.look(TableFolder(str(log), LOG).snapshot(), 1) == {1: (0, 0)}
     assert len(opened) == len(set(opened)) == 2
+
+
+def test_state_is_behind_the_log_by_the_record_offsets_after_the_last_fold(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "a store", 4)
+    state = StateMetrics(lambda: StateReader(store.location, at_most=0))  # what a stream has folded
+    names = "offsets_groups", "offsets_committed_offsets", "offsets_quarantined_records"
+
+    def assert_counted(behind: dict[int, int], *numbers: int) -> None:
+        found = state.count()
+        assert found["offsets_fold_behind_log_records"] == dict.fromkeys(range(4), 0) | behind
+        assert tuple(found[name] for name in names) == numbers
+
+    of_d, of_a, of_b = LogPartition(0), LogPartition(1, start=5), LogPartition(2, start=40)  # groups by R1
+    of_d.commit(("d", "t", 0), 7)
+    of_d.commit(("a", "t", 0), 7)  # another log partition answers for it
+    of_d.record(commit_key("d"), b"\xff")
+    of_a.commit(("a", "t", 0), 7)
+    of_a.commit(("a", "t", 1), 7)
+    appended(store.location, of_d.rows + of_a.rows)
+    assert_counted({0: 3, 1: 2}, 0, 0, 0)
+    fold_log(store, IN_DRIVER, CLOCK)
+    assert_counted({}, 2, 3, 1)
+    of_a.skip(3)
+    of_a.commit(("a", "t", 2), 7)
+    of_b.commit(("b", "t", 0), 7)
+    appended(store.location, [of_a.rows[-1], of_b.rows[-1]])
+    assert_counted({1: 4, 2: 1}, 2, 3, 1)  # from 7 to 10, and from the start of the log, 40
 
 
 def test_batches_are_counted_while_the_block_runs() -> None:

@@ -19,6 +19,7 @@ from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.service.metrics.exposition import FAMILIES
 from tests.figures import exposed
 from tests.logs import LogPartition, commit_key, commit_value
+from tests.member_bytes import assignment, subscription
 from tests.unit.lag.stores import TimedRow, folded_store
 
 if TYPE_CHECKING:
@@ -75,16 +76,16 @@ def test_metrics_are_those_of_the_state_and_the_newest_positions(store: Path) ->
     assert found[LAG] == {
         f'cluster_name="store",group="{group}",topic="t"': lag for group, lag in zip("abc", (59, 39, 19), strict=True)
     }
-    assert found["kminion_kafka_consumer_group_topic_offset_sum"]['group_id="c",topic_name="t"'] == 41
+    assert found["kminion_kafka_consumer_group_topic_offset_sum"].get('group_id="c",topic_name="t"') == 41
     # offset 10 came in the second of three minutes, 20 in the last one
     seconds = found["kafka_consumergroup_group_max_lag_seconds"]
-    assert abs(seconds['cluster_name="store",group="b"'] - 117) < 1
+    assert abs(seconds.get('cluster_name="store",group="b"', 0) - 117) < 1
     assert (
-        found["offsets_group_topic_max_lag_seconds"]['cluster_name="store",group="b",topic="t"']
+        found["offsets_group_topic_max_lag_seconds"].get('cluster_name="store",group="b",topic="t"')
         == seconds['cluster_name="store",group="b"']
     )
     assert (
-        found["offsets_group_last_commit_timestamp_seconds"]['cluster_name="store",group="b",topic="u"']
+        found["offsets_group_last_commit_timestamp_seconds"].get('cluster_name="store",group="b",topic="u"')
         == NOW_MS / 1000 - 120
     )
     assert found["kminion_kafka_consumer_group_info"] == {
@@ -119,15 +120,15 @@ def test_a_group_that_has_not_read_what_the_first_sample_saw_is_behind_since_the
     for later_ms in (0, 60_000, 61_000, 600_000):
         writer.write({("t", 0): (0, 50 + later_ms)}, at_ms + later_ms)
         found = counted(location, LagSettings(), [])
-        seconds.append(found.get("kafka_consumergroup_group_max_lag_seconds", {}).get(labels))
+        seconds.append(found["kafka_consumergroup_group_max_lag_seconds"].get(labels))
     assert seconds == [None, None, 61, 600]
 
 
 def test_partitions_have_metrics_if_the_settings_ask_for_them(store: Path) -> None:
     found = counted(store, LagSettings(metrics_partitions=True), [])
     labels = 'cluster_name="store",group="a",partition="1",topic="t"'
-    assert found["kafka_consumergroup_group_offset"][labels] == 1
-    assert found["kafka_consumergroup_group_lag"][labels] == 29
+    assert found["kafka_consumergroup_group_offset"].get(labels) == 1
+    assert found["kafka_consumergroup_group_lag"].get(labels) == 29
     assert found["kafka_partition_latest_offset"] == {
         f'cluster_name="store",partition="{partition}",topic="t"': 30 for partition in (0, 1)
     }
@@ -169,6 +170,22 @@ def test_a_status_is_judged_for_the_groups_that_are_behind_for_longest(
     assert found["offsets_group_partitions"] == {'cluster_name="store",group="a",status="STOP"': 2}
 
 
+@pytest.mark.parametrize(("behind_seconds", "partitions"), [(60, 0), (61, 1)])
+def test_a_group_that_is_behind_for_a_minute_has_no_status_yet(
+    tmp_path: Path, settings: Settings, behind_seconds: int, partitions: int
+) -> None:  # docs/metrics.md: for over a minute
+    log = LogPartition()
+    begun_ms = NOW_MS - 2000 * behind_seconds
+    log.record(commit_key("g", "t", 0), commit_value(0, commit_timestamp=begun_ms))
+    location = folded_store([TimedRow(log.rows[0], begun_ms)], tmp_path / "store", 1, settings)
+    writer = SampleWriter(table_of(str(location)), "a test")
+    for end, at_ms in ((0, begun_ms), (1, NOW_MS)):  # the only record came halfway between the two
+        writer.write({("t", 0): (0, end)}, at_ms)
+    found = counted(location, LagSettings(), [])
+    assert found["kafka_consumergroup_group_max_lag_seconds"] == {'cluster_name="store",group="g"': behind_seconds}
+    assert len(found["offsets_group_partitions"]) == partitions
+
+
 def test_groups_have_their_epoch_or_generation_from_their_own_log_partition(tmp_path: Path, settings: Settings) -> None:
     logs = [LogPartition(0), LogPartition(1)]
     home = partition_for("old", 2)
@@ -192,6 +209,19 @@ def test_groups_have_their_epoch_or_generation_from_their_own_log_partition(tmp_
     for most, left_out in ((2, 0), (1, 1)):  # a group without offsets counts as one series
         found = counted(store, LagSettings(metrics_max_series=most), [])
         assert found["offsets_groups_without_metrics"] == {"": left_out}
+
+
+def test_an_assigned_partition_without_a_commit_has_no_committed_offset(tmp_path: Path, settings: Settings) -> None:
+    log = LogPartition()
+    member = {"member_id": "m", "client_id": "c", "client_host": "h", "session_timeout": 1}
+    member |= {"subscription": subscription("t"), "assignment": assignment("t", 0, 1)}
+    log.group(2, "g", protocol_type="consumer", protocol="range", generation=1, members=[member])
+    log.commit(("g", "t", 0), 7)
+    store = folded_store([TimedRow(row, NOW_MS) for row in log.rows], tmp_path / "store", 1, settings)
+    SampleWriter(table_of(str(store)), "a test").write({("t", 0): (0, 10), ("t", 1): (0, 10)}, NOW_MS)
+    found = counted(store, LagSettings(metrics_partitions=True), [])
+    assert found["kafka_consumergroup_group_offset"] == {'cluster_name="store",group="g",partition="0",topic="t"': 7}
+    assert len(found["kafka_partition_latest_offset"]) == 2
 
 
 def test_dashboard_asks_for_metrics_and_labels_that_exist(root: Path) -> None:

@@ -134,6 +134,10 @@ def test_a_log_does_not_catch_up_while_a_log_partition_has_no_leader(followed: F
     assert followed.topic.values()["offsets_log_behind_topic_records"] == {0: 0}
     followed.look(10, 10)
     assert [line.partition("offsets: ")[2] for line in followed.lines()] == ["caught up with topic t"]
+    followed.clock.advance_ms(DAY_MS // 2)
+    assert followed.progress.look(followed.clock.now_ms(), {})
+    followed.topic.looked(followed.progress)
+    assert followed.topic.is_caught_up  # nor does it fall behind
 
 
 @pytest.mark.parametrize("back", ["looked", "planned"])

@@ -211,6 +211,15 @@ def test_metrics_have_the_lag_of_share_groups(now_sampled: str) -> None:
     assert not {name for name in found if name.startswith("kminion")}
 
 
+def test_a_share_partition_that_no_member_has_read_has_no_start_offset(tmp_path: Path) -> None:
+    """The broker initializes it with -1."""
+    rows = [row for row in share_rows() if row.log_partition == 0 or (row.log_partition, row.record_offset) == (2, 0)]
+    found = counted(share_store(tmp_path / "share", rows), LagSettings(metrics_partitions=True))
+    assert found["kafka_consumergroup_group_offset"] == {
+        f'cluster_name="share",group="open",partition="0",topic="{answers()["topic_ids"]["gone"]}"': 0
+    }
+
+
 #: Commands with their options, but for --store.
 ANSWERED = ("lag", "share-partitions", "status", "check", "log-info", "sql --tables", "name-cluster lab")
 #: The same, by a part of the one line of the error.
