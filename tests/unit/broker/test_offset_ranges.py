@@ -74,11 +74,13 @@ def read(
 
 
 def test_partitions_of_a_leader_take_turns() -> None:
-    with fake_topic({0: batches(1, 1, 1), 1: batches(1, 1, 1)}) as topic:
+    """An answer has a batch of one of them; that of each other one is empty, and not at its end."""
+    with fake_topic({at: batches(1, 1, 1) for at in range(3)}) as topic:
         one = str(len(batch(0).data))
-        found, turns = read(topic, OffsetRange(0, 0, 3), OffsetRange(1, 1, 3), fetch_max_bytes=one)
-    assert found == {0: [0, 1, 2], 1: [1, 2]}
-    assert turns == [0, 1, 0, 1, 0]
+        ranges = [OffsetRange(0, 0, 3), OffsetRange(1, 1, 3), OffsetRange(2, 0, 3)]
+        found, turns = read(topic, *ranges, fetch_max_bytes=one)
+    assert found == {0: [0, 1, 2], 1: [1, 2], 2: [0, 1, 2]}
+    assert turns == [0, 1, 2, 0, 1, 2, 0, 2]
 
 
 def test_ranges_end_and_start_in_the_middle_of_a_batch() -> None:

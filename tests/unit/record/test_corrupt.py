@@ -25,6 +25,8 @@ def test_other_record_types_are_unknown_and_not_corrupt(record_type: int) -> Non
     assert error.value.record_type == record_type
     assert not issubclass(UnknownRecordType, CorruptRecord)
     with pytest.raises(UnknownRecordType):
+        decode_key(key[:2])
+    with pytest.raises(UnknownRecordType):
         decode_value(record_type, b"\x00\x00")
     with pytest.raises(UnknownRecordType):
         encode_key(DecodedKey(record_type, {}))

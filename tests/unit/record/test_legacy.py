@@ -156,6 +156,10 @@ BAD = {
     "inner message of an unknown magic": (wrapper(1, message(0, b"a", b"1", magic=2), Codec.GZIP), "magic 2, codec 0"),
     "compressed in compressed": (wrapper(1, wrapper(0, INNER, Codec.GZIP), Codec.GZIP), "magic 1, codec 1"),
     "a wrong length behind a message": (wrapper(1, INNER + INNER[:11] + b"\1" + INNER[12:], Codec.GZIP), "length 1"),
+    "a wrong length behind a message, cut short": (
+        wrapper(1, INNER + INNER[:11] + b"\x0d" + INNER[12:20], Codec.GZIP),
+        "length 13, but only 8 bytes",  # no message has fewer than 14
+    ),
     "inner checksum": (wrapper(1, message(0, b"a", b"1", crc=1), Codec.GZIP), "checksum is not 0x00000001"),
     "offsets that stand still": (wrapper(1, INNER + INNER, Codec.GZIP), "do not increase"),
     "offset too small for what it wraps": (wrapper(1, INNER + message(2, b"", b""), Codec.GZIP), "do not increase"),
