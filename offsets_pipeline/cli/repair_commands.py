@@ -16,7 +16,12 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import NonEmptyGroup, NoSuchGroup, NotCoordinator, OffsetsError
 from offsets_pipeline.ingest.topic_positions.broker_positions import ask_broker
 from offsets_pipeline.ingest.topic_positions.positions import read_positions
-from offsets_pipeline.kafka.broker.groups_client import commit_offsets_of_groups, delete_group_offsets, delete_groups
+from offsets_pipeline.kafka.broker.groups_client import (
+    commit_offsets_of_groups,
+    delete_group_offsets,
+    delete_groups,
+    unstable_offsets,
+)
 from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.repair.offset_reset.group_offsets import (
     cluster_group_offsets,
@@ -39,15 +44,16 @@ from offsets_pipeline.repair.offset_reset.plan import (
     read_plan,
 )
 from offsets_pipeline.semantics.group_description import EMPTY
+from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from concurrent.futures import Future
 
     from offsets_pipeline.cli.section_coordinator import DeleteGroup, DeleteOffsets, ResetOffsets
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.semantics.partition_state import TopicPartition
+    from offsets_pipeline.kafka.broker.cluster import Cluster
 
 _COLUMNS = ("group", "topic", "partition", "new_offset", "current_offset")
 _DELETED = ("group", "topic", "partition", "committed_offset")
@@ -205,37 +211,37 @@ def delete_in_cluster(
     options: DeleteGroup | DeleteOffsets,
     settings: Settings,
     group_ids: Sequence[str],
-    chosen: Callable[[Iterable[TopicPartition]], Sequence[TopicPartition]] | None = None,
+    places: Sequence[tuple[str, int | None]] | None = None,
 ) -> None:
     """Show the offsets that would be deleted, or delete them.
 
-    Deletes the groups, or with ``chosen`` only offsets of these partitions. After the others are deleted, raises
-    NoSuchGroup, NonEmptyGroup or the broker's error.
+    Deletes the groups, or with ``places`` only offsets of these partitions, and of all partitions of a topic (None).
+    After the others are deleted, raises NoSuchGroup, NonEmptyGroup or the broker's error.
     """
     asked = options.deletion
     with mirrored_cluster(options.store, asked.live, settings) as cluster:
         standings = cluster_group_offsets(cluster, group_ids)
-        planned = {
-            group_id: [*each.offsets] if chosen is None else [at for at in chosen(each.offsets) if at in each.offsets]
+        planned: dict[str, dict[TopicPartition, int | None]] = {
+            group_id: {**each.offsets} if places is None else _chosen(cluster, group_id, each.offsets, places)
             for group_id, each in standings.items()
             if each.state == EMPTY
         }
         before_ms, at = SystemClock().now_ms() - 1, cluster.settings.at
         failed: dict[Any, OffsetsError] = {}  # by group, or by partition of the one group
-        if asked.execute and chosen is None:
+        if asked.execute and places is None:
             failed |= delete_groups(cluster, planned)
         elif asked.execute:
-            for group_id, places in planned.items():
-                failed |= delete_group_offsets(cluster, group_id, places)
+            for group_id, offsets in planned.items():
+                failed |= delete_group_offsets(cluster, group_id, offsets)
     rows: list[tuple[object, ...]] = []
-    for group_id, places in planned.items():
-        held = [(group_id, *where, standings[group_id].offsets[where]) for where in places if where not in failed]
-        rows += [] if group_id in failed else held or [(group_id, None, None, None)] if chosen is None else held
+    for group_id, offsets in planned.items():
+        held = [(group_id, *where, offset) for where, offset in offsets.items() if where not in failed]
+        rows += [] if group_id in failed else held or [(group_id, None, None, None)] if places is None else held
     groups = {str(row[0]) for row in rows}
     if rows and asked.execute:  # first: stdout may be a full disk
-        offsets = "" if chosen is None else f"{counted(len(rows), 'offset')} of "
-        sys.stderr.write(f"offsets: {offsets}{_named_groups(groups)} deleted from {at}\n")
-        say_undo(options, asked.live, sorted(each for each in groups if standings[each].offsets), before_ms)
+        number = "" if places is None else f"{counted(len(rows), 'offset')} of "
+        sys.stderr.write(f"offsets: {number}{_named_groups(groups)} deleted from {at}\n")
+        say_undo(options, asked.live, sorted({str(row[0]) for row in rows if row[-1] is not None}), before_ms)
     missing = [name for name, each in standings.items() if each.state is None]
     unknown = [NoSuchGroup.of(missing, at)] if missing else []
     active = {name: str(each.state) for name, each in standings.items() if each.state not in {None, EMPTY}}
@@ -248,6 +254,24 @@ def delete_in_cluster(
             warn(f"{_named_groups(planned)} has no such offset: nothing to delete")
     finally:
         raise_errors(active, [*unknown, *failed.values()], "change")
+
+
+def _chosen(
+    cluster: Cluster,
+    group_id: str,
+    offsets: Mapping[TopicPartition, int],
+    places: Sequence[tuple[str, int | None]],
+) -> dict[TopicPartition, int | None]:
+    """The offsets of these partitions in order, of all partitions of a topic (None).
+
+    Also those that are only pending in a transaction, as None: a broker deletes them, too (R12).
+    """
+    topics = cluster.topics({topic for topic, partition in places if partition is None})
+    named = {TopicPartition(topic, at) for topic, at in places if at is not None}
+    named |= {TopicPartition(topic.name, at) for topic in topics.values() for at in topic.partitions}
+    named |= {where for where in offsets if (where.topic, None) in places}
+    found = unstable_offsets(cluster, group_id, named) | offsets.keys()
+    return {where: offsets.get(where) for where in sorted(named & found)}
 
 
 def _named_groups(group_ids: Collection[str]) -> str:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.semantics.partition_state import TopicPartition
 
 _RETENTION_MAX_MS = 2**62  # the commit's time and this fit into 64 bits
 
@@ -252,22 +251,12 @@ class DeleteOffsets(OneStore):
     group: str = group_option("Group that committed the offsets.")
     deletion: RequestedDeletion = grouped(RequestedDeletion)
 
-    def chosen(self, held: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """The partitions, and those of the topics, among the partitions with an offset."""
-        from offsets_pipeline.semantics.partition_state import TopicPartition
-
-        found = []
-        for topic, partition in self.places:
-            of_topic = [at for at in held if at.topic == topic]
-            found += of_topic if partition is None else [TopicPartition(topic, partition)]
-        return list(dict.fromkeys(found))
-
     def run(self, settings: Settings) -> None:
         """Delete the offsets. As with Kafka's tool, a partition without an offset is no error."""
         if self.deletion.live.bootstrap_server is not None:
             from offsets_pipeline.cli.repair_commands import delete_in_cluster
 
-            delete_in_cluster(self, settings, [self.group], self.chosen)
+            delete_in_cluster(self, settings, [self.group], self.places)
             return
         with _opened(self.store, settings, [self.group]) as opened:
             deleted = opened.delete_offsets(self.group, self.places)

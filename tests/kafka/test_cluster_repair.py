@@ -179,6 +179,28 @@ def test_offsets_are_deleted_as_by_kafkas_tool_and_come_back(
     assert f"group {ours} has no such offset: nothing to delete" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("named", [["payments"], ["payments:1"]])
+def test_a_commit_that_is_pending_alone_is_deleted_as_by_kafkas_tool(
+    repaired: Repaired, capsys: pytest.CaptureFixture[str], named: list[str]
+) -> None:  # R12
+    ours, kafkas = (f"{of}-pending-{named[0]}" for of in ("ours", "kafkas"))
+    open_ones = [repaired.broker.transaction(each) for each in (ours, kafkas)]
+    for transaction, group_id in zip(open_ones, (ours, kafkas), strict=True):
+        transaction.begin(group_id, {("payments", 1): 7, ("orders", 1): 8})
+    command = repaired.command("delete-offsets", "--group", ours, *named, "--format", "csv")
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [f"{ours},payments,1,"]
+    assert main([*command, "--execute"]) == 0
+    err = capsys.readouterr().err
+    assert f"offsets: 1 offsets of group {ours} deleted from {repaired.broker.address}\n" in err
+    assert "to undo" not in err
+    assert "Request succeed" in repaired.broker.tool("--delete-offsets", "--group", kafkas, "--topic", *named)
+    for transaction in open_ones:
+        transaction.commit()
+    repaired.broker.wait_for_markers()
+    assert repaired.answers(ours) == repaired.answers(kafkas) == {("orders", 1): (8, "")}
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_offsets_are_reset_as_by_kafkas_tool_and_come_back(
     repaired: Repaired, capsys: pytest.CaptureFixture[str], scenario: str

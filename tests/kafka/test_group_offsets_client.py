@@ -8,7 +8,12 @@ import pytest
 
 from offsets_pipeline.errors import NonEmptyGroup, NoSuchTopic
 from offsets_pipeline.kafka.broker.cluster import Cluster
-from offsets_pipeline.kafka.broker.groups_client import commit_group_offsets, fetch_group_offsets
+from offsets_pipeline.kafka.broker.groups_client import (
+    commit_group_offsets,
+    delete_group_offsets,
+    delete_groups,
+    fetch_group_offsets,
+)
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from tests.kafka.live import live_broker
 
@@ -59,3 +64,15 @@ def test_group_without_members_is_committed_and_fetched(kafka: KafkaJvm, tmp_pat
         assert fetch_group_offsets(cluster, ["of much metadata"])["of much metadata"] == {
             at: (offset, None, metadata) for at, (offset, metadata) in wide.items()
         }
+
+        # so it does with tombstones, which have the group id; of more it answers UNKNOWN_SERVER_ERROR
+        long = [letter * 30_000 for letter in "abcd"]
+        offsets = {("wide", at): (at, "") for at in range(40)}
+        for group in long:
+            commit_group_offsets(cluster, group, offsets)
+        assert delete_group_offsets(cluster, long[0], offsets) == {}
+        assert fetch_group_offsets(cluster, long) == {
+            each: {} if each == long[0] else answered(broker, each) for each in long
+        }
+        assert delete_groups(cluster, dict.fromkeys(long, offsets)) == {}
+        assert not set(long) & broker.answers.groups()["groups"].keys()

@@ -26,6 +26,7 @@ OFFSET_OUT_OF_RANGE = 1
 UNSUPPORTED_SASL_MECHANISM = 33
 UNSUPPORTED_VERSION = 35
 GROUP_ID_NOT_FOUND = 69
+UNSTABLE_OFFSET_COMMIT = 88
 
 #: Kafka's names of codes that the client calls otherwise.
 _NAMES = {

@@ -15,6 +15,7 @@ from offsets_pipeline.kafka.broker.broker_errors import (
     GROUP_ID_NOT_FOUND,
     NO_ERROR,
     UNKNOWN_TOPIC_OR_PARTITION,
+    UNSTABLE_OFFSET_COMMIT,
     broker_error,
     error_name,
     is_retriable,
@@ -34,10 +35,11 @@ _CLASSIC, _DEAD = "Classic", "Dead"
 _GROUP = 0
 _BATCHED_SINCE = 4  # version of FindCoordinator (KIP-699)
 _GROUPS_OF_REQUEST = 500
-#: A broker appends the commits of one request as one batch, of `message.max.bytes` at most: 1,048,588 by default.
-_BYTES_OF_COMMIT = 524_288
-_BYTES_BESIDE_TEXTS = 100  # of a commit's record in that batch, at most
+#: A broker appends the records of one request as one batch, of `message.max.bytes` at most: 1,048,588 by default.
+_BYTES_OF_BATCH = 524_288
+_BYTES_BESIDE_TEXTS = 100  # of a commit or tombstone in that batch, at most
 
+_Key = TypeVar("_Key")
 _Answer = TypeVar("_Answer")
 _BY_TOPIC_NAME = 9  # the last version of both requests that names topics; later ones have topic ids
 _MANY_GROUPS_SINCE = 8  # version of OffsetFetch (KIP-709)
@@ -93,17 +95,27 @@ def describe_consumer_groups(cluster: Cluster, group_ids: Collection[str]) -> di
     return _described(cluster, group_ids, lambda some: ConsumerGroupDescribeRequest(group_ids=some))
 
 
-def delete_groups(cluster: Cluster, group_ids: Collection[str]) -> dict[str, OffsetsError]:
+def delete_groups(cluster: Cluster, offsets: Mapping[str, Collection[Place]]) -> dict[str, OffsetsError]:
     """Delete groups with their offsets, and return the errors of those that are not deleted.
 
+    ``offsets``: by group id, topic and partition of its offsets. Of many offsets, the first are deleted on their own.
     Needs DELETE on the groups. Raises the errors of `Cluster` if no broker answers.
     """
+    sizes: dict[str, int] = {}
+    for group_id, places in offsets.items():
+        *first, last = _tombstones(group_id, places)
+        for some in first:  # the group's own deletion has the error, if this has one
+            delete_group_offsets(cluster, group_id, some)
+        sizes[group_id] = sum(_record_bytes(group_id, topic) for topic, _ in last)
 
     def ask(connection: Connection, of_node: list[str]) -> dict[str, tuple[int, None]]:
-        answer = connection.send(DeleteGroupsRequest(groups_names=of_node))
-        return {each.group_id: (each.error_code, None) for each in answer.results}
+        found: dict[str, tuple[int, None]] = {}
+        for some in _in_batches({group_id: sizes[group_id] for group_id in of_node}):
+            answer = connection.send(DeleteGroupsRequest(groups_names=some))
+            found |= {each.group_id: (each.error_code, None) for each in answer.results}
+        return found
 
-    found = ask_coordinators(cluster, group_ids, ask, "delete the records", "DELETE on the group")
+    found = ask_coordinators(cluster, offsets, ask, "delete the records", "DELETE on the group")
     return {group_id: each for group_id, each in found.items() if isinstance(each, OffsetsError)}
 
 
@@ -194,25 +206,35 @@ def refused_offsets(cluster: Cluster, group_id: str, offsets: Offsets) -> dict[P
     """Commit as `commit_group_offsets`, and return the errors of partitions, whose offsets were not committed."""
     refused: dict[Place, OffsetsError] = {}
     left = dict(offsets)
-    for some in _commits(group_id, offsets):
+    sizes = {place: _record_bytes(group_id, place[0], metadata) for place, (_, metadata) in offsets.items()}
+    for some in _in_batches(sizes):
         try:
-            refused |= _refused_by_one(cluster, group_id, some)
+            refused |= _refused_by_one(cluster, group_id, {place: offsets[place] for place in some})
         except OffsetsError as error:
             return refused | dict.fromkeys(left, error)  # the parts before are committed
         left = {place: offset for place, offset in left.items() if place not in some}
     return refused
 
 
-def _commits(group_id: str, offsets: Offsets) -> Iterator[Offsets]:
-    """Yield the offsets in parts that a broker can append as one batch."""
-    some: dict[Place, tuple[int, str]] = {}
+def _record_bytes(*texts: str) -> int:
+    """The size of a record with these texts, at most."""
+    return _BYTES_BESIDE_TEXTS + len("".join(texts).encode())
+
+
+def _tombstones(group_id: str, places: Iterable[Place]) -> Iterator[list[Place]]:
+    """Yield the partitions in parts whose tombstones a broker can append as one batch."""
+    return _in_batches({place: _record_bytes(group_id, place[0]) for place in places})
+
+
+def _in_batches(sizes: Mapping[_Key, int]) -> Iterator[list[_Key]]:
+    """Yield the keys in parts that a broker can append as one batch; at least one part. ``sizes``: bytes of records."""
+    some: list[_Key] = []
     size = 0
-    for place, offset in offsets.items():
-        added = _BYTES_BESIDE_TEXTS + len(f"{group_id}{place[0]}{offset[1]}".encode())
-        if some and size + added > _BYTES_OF_COMMIT:
+    for key, added in sizes.items():
+        if some and size + added > _BYTES_OF_BATCH:
             yield some
-            some, size = {}, 0
-        some[place] = offset
+            some, size = [], 0
+        some.append(key)
         size += added
     yield some
 
@@ -287,22 +309,28 @@ def delete_group_offsets(cluster: Cluster, group_id: str, places: Collection[Pla
     Needs DELETE on the group and READ on the topics.
     """
     of_topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
-    topics = [
-        of_topic(name=name, partitions=[of_topic.OffsetDeleteRequestPartition(partition_index=at) for at in partitions])
-        for name, partitions in by_topic(places).items()
-    ]
-    request = OffsetDeleteRequest(group_id=group_id, topics=topics)
+    needs = "DELETE on the group and READ on the topic"
 
     def ask(connection: Connection, _: list[str]) -> dict[str, tuple[int, tuple[str, Message]]]:
         answer = connection.send(request)
         return {group_id: (answer.error_code, (connection.at, answer))}
 
-    needs = "DELETE on the group and READ on the topic"
-    found = ask_coordinators(cluster, [group_id], ask, "delete offsets", needs)[group_id]
-    if isinstance(found, OffsetsError):
-        return dict.fromkeys(places, found)
-    at, answer = found
-    return _refused(answer, at, f"delete the offset of group {group_id}", needs)
+    failed: dict[tuple[str, int], OffsetsError] = {}
+    for some in _tombstones(group_id, places):
+        topics = [
+            of_topic(
+                name=name, partitions=[of_topic.OffsetDeleteRequestPartition(partition_index=at) for at in partitions]
+            )
+            for name, partitions in by_topic(some).items()
+        ]
+        request = OffsetDeleteRequest(group_id=group_id, topics=topics)
+        found = ask_coordinators(cluster, [group_id], ask, "delete offsets", needs)[group_id]
+        if isinstance(found, OffsetsError):
+            failed |= dict.fromkeys(some, found)
+        else:
+            at, answer = found
+            failed |= _refused(answer, at, f"delete the offset of group {group_id}", needs)
+    return failed
 
 
 def fetch_group_offsets(
@@ -313,21 +341,6 @@ def fetch_group_offsets(
     A group without offsets, or an unknown one, has none. Needs DESCRIBE on the groups, and on the topics that it is to
     show. Raises the errors of `Cluster`.
     """
-
-    def ask(connection: Connection, of_node: list[str]) -> dict[str, tuple[int, list[Message]]]:
-        answers: dict[str, tuple[int, list[Message]]] = {}
-        batched = connection.version_of(OffsetFetchRequest(), _BY_TOPIC_NAME) >= _MANY_GROUPS_SINCE
-        for some in [of_node] if batched else [[group_id] for group_id in of_node]:
-            groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=each, topics=None) for each in some]
-            request = OffsetFetchRequest(group_id=some[0], topics=None, groups=groups)
-            answer = connection.send(request, max_version=_BY_TOPIC_NAME)
-            if batched:
-                answers |= {each.group_id: (each.error_code, each.topics) for each in answer.groups}
-            else:
-                answers[some[0]] = answer.error_code, answer.topics
-        return answers
-
-    found = answered(ask_coordinators(cluster, group_ids, ask, "fetch the offsets"))
     return {
         group_id: {
             (topic.name, each.partition_index): (
@@ -339,5 +352,46 @@ def fetch_group_offsets(
             for each in topic.partitions
             if each.error_code == NO_ERROR and each.committed_offset != NONE
         }
-        for group_id, topics in found.items()
+        for group_id, topics in _fetched(cluster, group_ids).items()
     }
+
+
+def unstable_offsets(cluster: Cluster, group_id: str, places: Collection[Place]) -> set[Place]:
+    """Those of these partitions for which a transaction holds a commit of the group (R17).
+
+    Brokers before 2.5 do not say so: none. Needs DESCRIBE on the group and the topics. Raises the errors of `Cluster`.
+    """
+    return {
+        (topic.name, each.partition_index)
+        for topic in _fetched(cluster, [group_id], by_topic(places))[group_id]
+        for each in topic.partitions
+        if each.error_code == UNSTABLE_OFFSET_COMMIT
+    }
+
+
+def _fetched(
+    cluster: Cluster, group_ids: Collection[str], partitions: Mapping[str, list[int]] | None = None
+) -> dict[str, list[Message]]:
+    """The topics of each group in the answer to an OffsetFetch: a stable read of these partitions, or all offsets."""
+    of_group = OffsetFetchRequest.OffsetFetchRequestGroup
+    kinds = (OffsetFetchRequest.OffsetFetchRequestTopic, of_group.OffsetFetchRequestTopics)
+    one, many = (
+        None if partitions is None else [kind(name=name, partition_indexes=at) for name, at in partitions.items()]
+        for kind in kinds
+    )
+
+    def ask(connection: Connection, of_node: list[str]) -> dict[str, tuple[int, list[Message]]]:
+        answers: dict[str, tuple[int, list[Message]]] = {}
+        batched = connection.version_of(OffsetFetchRequest(), _BY_TOPIC_NAME) >= _MANY_GROUPS_SINCE
+        for some in [of_node] if batched else [[group_id] for group_id in of_node]:
+            groups = [of_group(group_id=each, topics=many) for each in some]
+            stable = partitions is not None
+            request = OffsetFetchRequest(group_id=some[0], topics=one, groups=groups, require_stable=stable)
+            answer = connection.send(request, max_version=_BY_TOPIC_NAME)
+            if batched:
+                answers |= {each.group_id: (each.error_code, each.topics) for each in answer.groups}
+            else:
+                answers[some[0]] = answer.error_code, answer.topics
+        return answers
+
+    return answered(ask_coordinators(cluster, group_ids, ask, "fetch the offsets"))

@@ -253,7 +253,9 @@ def test_groups_that_are_not_deleted_have_their_errors(broker: FakeBroker, clust
     broker.answers[DeleteGroupsRequest.API_KEY] = lambda _: DeleteGroupsResponse(
         throttle_time_ms=0, results=[of_group(group_id="g", error_code=0), of_group(group_id="h", error_code=68)]
     )
-    assert {name: type(error) for name, error in delete_groups(cluster, ["g", "h"]).items()} == {"h": NonEmptyGroup}
+    assert {name: type(error) for name, error in delete_groups(cluster, {"g": [], "h": []}).items()} == {
+        "h": NonEmptyGroup
+    }
 
 
 @pytest.mark.parametrize("requests", [1, 2])
@@ -265,7 +267,7 @@ def test_coordinators_are_found_together_or_one_by_one(broker: FakeBroker, clust
     )
     if requests == 2:
         broker.coordinate_all()
-    assert delete_groups(cluster, ["g", "h"]) == {}
+    assert delete_groups(cluster, {"g": [], "h": []}) == {}
     found = [broker.request(FindCoordinatorRequest, number) for number in range(broker.count(FIND))]
     assert [each.key_type for each in found] == [0] * requests
     assert [each.coordinator_keys if requests == 1 else each.key for each in found] == (
@@ -281,7 +283,7 @@ def test_a_group_whose_coordinator_is_refused_has_that_error_alone(broker: FakeB
         throttle_time_ms=0, results=[of_group(group_id="g", error_code=69)]
     )
     coordinate(broker, 1, 30)
-    found = delete_groups(cluster, ["g", "h"])
+    found = delete_groups(cluster, {"g": [], "h": []})
     refused = (
         "does not allow us to delete the records of group h (GROUP_AUTHORIZATION_FAILED); grant DESCRIBE on the group"
     )
