@@ -293,7 +293,8 @@ class Causes:
         for topic in sorted(deletion.topics & deletion.topics_kept):
             return f"another group kept an offset of {topic}"
         for where in self._deletable(deletion) - deletion.deleted.keys():
-            if where.topic in deletion.topics:
+            topic_id = deletion.offsets[where].topic_id if where in deletion.offsets else None
+            if where.topic in deletion.topics and not deletion.may_keep(where.topic, topic_id):
                 return f"the group kept an offset of {where.topic}"
         if not self._semantics.is_classic and any(deletion.others.values()):
             return "another group was removed at the same time"

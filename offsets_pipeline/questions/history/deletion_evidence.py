@@ -1,7 +1,8 @@
 """What the log shows around a deletion of offsets, beside the group itself (deletion_causes.py draws the conclusions).
 
 - The tombstones that a coordinator wrote together.
-- The groups that keep offsets of a topic: a group that still has one proves that the topic was not deleted.
+- The groups that keep offsets of a topic: a group that still has one proves that the topic was not deleted. An offset
+  with the id of another topic of the same name proves nothing: Kafka 4.4 keeps it.
 - Tombstones of offsets whose commits are no longer in the log. A broker's compaction and a cleaning remove a commit
   earlier than its tombstone, and leave gaps between record offsets. So a tombstone that deletes nothing had a commit if
   records are missing between it and the last record of the same offset.
@@ -64,6 +65,13 @@ class GroupDeletion:
         """The topics of the deleted offsets."""
         return {where.topic for where in self.deleted}
 
+    def may_keep(self, topic: str, topic_id: str | None) -> bool:
+        """Whether an offset with this topic id may stay if the topic of these tombstones was deleted."""
+        deleted = {
+            self.offsets[where].topic_id for where in self.deleted if where.topic == topic and where in self.offsets
+        }
+        return topic_id is not None and topic_id not in deleted
+
 
 class GroupWrites:
     """Numbers the writes of one log partition: consecutive tombstones with one timestamp are one write.
@@ -121,13 +129,18 @@ class TopicHolders:
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)  # since which record offset
+        # since which record offset, and the topic id
+        self._held: dict[str, dict[tuple[str, int], tuple[int, str | None]]] = defaultdict(dict)
         self._waiting: dict[str, list[GroupDeletion]] = defaultdict(list)
 
-    def hold(self, group_id: str, where: TopicPartition, record_offset: int, time_ms: int | None) -> None:
+    def hold(
+        self, group_id: str, where: TopicPartition, record_offset: int, time_ms: int | None, topic_id: str | None
+    ) -> None:
         """A group commits an offset."""
         self._advance(where.topic, time_ms)
-        self._held[where.topic].setdefault((group_id, where.partition), record_offset)
+        of_topic, holder = self._held[where.topic], (group_id, where.partition)
+        if holder not in of_topic or of_topic[holder][1] != topic_id:
+            of_topic[holder] = record_offset, topic_id
 
     def release(self, group_id: str, where: TopicPartition, time_ms: int | None) -> None:
         """A tombstone deletes an offset."""
@@ -161,7 +174,10 @@ class TopicHolders:
 
     def _decide(self, topic: str, deletion: GroupDeletion) -> None:
         holders = self._held[topic].items()
-        if any(group_id != deletion.group_id and since < deletion.record_offset for (group_id, _), since in holders):
+        if any(
+            group_id != deletion.group_id and since < deletion.record_offset and not deletion.may_keep(topic, topic_id)
+            for (group_id, _), (since, topic_id) in holders
+        ):
             deletion.topics_kept.add(topic)
         deletion.undecided.discard(topic)
 

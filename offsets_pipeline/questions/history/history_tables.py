@@ -247,13 +247,13 @@ class PartitionHistory:
         topics = {topic for deletion in waiting for topic in deletion.topics}
         holders = TopicHolders()
         for rows in self._evidence if waiting else ():
-            for offset, at_ms, write, identity, is_tombstone in _commits_of(rows, topics):
+            for offset, at_ms, write, identity, is_tombstone, topic_id in _commits_of(rows, topics):
                 while waiting and waiting[0].record_offset < offset and waiting[0].write != write:
                     holders.wait_for(waiting.pop(0))
                 if is_tombstone:
                     holders.release(*identity, at_ms)
                 else:
-                    holders.hold(*identity, offset, at_ms)
+                    holders.hold(*identity, offset, at_ms, topic_id)
         for deletion in waiting:
             holders.wait_for(deletion)
         holders.finish()
@@ -312,10 +312,10 @@ def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
 
 def _commits_of(
     rows: pa.Table, topics: Collection[str]
-) -> Iterable[tuple[int, int | None, int, tuple[str, TopicPartition], bool]]:
+) -> Iterable[tuple[int, int | None, int, tuple[str, TopicPartition], bool, str | None]]:
     """Plain commits and tombstones of these topics.
 
-    Of each: record offset, time (ms), write, group and topic partition, and whether it is a tombstone.
+    Of each: record offset, time (ms), write, group and topic partition, whether it is a tombstone, and the topic id.
     """
     keys = rows["key"].combine_chunks()
     mask = are_commits(keys)
@@ -333,8 +333,7 @@ def _commits_of(
     places = map(TopicPartition, each_key.topics().to_pylist(), each_key.partition.tolist())
     identities = list(zip(each_key.group_ids().to_pylist(), places, strict=True))
     columns = in_milliseconds(rows.select(["record_offset", "record_timestamp", "write"])).columns
-    for *at, number, is_tombstone in zip(
-        *(each.to_pylist() for each in columns), code.tolist(), commits.tombstone.tolist(), strict=True
-    ):
+    commit = code.tolist(), commits.tombstone.tolist(), commits.topic_ids().to_pylist()
+    for *at, number, is_tombstone, topic_id in zip(*(each.to_pylist() for each in columns), *commit, strict=True):
         if identities[number][1].topic in topics:
-            yield (*at, identities[number], is_tombstone)
+            yield (*at, identities[number], is_tombstone, topic_id)

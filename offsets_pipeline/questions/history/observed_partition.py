@@ -116,7 +116,7 @@ class ObservedPartition(PartitionState):
         if producer_id is not None:
             self._origins[offset.record_offset] = self._owner(group_id, where, offset), self._now_ms
         elif self._holders is not None:
-            self._holders.hold(group_id, where, offset.record_offset, self._now_ms)
+            self._holders.hold(group_id, where, offset.record_offset, self._now_ms, offset.topic_id)
         super()._commit(group_id, where, offset, producer_id)
         if self._is_new:
             self._note_group(group_id, COMMIT_RECORD_TYPE)

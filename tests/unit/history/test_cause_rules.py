@@ -30,8 +30,8 @@ T, KEPT, U = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 E, LIKELY, D, G, TOPIC = "expired", "expired (likely)", "deleted", "group removed", "topic gone"
 
 
-def offset(committed_ms: int = 0, expires_ms: int | None = None) -> CommittedOffset:
-    return CommittedOffset(0, 7, None, "", committed_ms, expires_ms, None)
+def offset(committed_ms: int = 0, expires_ms: int | None = None, topic_id: str | None = None) -> CommittedOffset:
+    return CommittedOffset(0, 7, None, "", committed_ms, expires_ms, topic_id)
 
 
 HELD = {T: offset()}
@@ -118,6 +118,15 @@ def together(facts: list[str]) -> str:
         (
             deletion(HOUR_MS + 500, {T: offset(100), U: offset(100)}, T, kept="t"),
             *(D, [EMPTY, DUE_STAYED, OTHERS_STAYED, KEPT_OTHER], [D]),
+        ),
+        # Kafka 4.4 keeps offsets of another topic with the name
+        (
+            deletion(HOUR_MS - 1, {T: offset(topic_id="new"), KEPT: offset(topic_id="new")}, T),
+            *(D, [EMPTY, NOT_YET, OTHERS_STAYED, KEPT_T], [D]),
+        ),
+        (
+            deletion(HOUR_MS - 1, {T: offset(topic_id="new"), KEPT: offset(topic_id="old")}, T),
+            *("unknown", [f"{BY_REQUEST}: {EMPTY}, or deleted with its topic: {BY_TOPIC}"], [D, TOPIC]),
         ),
         # commits that name their own time
         (deletion(5_000, OWN, gone=True), LIKELY, [OWN_TIME, RUN[1]], [E, G]),

@@ -8,7 +8,7 @@ import pytest
 from offsets_pipeline.questions.history.deletion_evidence import GroupDeletion, GroupWrites, LostCommits, TopicHolders
 from offsets_pipeline.questions.history.log_history import Completeness
 from offsets_pipeline.semantics.group_types import CLASSIC
-from offsets_pipeline.semantics.partition_state import Group, TopicPartition
+from offsets_pipeline.semantics.partition_state import CommittedOffset, Group, TopicPartition
 from tests.logs import LogPartition
 from tests.unit.history.history_stores import table_of
 
@@ -82,7 +82,7 @@ def test_a_group_that_keeps_an_offset_of_the_topic_shows_that_the_topic_is_there
             holders.wait_for(found)
         where = TopicPartition(topic, 1)
         if kind == "hold":
-            holders.hold(group, where, record_offset, time_ms)
+            holders.hold(group, where, record_offset, time_ms, None)
         else:
             holders.release(group, where, time_ms)
     if not after:
@@ -90,10 +90,34 @@ def test_a_group_that_keeps_an_offset_of_the_topic_shows_that_the_topic_is_there
     assert found.undecided == (set() if is_decided else {"t"})
     holders.finish()
     assert (found.undecided, found.topics_kept) == (set(), {"t"} if is_kept else set())
-    holders.hold("z", WHERE, 49, None)
+    holders.hold("z", WHERE, 49, None, None)
     at_once = deletion(None)
     holders.wait_for(at_once)
     assert (at_once.undecided, at_once.topics_kept) == (set(), {"t"})
+
+
+@pytest.mark.parametrize(
+    ("deleted", "held", "is_kept"),
+    [
+        ("new", [(49, "old")], False),  # the broker deletes by id
+        ("new", [(49, "new")], True),
+        ("new", [(49, None)], True),  # it would delete that, too
+        (None, [(49, "old")], False),
+        (None, [(49, None)], True),
+        ("new", [(48, "old"), (49, "new")], True),
+        ("new", [(48, "new"), (49, "old")], False),
+        ("new", [(48, "old"), (51, "new")], False),  # it came later
+    ],
+)
+def test_an_offset_of_another_topic_with_the_name_shows_nothing(
+    deleted: str | None, held: list[tuple[int, str | None]], is_kept: bool
+) -> None:
+    holders, found = TopicHolders(), deletion(None)
+    found.offsets = {TopicPartition("t", 0): CommittedOffset(40, 7, None, "", 0, None, deleted)}
+    for record_offset, topic_id in held:
+        holders.hold("h", TopicPartition("t", 1), record_offset, None, topic_id)
+    holders.wait_for(found)
+    assert found.topics_kept == ({"t"} if is_kept else set())
 
 
 @pytest.mark.parametrize(
