@@ -12,12 +12,7 @@ from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Retention
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.store.delta.properties import (
-    OWNED,
-    SCHEMA_PREFIX,
-    StoreProperties,
-    require_different_clusters,
-)
+from offsets_pipeline.store.delta.properties import OWNED, SCHEMA_PREFIX, StoreProperties, require_different_clusters
 from offsets_pipeline.store.delta.s3_access import is_s3
 
 if TYPE_CHECKING:

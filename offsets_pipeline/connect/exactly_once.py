@@ -16,13 +16,7 @@ from offsets_pipeline.connect.target_states import claim_of, refuse_writes
 from offsets_pipeline.connect.target_table import FlushedOffsets, TargetTable
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED
 from offsets_pipeline.coordinator.requests import Outcome
-from offsets_pipeline.errors import (
-    CommitUnknown,
-    InvalidRequest,
-    OffsetsError,
-    OffsetsLost,
-    TaskFenced,
-)
+from offsets_pipeline.errors import CommitUnknown, InvalidRequest, OffsetsError, OffsetsLost, TaskFenced
 from offsets_pipeline.semantics.connect_keys import ConnectRecordType, canonical_json, offset_key, offset_value
 
 if TYPE_CHECKING:

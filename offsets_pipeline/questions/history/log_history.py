@@ -19,11 +19,7 @@ from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import OWNED
-from offsets_pipeline.store.delta.schemas import (
-    LOG,
-    RECORD_COLUMNS,
-    TOPICS,
-)
+from offsets_pipeline.store.delta.schemas import LOG, RECORD_COLUMNS, TOPICS
 from offsets_pipeline.store.store_snapshot import LogIncarnation, StoreSnapshot
 
 if TYPE_CHECKING:

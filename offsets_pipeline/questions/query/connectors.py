@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.connect.connector_offsets import (
-    sink_answer,
-    sink_group,
-    source_answer,
-)
+from offsets_pipeline.connect.connector_offsets import sink_answer, sink_group, source_answer
 from offsets_pipeline.connect.target_states import require_stopped
 from offsets_pipeline.errors import NoSuchConnector, StoreMismatch
 from offsets_pipeline.fold.state.merge_on_read import CONNECT

@@ -7,12 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.errors import (
-    NoSuchStore,
-    NoSuchTable,
-    NotAStore,
-    StoreMismatch,
-)
+from offsets_pipeline.errors import NoSuchStore, NoSuchTable, NotAStore, StoreMismatch
 from offsets_pipeline.store.delta.filesystems import children
 from offsets_pipeline.store.delta.properties import CLUSTER_NAME, CREATION, StoreProperties
 from offsets_pipeline.store.delta.retry import with_retries
