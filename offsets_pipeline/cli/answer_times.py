@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.output import show_status, with_cluster, write_json, write_rows
@@ -23,8 +24,6 @@ from offsets_pipeline.store.delta.properties import MIRRORED, SNAPSHOT
 from offsets_pipeline.store.delta.schemas import LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.history.log_history import LogHistory
     from offsets_pipeline.questions.query.state_reader import StateReader
@@ -144,7 +143,7 @@ def warnings_of(time: AnswerTime, store: str) -> list[str]:
         since = min((each.since for each in stale if each.since is not None), default=None)
         if reason == NOT_FOLDED:
             found.append(
-                f"the answers lack {counted(records, 'record')} of {store} that are not folded yet; "
+                f"the answers lack {counted(records, 'record')} of {store} not folded yet; "
                 f"run `offsets fold --store {shlex.quote(store)} --available-now`"
             )
         elif reason == HELD_BACK:

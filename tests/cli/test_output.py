@@ -112,7 +112,8 @@ def test_warning_counts_records_that_are_not_folded_and_too_many_for_a_question(
     log.commit(("late", "t", 0), 1)
     appended(folded_before, log.rows)
     (tmp_path / "none.toml").write_text("[questions]\nmax_unfolded_records = 0\n")
-    for location, count in ((new, sum(map(len, capture_rows(CAPTURE).values()))), (folded_before, 1)):
+    of_capture = f"{sum(map(len, capture_rows(CAPTURE).values()))} records"
+    for location, records in ((new, of_capture), (folded_before, "1 record")):
         for command in (
             ("describe", "--all-groups", "--format", "json"),
             ("log-info", "--format", "json"),
@@ -125,7 +126,7 @@ def test_warning_counts_records_that_are_not_folded_and_too_many_for_a_question(
             for line in out.splitlines():
                 json.loads(line)
             assert err == (
-                f"offsets: warning: the answers lack {count} records of {location} that are not folded yet; "
+                f"offsets: warning: the answers lack {records} of {location} not folded yet; "
                 f"run `offsets fold --store {shlex.quote(str(location))} --available-now`\n"
             )
             assert main([*command, "--store", str(location)]) == 0
