@@ -8,10 +8,8 @@ foreign_errors.py.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
+from typing import ClassVar
 
 
 class OffsetsError(Exception):

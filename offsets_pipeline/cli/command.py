@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
@@ -17,7 +18,6 @@ from offsets_pipeline.common.input_text import printable, with_short_words
 from offsets_pipeline.errors import OffsetsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from offsets_pipeline.common.config import Settings

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING
@@ -31,8 +32,6 @@ from offsets_pipeline.semantics.retention import RULES, GroupForecast, forecast
 from offsets_pipeline.store.delta.properties import OWNED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from offsets_pipeline.cli.section_coordinator import ExpireOffsets
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.query.state_reader import StateReader

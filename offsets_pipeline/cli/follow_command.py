@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,6 @@ from offsets_pipeline.store.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.store.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from offsets_pipeline.cli.section_sources import OfTopic
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.query.describe import GroupAnswer

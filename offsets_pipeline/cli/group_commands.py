@@ -6,6 +6,7 @@ import shutil
 import sys
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
@@ -27,8 +28,6 @@ from offsets_pipeline.questions.query.group_listing import GroupFigures, describ
 from offsets_pipeline.semantics.group_types import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from offsets_pipeline.cli.section_questions import Describe, ListedGroups, ListGroups, Top
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.query.answer_time import AnswerTime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,6 @@ from offsets_pipeline.questions.query.group_listing import is_pattern, matching,
 from offsets_pipeline.semantics.retention import Retention
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from offsets_pipeline.cli.section_questions import AsOf, History, Why
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.history.log_history import LogHistory

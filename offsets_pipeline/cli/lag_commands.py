@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Any
@@ -32,8 +33,6 @@ from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from offsets_pipeline.cli.section_questions import Fetch, Lag, SharePartitions
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.query.state_reader import StateReader

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -29,8 +30,6 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import OWNED, SNAPSHOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.questions.query.describe import GroupAnswer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -16,8 +17,6 @@ from offsets_pipeline.store.delta.properties import OWNED, SCHEMA_PREFIX, StoreP
 from offsets_pipeline.store.delta.s3_access import is_s3
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from pyspark.sql import SparkSession
 
     from offsets_pipeline.common.config import Settings

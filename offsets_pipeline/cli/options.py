@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -13,7 +14,6 @@ from offsets_pipeline.common.input_text import INT32_MAX
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 _STORE = "Folder of the store, or schema:NAME."

@@ -14,6 +14,7 @@ import shutil
 import sys
 from base64 import b64encode
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import is_dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -22,7 +23,7 @@ from itertools import accumulate, chain, count, islice
 from math import isfinite
 from textwrap import wrap
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 from unicodedata import category, east_asian_width
 
 import click
@@ -30,9 +31,6 @@ import click
 from offsets_pipeline.common.clock import MS_OF_SECOND, SystemClock, parse_time_ms, shown_duration
 from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.common.warnings import line_time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 
 FORMATS = ("table", "json", "csv")
 _NOTHING = "-"

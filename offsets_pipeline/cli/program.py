@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,9 +17,6 @@ from offsets_pipeline.cli.section_questions import questions
 from offsets_pipeline.cli.section_sources import sources
 from offsets_pipeline.cli.section_state import state, upkeep
 from offsets_pipeline.common.input_text import is_utf8, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @click.group(

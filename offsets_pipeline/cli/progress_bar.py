@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     #: How much of the work is done, of how much, and the unit; the second is None while it is unknown.
     Progress = tuple[int, int | None, str]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.answer_times import answer_time_of
@@ -47,7 +48,6 @@ from offsets_pipeline.semantics.group_description import EMPTY
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
     from concurrent.futures import Future
 
     from offsets_pipeline.cli.section_coordinator import DeleteGroup, DeleteOffsets, ResetOffsets

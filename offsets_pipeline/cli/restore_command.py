@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,6 @@ from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.store.delta.schemas import TOPICS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from offsets_pipeline.cli.section_coordinator import Restore
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.query.describe import OffsetAnswer

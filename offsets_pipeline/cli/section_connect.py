@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from offsets_pipeline.common.config import Settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -29,7 +30,6 @@ from offsets_pipeline.cli.values import COMMIT, DURATION, FILE, HOURS, OPTION, P
 from offsets_pipeline.common.input_text import INT32_MAX, counted, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from offsets_pipeline.common.config import Settings

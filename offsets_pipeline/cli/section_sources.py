@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,6 @@ from offsets_pipeline.common.input_text import counted, first_ones
 from offsets_pipeline.common.warnings import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from offsets_pipeline.common.config import Settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.opened import open_store
@@ -21,8 +22,6 @@ from offsets_pipeline.store.delta.filesystems import arrow_folder
 from offsets_pipeline.store.lease import END, FOLD, WAIT, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from offsets_pipeline.cli.section_state import Fold, Reload, Verify
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.fold.maintenance import Upkeep

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,6 @@ from offsets_pipeline.questions.status import OPEN_TRANSACTION, Problem, StatusL
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from offsets_pipeline.cli.section_questions import Check, Problems, Status, WriteReport
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.questions.report.model import Report

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,8 +15,6 @@ from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.common.warnings import set_line_times, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from pyspark.sql import SparkSession
     from starlette.types import ASGIApp
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,9 +15,6 @@ from offsets_pipeline.common.warnings import warn
 from offsets_pipeline.errors import InvalidTime, OffsetsError
 from offsets_pipeline.kafka.broker.kafka_options import are_bootstrap_servers, literal_secret, parse_options
 from offsets_pipeline.questions.lag.starting_offset import parse_reset
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: The value of `--every` without a duration: the interval is a setting.
 AS_SET = 0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 def array_of(values: Sequence[int] | Sequence[str]) -> pa.Array:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 #: By top-level module: its extra, and what the extra is in an error. `pyproject.toml` has the same extras.
 EXTRAS: Mapping[str, tuple[str, str]] = {

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import CommitUnknown, OffsetsError, TaskFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 #: How an error of ``deltalake`` begins a line with the cause of the line before it.
 _CAUSE = re.compile(r"\s*\n\s*(?:\x1b\[\d*m)?\u21b3(?:\x1b\[\d*m)?\s*")

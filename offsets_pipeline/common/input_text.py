@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from offsets_pipeline.errors import InvalidTopic, MalformedFile, NoSuchPath
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 #: Names of topics by Kafka's rule, as a regular expression. Such a name is safe as part of the name of a folder, too.

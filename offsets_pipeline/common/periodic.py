@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 from offsets_pipeline.common.foreign_errors import in_one_line
 from offsets_pipeline.common.warnings import Warnings, warn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _LOOK_SECONDS = 1.0  # between two looks at the clock, which others may set
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from offsets_pipeline.common.clock import SystemClock, shown_time
 from offsets_pipeline.common.foreign_errors import in_one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def warn(text: str) -> None:

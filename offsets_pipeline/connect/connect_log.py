@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -31,7 +32,6 @@ from offsets_pipeline.semantics.topic_state import ConnectRecord, TopicPartition
 from offsets_pipeline.store.log.log_reader import as_input
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from offsets_pipeline.coordinator.appender import Claims, Handler, Request

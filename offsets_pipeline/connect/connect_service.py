@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,6 @@ from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.service.rest.guard import CLOSE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from starlette.requests import Request
 
     from offsets_pipeline.connect.connect_log import ConnectLog

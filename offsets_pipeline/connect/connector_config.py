@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.connect.connector_offsets import connector_type
 from offsets_pipeline.errors import BadConnectRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from offsets_pipeline.connect.connect_log import ConnectLog
     from offsets_pipeline.coordinator.owned_log import Record
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from typing import Any
 
 #: Prefix of the consumer group of a sink connector.
 SINK_GROUP_PREFIX = "connect-"

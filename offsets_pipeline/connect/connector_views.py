@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from offsets_pipeline.connect.connector_offsets import SINK_GROUP_PREFIX
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import OWNED, StoreProperties, beside
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 class _HasProperties(Protocol):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from offsets_pipeline.connect.target_states import claim_of, refuse_writes
@@ -20,8 +21,6 @@ from offsets_pipeline.errors import CommitUnknown, InvalidRequest, OffsetsError,
 from offsets_pipeline.semantics.connect_keys import ConnectRecordType, canonical_json, offset_key, offset_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
 
     from offsets_pipeline.connect.offset_backing_store import JsonObject, OffsetBackingStore

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Collection, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,7 +23,6 @@ from offsets_pipeline.semantics.connect_keys import (
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from offsets_pipeline.common.clock import Clock

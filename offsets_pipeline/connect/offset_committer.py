@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -16,8 +16,6 @@ from offsets_pipeline.common.periodic import Periodic
 from offsets_pipeline.errors import InvalidRequest, NoSuchOffset, OffsetsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from offsets_pipeline.connect.offset_backing_store import JsonObject, OffsetStorageReader, OffsetStorageWriter
 
 _LOG = logging.getLogger(__name__)

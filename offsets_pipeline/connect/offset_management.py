@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.connect.connect_log import TIMEOUT_MS, Answer, ConnectLog
@@ -22,8 +23,6 @@ from offsets_pipeline.errors import BadConnectRequest, ConnectorExists, NoSuchCo
 from offsets_pipeline.semantics.connect_keys import ConnectRecordType, canonical_json, offset_key, offset_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from offsets_pipeline.coordinator.owned_log import Record
 
 ALTERED = "The offsets for this connector have been altered successfully"

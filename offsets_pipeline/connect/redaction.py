@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.connect_keys import ConnectRecordType, parse_connect_key, parse_connect_value
 from offsets_pipeline.semantics.topic_kind import TopicKind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _PROPERTIES = "properties"
 #: Settings of connectors and tasks that the log keeps. No value of these is a password, a token or a URL.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.kafka.broker import groups_client
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
     from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.kafka.broker.cluster import Cluster
 

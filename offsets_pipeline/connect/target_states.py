@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.connect.connector_config import is_deleted
 from offsets_pipeline.errors import BadConnectRequest, ConnectorStopped
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
-
     from offsets_pipeline.connect.connect_log import ConnectLog
     from offsets_pipeline.coordinator.owned_log import Record
 

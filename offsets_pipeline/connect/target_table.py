@@ -7,6 +7,7 @@ epoch of the instance of the task. Its user metadata holds the source offsets, a
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ from offsets_pipeline.store.delta.schemas import Table
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from offsets_pipeline.store.delta.snapshot import Snapshot

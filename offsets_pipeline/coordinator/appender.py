@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -34,8 +35,6 @@ from offsets_pipeline.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
-
     import pyarrow as pa
 
     from offsets_pipeline.common.clock import Clock

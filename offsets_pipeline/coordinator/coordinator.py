@@ -7,6 +7,7 @@ make requests. `CoordinatorCore` loads the log, and passes the requests to the `
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
@@ -38,7 +39,6 @@ from offsets_pipeline.errors import NoSuchGroup, OffsetsError
 from offsets_pipeline.semantics.retention import ExpiredGroup, Expiry, GroupForecast, forecast, holdings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
     from concurrent.futures import Future
     from pathlib import Path
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,6 @@ from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 from offsets_pipeline.store.delta.data_file import FAST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.appender import Claims, Handler

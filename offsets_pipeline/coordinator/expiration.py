@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -14,8 +15,6 @@ from offsets_pipeline.semantics.log_row import EXPIRY
 from offsets_pipeline.semantics.retention import ExpiredGroup, forecast, holdings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from offsets_pipeline.coordinator.appender import Claims
     from offsets_pipeline.coordinator.core import CoordinatorCore
     from offsets_pipeline.coordinator.owned_log import Record

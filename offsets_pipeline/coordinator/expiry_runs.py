@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,8 +18,6 @@ from offsets_pipeline.errors import OffsetsError, UndecodableRecord, UnsafeStora
 from offsets_pipeline.store.delta.reader import UNREADABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from offsets_pipeline.common.config import Settings
 
 

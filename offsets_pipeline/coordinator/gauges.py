@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from offsets_pipeline.errors import OffsetsError, RequestTimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from concurrent.futures import Future
 
     from offsets_pipeline.service.metrics.exposition import Values

@@ -5,6 +5,7 @@ They change no state: they return records or answers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -44,8 +45,6 @@ from offsets_pipeline.semantics.log_row import DELETE_GROUPS, OFFSET_DELETE
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from offsets_pipeline.common.config.sections import CoordinatorSettings
     from offsets_pipeline.coordinator.owned_log import Record
     from offsets_pipeline.coordinator.requests import Place

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -24,8 +25,6 @@ from offsets_pipeline.semantics.partition_state import PartitionState
 from offsets_pipeline.semantics.table_replay import replay_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-
     from offsets_pipeline.semantics.group_description import GroupDescription
 
     #: Called for each group of a loaded log partition, with its id and its description.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -32,8 +33,6 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
     from offsets_pipeline.common.config.sections import ZooKeeperSettings
     from offsets_pipeline.coordinator.appender import Request
     from offsets_pipeline.coordinator.core import CoordinatorCore

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import CLOCK_BOOTTIME, clock_gettime
@@ -33,7 +34,6 @@ from offsets_pipeline.store.delta.table_folder import READERS_SECONDS, TableFold
 from offsets_pipeline.store.log.log_scan import LogScan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 

@@ -10,17 +10,14 @@ import json
 import os
 import socket
 import uuid
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyarrow import fs
 
 from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.lease import is_running
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 FOLDER = "_coordinators"
 #: A coordinator rewrites its file every RENEW_MS. Readers ignore a file after BELIEVED_MS, or if its process ended.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -12,8 +13,6 @@ from offsets_pipeline.semantics.group_types import SHARE
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from offsets_pipeline.coordinator.owned_log import Record
 
     #: Offsets to commit, by (topic, partition). A bare number is an offset without leader epoch, metadata or topic id.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,6 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
     from concurrent.futures import Future
 
     from offsets_pipeline.coordinator.appender import Claims, Handler

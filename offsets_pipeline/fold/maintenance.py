@@ -6,6 +6,7 @@ coordinators may run meanwhile: a compaction changes no row, and a fold whose co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,8 +23,6 @@ from offsets_pipeline.store.log.clean import clean_log
 from offsets_pipeline.store.log.file_writer import rewritten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from offsets_pipeline.store.delta.table_folder import TableFolder
     from offsets_pipeline.store.store import Store
 

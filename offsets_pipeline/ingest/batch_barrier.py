@@ -8,11 +8,8 @@ the stream's thread dies with a thousand lines on stderr. So callers close the b
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class BarrierClosedError(Exception):

@@ -5,6 +5,7 @@ A snapshot has the records that coordinators would have in the log.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,6 @@ from offsets_pipeline.store.delta.properties import SCHEMA_PREFIX, SNAPSHOT, Sto
 from offsets_pipeline.store.delta.store_folder import create_tables, properties_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.coordinator.appender import Claims, Request

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from offsets_pipeline.errors import WrongRecords
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
@@ -12,9 +13,6 @@ from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.semantics.connect_keys import parse_connect_key
 from offsets_pipeline.semantics.share_state import is_share_key
 from offsets_pipeline.semantics.topic_kind import TopicKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
 
 #: How many records of each log partition the check reads.
 LOOK_RECORDS = 20

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -29,7 +30,6 @@ from offsets_pipeline.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from concurrent.futures import Future
 
     from offsets_pipeline.coordinator.coordinator import Coordinator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.log.log_scan import PLACE, LogScan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import MS_OF_SECOND, Clock
@@ -27,8 +28,6 @@ from offsets_pipeline.semantics.group_description import STABLE
 from offsets_pipeline.semantics.share_state import NO_START_OFFSET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
     from offsets_pipeline.common.config.sections import LagSettings
     from offsets_pipeline.questions.lag.lag_rows import GroupLag, LagRow
     from offsets_pipeline.questions.query.describe import GroupAnswer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import Clock, shown_time
@@ -12,8 +13,6 @@ from offsets_pipeline.errors import BrokerUnreachable, OffsetsError, StorageFail
 from offsets_pipeline.ingest.topic.topic_progress import TopicObserver, TopicProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from offsets_pipeline.fold.maintenance import Upkeep
     from offsets_pipeline.service.metrics.exposition import Values
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,6 @@ from offsets_pipeline.kafka.broker.groups_client import (
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, STREAMS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
     from offsets_pipeline.kafka.broker.groups_client import GroupListing
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
     from offsets_pipeline.questions.query.describe import GroupAnswer

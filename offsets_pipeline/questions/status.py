@@ -7,6 +7,7 @@ that lost an offset, or changed their members, in the recent part of the log.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -27,8 +28,6 @@ from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Retention
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
     from offsets_pipeline.questions.lag.commit_windows import Identity
     from offsets_pipeline.questions.lag.position_sources import SampledPositions
     from offsets_pipeline.questions.query.describe import GroupAnswer

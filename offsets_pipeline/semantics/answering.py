@@ -10,6 +10,7 @@ same for rows in memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,6 @@ from offsets_pipeline.semantics.group_types import SHARE
 from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     GroupRow = Mapping[str, Any]
 
 #: State of a group that does not exist.

@@ -8,6 +8,7 @@ left at the end. Stream and reload both call it, and add no semantics.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,8 +43,6 @@ from offsets_pipeline.semantics.transactions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from offsets_pipeline.kafka.record.records import Bools, Int64s
 
 #: The columns of the log that the replay reads, and ``records``: the number of records that a row stands for. It is

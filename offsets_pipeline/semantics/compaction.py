@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,8 +18,6 @@ from offsets_pipeline.semantics.log_row import as_bools, codes_of
 from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, classic_offsets, endings_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from offsets_pipeline.kafka.record.records import Bools, Int64s
 
 #: Rows that callers hand to `compact_early` at a time.

@@ -6,6 +6,7 @@ Writing a fact twice changes nothing (R15).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,6 @@ from offsets_pipeline.semantics.facts import BINARY, GROUP_RECORD_COLUMNS, LONG,
 from offsets_pipeline.semantics.log_row import of_each_row
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from offsets_pipeline.kafka.record.commit_columns import CommitColumns
 
 #: The record type of the fact about a group's highest commit among the facts about its records (R14).

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 STRING, BINARY, BOOLEAN, TIMESTAMP = pa.string(), pa.binary(), pa.bool_(), pa.timestamp("us", tz="UTC")
 SHORT, INT, LONG = pa.int16(), pa.int32(), pa.int64()

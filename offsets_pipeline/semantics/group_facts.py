@@ -9,6 +9,7 @@ offset, and the end of the last batch that may have left it none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,6 @@ from offsets_pipeline.semantics.log_row import codes_of
 from offsets_pipeline.semantics.partitioning import are_misplaced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     import numpy.typing as npt
 
     from offsets_pipeline.kafka.record.decode import DecodedKey

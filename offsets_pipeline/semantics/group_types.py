@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.kafka.record.corrupt import UnknownRecordType
 from offsets_pipeline.kafka.record.decode import VERSION_BYTES, DecodedKey, decode_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 CLASSIC = "Classic"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,8 +14,6 @@ from offsets_pipeline.kafka.record.decode import VERSION_BYTES, decode_key
 from offsets_pipeline.kafka.record.wire import encode_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     import numpy.typing as npt
 
     from offsets_pipeline.kafka.record.records import Bools, Int64s

@@ -8,6 +8,7 @@ parameter (`CoordinatorSemantics`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,8 +31,6 @@ from offsets_pipeline.semantics.log_row import ABORT, COMMIT, LogRow
 from offsets_pipeline.semantics.partitioning import is_misplaced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from offsets_pipeline.kafka.record.schema import Fields
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,8 +18,6 @@ from offsets_pipeline.semantics.group_description import EMPTY
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, STREAMS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from offsets_pipeline.semantics.partition_state import CommittedOffset, Group, PartitionState, TopicPartition
 
 MS_PER_MINUTE = 60_000

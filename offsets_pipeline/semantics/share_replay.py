@@ -6,6 +6,7 @@ carries pending commits of other topics, as the snapshot that a coordinator woul
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +21,6 @@ from offsets_pipeline.semantics.share_state import DeliveryState, ShareRecord, r
 from offsets_pipeline.semantics.topic_replay import input_rows, pending_records, unfolded_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from offsets_pipeline.kafka.record.records import Int64s
     from offsets_pipeline.semantics.share_state import SharePartition, ShareState
 

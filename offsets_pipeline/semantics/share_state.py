@@ -5,17 +5,15 @@ A snapshot replaces the state of a share partition, an update merges into it, a 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.kafka.record.decode import DecodedKey, DecodedValue, decode_key, decode_value
 from offsets_pipeline.kafka.record.encode import encode_key, encode_value
 from offsets_pipeline.kafka.record.message_types import SHARE_MESSAGE_TYPES, ShareRecordType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: Start offset of a state that has none yet, and of an update that leaves it as it is.
 NO_START_OFFSET = -1

@@ -19,6 +19,7 @@ simple group stays, and a tombstone stays as long as a record that it deleted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -38,8 +39,6 @@ from offsets_pipeline.semantics.topic_replay import ParsedRows
 from offsets_pipeline.semantics.transactions import ABORTED, NO_MARKER, OPEN, TOMBSTONE_RANK, classic_offsets, endings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from offsets_pipeline.kafka.record.records import Bools, Int64s
 
 #: The columns that a cleaning reads. ``aged``: older than `delete.retention.ms`, so that a tombstone may go.

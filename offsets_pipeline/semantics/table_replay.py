@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,8 +14,6 @@ from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy.typing as npt
 
 #: Fewer commits than this are faster to decode one by one.

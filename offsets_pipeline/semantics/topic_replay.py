@@ -5,6 +5,7 @@ It holds all rows that `compact_topic` leaves: the last ones of each raw key. `T
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -22,8 +23,6 @@ from offsets_pipeline.semantics.topic_state import ConnectRow
 from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, endings, endings_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from offsets_pipeline.kafka.record.records import Bools, Int64s
     from offsets_pipeline.semantics.topic_kind import TopicKind
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -35,8 +36,6 @@ from offsets_pipeline.store.delta.filesystems import arrow_folder, open_path
 from offsets_pipeline.store.delta.s3_errors import cause
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
     from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.semantics.partition_state import TopicPartition
 

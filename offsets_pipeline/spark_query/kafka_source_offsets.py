@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -12,8 +13,6 @@ from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     #: The next offset of each partition of a source.
     SourceOffsets = Mapping[TopicPartition, int]
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -39,7 +40,6 @@ from offsets_pipeline.spark_query.kafka_source_offsets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from pyspark.sql.streaming.listener import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from offsets_pipeline.coordinator.coordinator import Coordinator
@@ -18,7 +18,6 @@ from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.store.delta.properties import OWNED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from pathlib import Path
 
 

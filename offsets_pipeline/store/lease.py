@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -27,8 +28,6 @@ from offsets_pipeline.store.delta.schemas import LEASES
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from offsets_pipeline.common.config import Settings
 
 #: The work of a lease, in the column `task`.

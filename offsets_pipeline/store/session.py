@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,6 @@ from offsets_pipeline.errors import CatalogMissing, DependencyMissing, NotOnConn
 from offsets_pipeline.store.delta import s3_access
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from offsets_pipeline.common.config import Settings
 
 OLDEST_JAVA = 17

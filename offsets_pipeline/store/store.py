@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
@@ -45,8 +46,6 @@ from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.store_snapshot import LogIncarnation, log_incarnations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from pyspark.sql import DataFrame, SparkSession
 
     from offsets_pipeline.semantics.retention import Retention

@@ -9,6 +9,7 @@ The incarnation of the state (column ``incarnation`` of the state tables) is ano
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -33,8 +34,6 @@ from offsets_pipeline.store.delta.store_folder import no_store
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from offsets_pipeline.store.delta.snapshot import Snapshot
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from offsets_pipeline.common.config.allowed_values import Section, as_toml, known_names
 from offsets_pipeline.common.config.sections import (
@@ -29,9 +30,6 @@ from offsets_pipeline.common.config.sections import (
     ZooKeeperSettings,
 )
 from offsets_pipeline.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CONF_ENV = "OFFSETS_CONF"
 CONF_PATH = Path("conf/offsets.toml")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 from offsets_pipeline.common.input_text import INT64_MAX
 from offsets_pipeline.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _SHOWN_CHARACTERS = 200
 

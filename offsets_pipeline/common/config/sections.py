@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from offsets_pipeline.common.clock import MS_OF_HOUR
 from offsets_pipeline.common.config.allowed_values import (
@@ -19,9 +20,6 @@ from offsets_pipeline.common.config.allowed_values import (
 )
 from offsets_pipeline.common.input_text import TOPIC_NAME
 from offsets_pipeline.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _INT32_MAX = 2**31 - 1
 #: The default of `driver_memory`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import select
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,8 +29,6 @@ from offsets_pipeline.coordinator.zookeeper.consumer_nodes import Missing, Node
 from offsets_pipeline.errors import ConfigError, ZooKeeperFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from offsets_pipeline.common.config.sections import ZooKeeperSettings
 
 _Key = TypeVar("_Key")

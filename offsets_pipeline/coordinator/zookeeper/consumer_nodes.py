@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -29,7 +30,6 @@ from offsets_pipeline.errors import InvalidGroupId, MalformedFile, UnknownTopicO
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from offsets_pipeline.coordinator.zookeeper.client import ZooKeeperClient

@@ -8,6 +8,8 @@ them (fold.py). Rows that are written twice, or late, change nothing (merge_on_r
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
@@ -54,9 +56,6 @@ from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.store.log.log_reader import compacted_input
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
     from offsets_pipeline.fold.state.fold_progress import FoldProgress, PartitionProgress
     from offsets_pipeline.store.delta.data_file import DataFile, Only
 

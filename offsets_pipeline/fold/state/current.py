@@ -9,6 +9,7 @@ The number of records that a question folds is bounded. Log partitions that have
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -27,8 +28,6 @@ from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITI
 from offsets_pipeline.store.store_snapshot import log_incarnations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     import pyarrow as pa
 
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -31,8 +32,6 @@ from offsets_pipeline.store.delta.schemas import (
 from offsets_pipeline.store.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from offsets_pipeline.store.delta.snapshot import Snapshot
 
 #: Delta application whose transactions in `group_members` are the version of `topics` that its names are of.

@@ -17,6 +17,7 @@ them, too, and each fold goes on with those of the state that it found (docs/adr
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -46,8 +47,6 @@ from offsets_pipeline.store.log.log_scan import LogRange
 from offsets_pipeline.store.log.metadata import note_quarantine, note_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics

@@ -15,6 +15,7 @@ and of a rearrangement of files, such as OPTIMIZE. A change by another program (
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
@@ -29,8 +30,6 @@ from offsets_pipeline.store.delta.protocol import Action, changes_rows, info_of,
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG_INCARNATION, VERSIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from offsets_pipeline.semantics.effects import ReplayedPartition
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.delta.table_folder import TableFolder

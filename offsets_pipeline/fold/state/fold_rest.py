@@ -5,6 +5,7 @@ Uses the replay and the writer of changes that the stream uses. The store stays 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -21,8 +22,6 @@ from offsets_pipeline.store.log.log_reader import LogReader
 from offsets_pipeline.store.log.log_scan import LogRange
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     from offsets_pipeline.fold.state.current import CurrentState
     from offsets_pipeline.store.delta.schemas import Table
 

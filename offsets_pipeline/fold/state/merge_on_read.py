@@ -10,6 +10,7 @@ columns.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
@@ -32,8 +33,6 @@ from offsets_pipeline.store.delta.schemas import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: Columns that only facts have. A commit assigns `incarnation`.

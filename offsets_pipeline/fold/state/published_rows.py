@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,9 +20,6 @@ from offsets_pipeline.semantics.log_row import of_partitions
 from offsets_pipeline.store.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS, TABLE_BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
     import numpy.typing as npt
 
     from offsets_pipeline.semantics.topic_kind import TopicKind

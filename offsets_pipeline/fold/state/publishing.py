@@ -11,6 +11,7 @@ a million rows.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,8 +30,6 @@ from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, PUBLISHED_AS_OF,
 from offsets_pipeline.store.log.task_results import results_in_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.fold.state.published_rows import Groups
     from offsets_pipeline.store.delta.snapshot import Snapshot

@@ -8,6 +8,7 @@ the driver.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,8 +20,6 @@ from offsets_pipeline.store.log.log_reader import LogReader, shared_out
 from offsets_pipeline.store.log.task_results import items_of, numbers, parallelism, repartitioned, task_results
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.store import Store
 

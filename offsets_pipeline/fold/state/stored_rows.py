@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
@@ -14,8 +15,6 @@ from offsets_pipeline.fold.state.merge_on_read import StateTable, by_incarnation
 from offsets_pipeline.store.delta.data_file import ALL_ROWS, with_values
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
     from offsets_pipeline.store.delta.data_file import DataFile, Only
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.delta.table_folder import TableFolder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,6 @@ from offsets_pipeline.store.delta.data_file import FOLDED, LATE, DataFile, late_
 from offsets_pipeline.store.log.log_scan import LogRange, LogScan
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from offsets_pipeline.fold.state.fold_progress import PartitionProgress
     from offsets_pipeline.store.delta.snapshot import Snapshot
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from operator import itemgetter
@@ -47,7 +48,6 @@ from offsets_pipeline.store.log.log_scan import LogRange
 from offsets_pipeline.store.store_snapshot import LogIncarnation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
     from hashlib import _Hash
 
     from offsets_pipeline.common.config.sections import FoldSettings

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +26,6 @@ from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.session import require_context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.streaming.query import StreamingQuery

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,6 @@ from offsets_pipeline.store.delta.properties import OWNED
 from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, FOLD_PROGRESS, LOG, LOG_PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.common.config.sections import FoldSettings
     from offsets_pipeline.fold.state.changes import NextFold

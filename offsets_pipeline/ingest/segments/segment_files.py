@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pyarrow import fs
 
@@ -13,9 +13,6 @@ from offsets_pipeline.common.input_text import validated_topic
 from offsets_pipeline.errors import NoSegments, NoSuchPath, StoreMismatch
 from offsets_pipeline.store.delta.filesystems import absolute_path, open_path
 from offsets_pipeline.store.delta.s3_errors import storage_failed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 OFFSETS_TOPIC = "__consumer_offsets"
 

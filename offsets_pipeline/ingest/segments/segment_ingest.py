@@ -5,6 +5,7 @@ Tasks read the files: each those of some log partitions, one after the other.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,8 +51,6 @@ from offsets_pipeline.store.log.task_results import items_of, numbers, paralleli
 from offsets_pipeline.store.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from pyspark.sql import DataFrame, SparkSession
 
     from offsets_pipeline.common.clock import Clock

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,7 +27,6 @@ from offsets_pipeline.kafka.broker.log_offsets import LATEST, list_offsets
 from offsets_pipeline.kafka.broker.offset_ranges import OffsetRange, require_same_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa

@@ -9,6 +9,7 @@ Spark delivers again after a crash adds nothing. The Delta transaction version r
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,8 +35,6 @@ from offsets_pipeline.store.log.metadata import LogMetadata
 from offsets_pipeline.store.log.task_results import parallelism, task_results
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.common.clock import Clock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,6 @@ from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantic
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Retention
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 
 #: Kafka's default, used if the user may not read the topic's configuration.

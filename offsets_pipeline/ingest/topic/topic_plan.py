@@ -8,6 +8,7 @@ its start, as a new log incarnation. It does the same if the topic no longer mat
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds, TopicDescription
     from offsets_pipeline.store.delta.properties import StoreProperties
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.ingest.topic.topic_client import LogPartitionBounds
     from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading

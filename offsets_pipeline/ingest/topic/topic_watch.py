@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,9 +16,6 @@ from offsets_pipeline.store.log.log_scan import ends_by_incarnation
 from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead, note_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
     from offsets_pipeline.kafka.broker.fetch import FetchPosition

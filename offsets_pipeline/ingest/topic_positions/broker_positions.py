@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from offsets_pipeline.kafka.broker.log_offsets import bounds_of_topics, epoch_en
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from offsets_pipeline.kafka.broker.cluster import Place

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +12,6 @@ from offsets_pipeline.common.input_text import opened_text, whole_number
 from offsets_pipeline.errors import InvalidGroupId, InvalidTime, MalformedFile, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from offsets_pipeline.common.foreign_errors import in_one_line
@@ -13,8 +14,6 @@ from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.log_offsets import bounds_of_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
     from offsets_pipeline.store.delta.table_folder import TableFolder

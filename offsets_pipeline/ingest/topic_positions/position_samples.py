@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,8 +13,6 @@ import pyarrow.compute as pc
 from offsets_pipeline.store.delta.schemas import TOPIC_OFFSETS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     Place = tuple[str, int]
 
 Int64s = npt.NDArray[np.int64]

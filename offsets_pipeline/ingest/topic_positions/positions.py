@@ -8,6 +8,7 @@ a time as its name has the offset of the first record at or after it, empty if n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +19,6 @@ from offsets_pipeline.errors import MalformedFile, UnknownTopicOrPartition
 from offsets_pipeline.ingest.topic_positions.csv_file import CsvRow, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from offsets_pipeline.semantics.partition_state import TopicPartition

@@ -9,6 +9,7 @@ No column says when the present is, so these offsets count at the data time of t
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,8 +29,6 @@ from offsets_pipeline.store.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
     Place = tuple[str, int]
 
 _TIME = "sampled_at"

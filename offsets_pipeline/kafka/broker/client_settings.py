@@ -7,6 +7,7 @@ refuses an option that it does not support, by its name: an ignored option could
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from offsets_pipeline.kafka.broker.sasl_login import SaslLogin
 from offsets_pipeline.kafka.broker.tls import tls_context
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 
 # protocol://[host]:port: the protocol and the brackets, which an IPv6 address needs, may be absent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,8 +26,6 @@ from offsets_pipeline.kafka.broker.connection import NONE, Connection, Message, 
 from offsets_pipeline.kafka.record.wire import uuid_from_text, uuid_to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-
     from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 
     #: What the brokers know of topics, by name.

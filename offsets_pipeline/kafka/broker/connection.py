@@ -12,6 +12,7 @@ import ssl
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,6 @@ from offsets_pipeline.kafka.broker.broker_errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from offsets_pipeline.kafka.broker.client_settings import ClientSettings
 
 _SIZE = struct.Struct(">i")

@@ -8,6 +8,8 @@ transactions. `offsets_pipeline.kafka.record` decodes them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,9 +26,6 @@ from offsets_pipeline.kafka.record.batch import LOG_OVERHEAD, MAGIC_END, Batch, 
 from offsets_pipeline.kafka.record.segment import read_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
     from offsets_pipeline.kafka.broker.cluster import Cluster, Place, TopicMetadata
     from offsets_pipeline.kafka.broker.connection import Connection
 

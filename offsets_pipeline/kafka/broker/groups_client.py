@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,8 +27,6 @@ from offsets_pipeline.kafka.broker.log_offsets import by_topic
 from offsets_pipeline.kafka.broker.messages import ConsumerGroupDescribeRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-
     #: Offsets to commit: offset and metadata of each partition.
     Offsets = Mapping[Place, tuple[int, str]]
 

@@ -7,13 +7,10 @@ package show *** in its place.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from offsets_pipeline.common.secret_values import REFERENCES, referred_secret
 from offsets_pipeline.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _PREFIX = "kafka."
 _HIDDEN = "***"

@@ -7,6 +7,7 @@ however many topics there are.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,8 +20,6 @@ from offsets_pipeline.kafka.broker.cluster import Cluster, answered
 from offsets_pipeline.kafka.broker.connection import NONE, Connection, Message, or_none
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
     from offsets_pipeline.kafka.broker.cluster import Metadata, Place
 
 EARLIEST, LATEST = -2, -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,8 +14,6 @@ from offsets_pipeline.kafka.broker.fetch import Fetched, Fetcher, FetchPosition,
 from offsets_pipeline.kafka.broker.log_offsets import epoch_ends
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from offsets_pipeline.kafka.broker.cluster import TopicMetadata
 
 

@@ -16,16 +16,14 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from kafka.net.sasl import get_sasl_mechanism
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from offsets_pipeline.common.input_text import shown
 from offsets_pipeline.errors import AuthenticationFailed, BrokerUnreachable, ConfigError, DependencyMissing
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _WITH_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _OAUTH, _KERBEROS, _MSK = "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"

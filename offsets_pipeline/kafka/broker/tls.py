@@ -12,6 +12,7 @@ import re
 import ssl
 import tempfile
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +27,6 @@ from offsets_pipeline.kafka.record.corrupt import CorruptRecord
 from offsets_pipeline.kafka.record.wire import INT32, INT64, UINT16, Reader, Serde
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 

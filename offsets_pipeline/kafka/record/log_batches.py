@@ -10,6 +10,7 @@ get the values that coordinators write: base sequence 0 for data and -1 for mark
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,6 @@ from offsets_pipeline.kafka.record.columns import BATCH_HEADER, NONE, Headers
 from offsets_pipeline.kafka.record.compression import Codec, compress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from offsets_pipeline.kafka.record.records import Bools, Int64s
 
 #: Uncompressed bytes of records that fill a batch: a sixteenth of a broker's default limit.

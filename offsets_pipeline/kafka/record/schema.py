@@ -12,17 +12,15 @@ a UUID is its 22-character text.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from offsets_pipeline.kafka.record import wire
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, UnwritableRecord
 from offsets_pipeline.kafka.record.wire import Reader, Serde
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _TAGGED_FIELD_BYTES = 2  # at least one byte each for tag and size
 UNKNOWN_TAGGED_FIELDS = "_unknown_tagged_fields"

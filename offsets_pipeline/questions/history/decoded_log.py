@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +21,6 @@ from offsets_pipeline.semantics.compaction import are_commits
 from offsets_pipeline.semantics.effects import commit_columns
 from offsets_pipeline.semantics.group_types import record_key_of
 from offsets_pipeline.semantics.log_row import as_bools
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _SCHEMA = LOG_RECORDS.arrow_schema()
 _CONTROL, _UNKNOWN_TYPE, _CORRUPT = "ControlRecord", "Unknown", "Corrupt"

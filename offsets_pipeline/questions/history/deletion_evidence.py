@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,8 +25,6 @@ from offsets_pipeline.kafka.record.decode import decode_key
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from offsets_pipeline.semantics.partition_state import CommittedOffset, Group, TopicPartition
 
 #: A coordinator deletes the offsets of a deleted topic group by group, within this time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,6 @@ from offsets_pipeline.semantics.transactions import OPEN, endings
 from offsets_pipeline.store.log.ordered_log import OrderedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.retention import Retention
     from offsets_pipeline.store.delta.schemas import Table

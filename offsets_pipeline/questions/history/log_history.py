@@ -8,6 +8,7 @@ record whose key the log partition held before.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,8 +24,6 @@ from offsets_pipeline.store.delta.schemas import LOG, RECORD_COLUMNS, TOPICS
 from offsets_pipeline.store.store_snapshot import LogIncarnation, StoreSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from offsets_pipeline.kafka.record.records import Int64s
 
 #: The columns of the log that history reads.

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.kafka.record.decode import DecodedKey, decode_value
@@ -27,8 +28,6 @@ from offsets_pipeline.semantics.partition_state import CommittedOffset, Group, P
 from offsets_pipeline.semantics.table_replay import replay_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     import pyarrow as pa
 
     from offsets_pipeline.questions.history.history_tables import HistoryOptions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +21,6 @@ from offsets_pipeline.store.delta.filesystems import opened
 from offsets_pipeline.store.delta.s3_errors import storage_failed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from offsets_pipeline.kafka.record.scan import Run
 
     Row = dict[str, Any]

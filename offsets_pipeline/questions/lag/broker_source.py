@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,8 +23,6 @@ from offsets_pipeline.questions.lag.position_sources import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.questions.lag.position_sources import Place, Places
 

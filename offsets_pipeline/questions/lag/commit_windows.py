@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,8 +22,6 @@ from offsets_pipeline.store.log.log_scan import WRITTEN_US
 from offsets_pipeline.store.log.ordered_log import OrderedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from offsets_pipeline.kafka.record.records import Bools, Int64s
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics

@@ -19,14 +19,13 @@ A group is ERR if one of its partitions is STOP, REWIND or STALL; else WARN if o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from offsets_pipeline.ingest.topic_positions.position_samples import Float64s
     from offsets_pipeline.kafka.record.records import Bools, Int64s
     from offsets_pipeline.questions.lag.commit_windows import WindowColumns

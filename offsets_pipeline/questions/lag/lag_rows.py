@@ -6,6 +6,7 @@ which positions are known if that is earlier.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,8 +28,6 @@ from offsets_pipeline.semantics.group_types import SHARE
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
     from offsets_pipeline.kafka.record.records import Int64s
     from offsets_pipeline.questions.lag.position_sources import Place, SampledPositions
     from offsets_pipeline.questions.query.answer_time import AnswerTime

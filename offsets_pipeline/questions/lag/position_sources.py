@@ -11,6 +11,7 @@ ago that was. It is never extrapolated: a commit below the first sample has no l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,8 +21,6 @@ from offsets_pipeline.common.clock import MS_OF_SECOND, shown_time
 from offsets_pipeline.ingest.topic_positions.position_samples import first_above
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from offsets_pipeline.ingest.topic_positions.position_samples import Float64s, Int64s, PositionSamples, Series
 
     Place = tuple[str, int]

@@ -8,6 +8,7 @@ partitions with too many records to fold answer as of their last folded record.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,6 @@ from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.log_scan import TIMES, written_us
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from offsets_pipeline.questions.history.log_history import LogHistory
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.store.store_snapshot import StoreSnapshot

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,6 @@ from offsets_pipeline.store.log.log_reader import as_input
 from offsets_pipeline.store.log.ordered_log import OrderedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from offsets_pipeline.semantics.effects import Effects
     from offsets_pipeline.store.store_snapshot import StoreSnapshot
 

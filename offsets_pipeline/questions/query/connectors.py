@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,6 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.reader import names_in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from offsets_pipeline.questions.query.state_reader import StateReader
 
 #: Columns of the view `connectors`, in the order of ConnectorInfo.

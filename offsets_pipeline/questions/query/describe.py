@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
@@ -21,8 +22,6 @@ from offsets_pipeline.store.delta.data_file import ALL_ROWS
 from offsets_pipeline.store.delta.reader import names_in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
     import pyarrow as pa
 
     from offsets_pipeline.questions.query.state_reader import StateReader

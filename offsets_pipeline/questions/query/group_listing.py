@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from types import MappingProxyType
@@ -17,8 +18,6 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.reader import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
     from offsets_pipeline.questions.query.state_reader import StateReader
 
 #: Columns of a query in the order of GroupFigures.

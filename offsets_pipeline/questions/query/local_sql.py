@@ -10,6 +10,7 @@ and a query is one SELECT.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain
@@ -35,8 +36,6 @@ from offsets_pipeline.store.delta.reader import quoted
 from offsets_pipeline.store.delta.schemas import LATER_TABLES, TOPIC_OFFSETS, TOPICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.semantics.topic_kind import TopicKind
 

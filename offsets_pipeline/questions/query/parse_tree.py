@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,8 +17,6 @@ from offsets_pipeline.common.input_text import is_deeper, is_utf8
 from offsets_pipeline.errors import QueryFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     Node = dict[str, Any]
 
 #: Ends the message of a query that DuckDB does not understand.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from offsets_pipeline.store.delta.reader import damage_of, explained, quoted
 from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS, TOPICS, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from offsets_pipeline.fold.state.merge_on_read import StateTable
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.store.delta.data_file import DataFile, Only

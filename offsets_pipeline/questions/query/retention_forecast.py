@@ -5,6 +5,7 @@ Its inputs are groups, committed offsets and open transactions, as of the end of
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,8 +24,6 @@ from offsets_pipeline.semantics.retention import forecast as forecast_of
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     import pyarrow as pa
 
     from offsets_pipeline.questions.query.state_reader import StateReader

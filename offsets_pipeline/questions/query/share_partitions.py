@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,8 +17,6 @@ from offsets_pipeline.semantics.share_state import NO_START_OFFSET
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     import pyarrow as pa
 
     from offsets_pipeline.questions.query.state_reader import StateReader

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,8 +16,6 @@ from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, TOPICS
 from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from offsets_pipeline.questions.query.relations import Relations
 
 

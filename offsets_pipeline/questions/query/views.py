@@ -9,6 +9,8 @@ to the tasks, so `Filters` pass them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial, reduce
@@ -52,9 +54,6 @@ from offsets_pipeline.store.session import require_lasting_catalog
 from offsets_pipeline.store.store import Store, session_of, sql_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.store.store import SparkSource

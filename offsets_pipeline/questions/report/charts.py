@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,8 +13,6 @@ from offsets_pipeline.common.input_text import printable
 from offsets_pipeline.semantics.effects import LATEST_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from offsets_pipeline.questions.report.model import Point, TimeSeries
 
 #: Lines of a chart: as many as a reader can tell apart. The style has a colour and a dash pattern for each.

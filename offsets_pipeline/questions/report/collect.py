@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,8 +45,6 @@ from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, RetentionInputs, Rule, forecast
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
     from offsets_pipeline.questions.lag.commit_windows import Identity
     from offsets_pipeline.questions.lag.position_sources import Place, SampledPositions
     from offsets_pipeline.questions.query.state_reader import StateReader

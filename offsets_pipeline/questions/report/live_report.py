@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,6 @@ from offsets_pipeline.questions.report.page import fragment, page, policy
 from offsets_pipeline.store.delta.reader import UNREADABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.requests import Request
 
     from offsets_pipeline.questions.report.model import Report

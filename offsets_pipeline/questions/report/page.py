@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,6 @@ from offsets_pipeline.questions.report.style import FIND, REFRESH, STYLE
 from offsets_pipeline.semantics.retention import RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from offsets_pipeline.questions.report.model import (
         ExpiringGroup,
         GroupLines,

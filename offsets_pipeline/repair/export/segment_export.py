@@ -12,6 +12,7 @@ import fcntl
 import json
 import re
 import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -32,7 +33,6 @@ from offsets_pipeline.store.log.ordered_log import OrderedLog
 from offsets_pipeline.store.store_snapshot import StoreSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import IO
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.requests import refuse_share_group
@@ -13,8 +14,6 @@ from offsets_pipeline.semantics.group_description import EMPTY
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.kafka.broker.cluster import Cluster
     from offsets_pipeline.questions.query.state_reader import StateReader

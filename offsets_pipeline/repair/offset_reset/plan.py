@@ -8,6 +8,7 @@ The CSV (`--export`, `--from-file`) has no header:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,7 +20,6 @@ from offsets_pipeline.ingest.topic_positions.csv_file import read_rows
 from offsets_pipeline.semantics.group_description import EMPTY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from offsets_pipeline.ingest.topic_positions.positions import Position, Positions

@@ -7,6 +7,7 @@ mirrored record, and a consumer reads some records again; it skips none.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,8 +22,6 @@ from offsets_pipeline.kafka.broker.log_offsets import LATEST, list_offsets, roun
 from offsets_pipeline.semantics.group_description import EMPTY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
     from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples
     from offsets_pipeline.ingest.topic_positions.positions import Positions
     from offsets_pipeline.kafka.broker.cluster import Cluster, Place

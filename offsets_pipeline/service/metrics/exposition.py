@@ -5,7 +5,7 @@ Imported only by a process that may expose them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -20,7 +20,6 @@ from offsets_pipeline.errors import TargetNotWritable
 from offsets_pipeline.service.rest.guard import send_response
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from prometheus_client.metrics_core import Metric

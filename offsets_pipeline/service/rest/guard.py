@@ -6,12 +6,11 @@ import hashlib
 import hmac
 import json
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 #: Header of an answer to a request whose body may not have been read: the server then reads no more of it.

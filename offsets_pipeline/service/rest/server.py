@@ -9,6 +9,7 @@ import re
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,6 @@ from offsets_pipeline.errors import OptionNeedsAnother, ServiceUnavailable
 from offsets_pipeline.service.rest.guard import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from starlette.types import ASGIApp

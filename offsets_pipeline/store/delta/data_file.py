@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
@@ -24,8 +25,6 @@ from offsets_pipeline.store.delta.filesystems import open_path
 from offsets_pipeline.store.delta.protocol import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
     from offsets_pipeline.store.delta.schemas import Table
 
     #: Values of columns, in ascending order: of the rows that a reader wants.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -25,8 +26,6 @@ from offsets_pipeline.store.delta.s3_access import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from offsets_pipeline.store.delta.s3_access import Pairs
 
 #: URI schemes of object stores.

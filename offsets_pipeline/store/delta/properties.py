@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.input_text import validated_topic
 from offsets_pipeline.errors import InvalidPartitionCount, InvalidTopic, NotAStore, StoreMismatch
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.semantics.topic_kind import TopicKind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MIRRORED = "mirrored"
 OWNED = "owned"

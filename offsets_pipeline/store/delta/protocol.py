@@ -10,13 +10,12 @@ import hashlib
 import json
 import time
 import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.schemas import Table
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -43,9 +44,6 @@ from offsets_pipeline.store.delta.s3_access import (
 from offsets_pipeline.store.delta.s3_errors import known_cause, storage_failed
 from offsets_pipeline.store.delta.schemas import STATE
 from offsets_pipeline.store.delta.storage import storage_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 _LISTINGS, _LISTING_SECONDS = 20, 0.01
 #: What deltalake says of a gap, and of a list whose connection ended before it did: it asks for no list again.

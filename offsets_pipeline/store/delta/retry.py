@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.store.delta.storage import NoAnswer, Storage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 MAX_RETRIES = 10
 RETRY_BACKOFF_MS = 100  # before the first retry

@@ -8,6 +8,7 @@ from __future__ import annotations
 import configparser
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -17,8 +18,6 @@ from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from offsets_pipeline.common.config.sections import S3Settings
 
     Pairs = tuple[tuple[str, str], ...]

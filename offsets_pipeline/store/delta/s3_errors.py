@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.foreign_errors import first_line, with_causes
 from offsets_pipeline.errors import StorageFailed, StorageRefused
 from offsets_pipeline.store.delta.s3_access import DEFAULT_REGION, NO_CREDENTIALS, chosen_region, endpoint_url, is_s3
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: How obstore, `deltalake` and Arrow say a cause, the cause, and what to do. The first that fits counts. Causes that
 #: stay until a person does that.

@@ -24,17 +24,14 @@ reaches. The tables of facts are merged with them on read (fold/state/merge_on_r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from offsets_pipeline.semantics import facts
 from offsets_pipeline.semantics.facts import BINARY, BOOLEAN, INT, LONG, SHORT, STRING, TIMESTAMP, Column, schema_of
 from offsets_pipeline.semantics.topic_kind import TopicKind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Incarnation of a log that was never recreated or resynchronised (docs/adr/0014).
 LOG_INCARNATION = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from time import monotonic
@@ -30,8 +31,6 @@ from offsets_pipeline.store.delta.reader import has_deletion_vectors, metadata_o
 from offsets_pipeline.store.delta.storage import LocalStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from deltalake import DeltaTable
 
     from offsets_pipeline.store.delta.data_file import Only

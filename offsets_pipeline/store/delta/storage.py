@@ -14,6 +14,7 @@ import re
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, partial
@@ -36,7 +37,6 @@ from offsets_pipeline.store.delta.s3_access import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 

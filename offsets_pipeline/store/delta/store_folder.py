@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -17,8 +18,6 @@ from offsets_pipeline.store.delta.storage import storage_of
 from offsets_pipeline.store.delta.table_folder import TableFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from offsets_pipeline.store.delta.snapshot import Snapshot
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import chain, islice
@@ -50,8 +51,6 @@ from offsets_pipeline.store.delta.snapshot import MOST_COMMITS, Commit, KnownVer
 from offsets_pipeline.store.delta.storage import NoAnswer, ObjectStorage, Storage, storage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
     from offsets_pipeline.store.delta.data_file import Only
 
 _LOG = logging.getLogger(__name__)

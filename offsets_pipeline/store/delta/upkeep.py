@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ from offsets_pipeline.store.delta.s3_errors import storage_failed
 from offsets_pipeline.store.delta.table_folder import READERS_SECONDS, TableFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from offsets_pipeline.store.delta.data_file import DataFile
 
 _ABANDONED_HOURS = 24

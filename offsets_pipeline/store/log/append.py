@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,6 @@ from offsets_pipeline.store.log.file_writer import LogFilePlace, LogFileWriter, 
 from offsets_pipeline.store.log.task_results import task_results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
     from pyspark.sql import DataFrame
 

@@ -16,6 +16,7 @@ and nothing about the millions of rows that go.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -47,8 +48,6 @@ from offsets_pipeline.store.log.metadata import LogMetadata
 from offsets_pipeline.store.log.task_results import parallelism, repartitioned, results_in_tasks, task_results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from offsets_pipeline.common.clock import Clock
     from offsets_pipeline.common.config import Settings
     from offsets_pipeline.kafka.record.records import Bools

@@ -6,6 +6,7 @@ this module enforces them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,8 +27,6 @@ from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.store.log.log_scan import LogScan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from pyarrow import fs
 
     from offsets_pipeline.store.delta.table_folder import TableFolder

@@ -6,6 +6,7 @@ that opens a file itself gets the stored columns, with each distinct key once.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -20,8 +21,6 @@ from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.store.log.log_scan import KEY, LogRange, LogScan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.table_folder import TableFolder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,6 @@ from offsets_pipeline.store.delta.data_file import DataFile, bounds_of_group
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     import pyarrow.parquet as pq
 
     from offsets_pipeline.kafka.record.records import Bools

@@ -5,6 +5,7 @@ Every write is idempotent.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,8 +19,6 @@ from offsets_pipeline.store.delta.retry import with_retries
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, QUARANTINE, TOPICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from offsets_pipeline.kafka.record.segment import Damage
     from offsets_pipeline.store.delta.snapshot import Snapshot
     from offsets_pipeline.store.delta.table_folder import TableFolder

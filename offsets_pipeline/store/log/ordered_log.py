@@ -9,6 +9,7 @@ in which few rows have to wait. It yields a log partition's rows as soon as no u
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,6 @@ from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.log.log_scan import TIMES, LogRange, LogScan, written_us
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
     from offsets_pipeline.kafka.record.records import Bools, Int64s
     from offsets_pipeline.store.delta.data_file import DataFile
     from offsets_pipeline.store.delta.snapshot import Snapshot

@@ -6,6 +6,7 @@ It needs no more than DataFrames, so it runs on a Spark Connect server, too.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,8 +16,6 @@ from pyspark.sql import functions as F
 from offsets_pipeline.store.session import on_connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from pyspark.sql import Column, DataFrame, SparkSession
 
 Item = TypeVar("Item")
