@@ -192,7 +192,7 @@ def test_a_commit_that_is_pending_alone_is_deleted_as_by_kafkas_tool(
     assert capsys.readouterr().out.splitlines()[1:] == [f"{ours},payments,1,"]
     assert main([*command, "--execute"]) == 0
     err = capsys.readouterr().err
-    assert f"offsets: 1 offsets of group {ours} deleted from {repaired.broker.address}\n" in err
+    assert f"offsets: 1 offset of group {ours} deleted from {repaired.broker.address}\n" in err
     assert "to undo" not in err
     assert "Request succeed" in repaired.broker.tool("--delete-offsets", "--group", kafkas, "--topic", *named)
     for transaction in open_ones:
