@@ -228,19 +228,32 @@ def delete_in_cluster(
         }
         before_ms, at = SystemClock().now_ms() - 1, cluster.settings.at
         failed: dict[Any, OffsetsError] = {}  # by group, or by partition of the one group
+        first: set[Any] = set()  # offsets that are deleted also if their group is not
         if asked.execute and places is None:
-            failed |= delete_groups(cluster, planned)
+            errors, first = delete_groups(cluster, planned)
+            failed |= errors
         elif asked.execute:
             for group_id, offsets in planned.items():
                 failed |= delete_group_offsets(cluster, group_id, offsets)
     rows: list[tuple[object, ...]] = []
     for group_id, offsets in planned.items():
-        held = [(group_id, *where, offset) for where, offset in offsets.items() if where not in failed]
-        rows += [] if group_id in failed else held or [(group_id, None, None, None)] if places is None else held
+        stays = group_id in failed
+        held = [
+            (group_id, *where, offset)
+            for where, offset in offsets.items()
+            if where not in failed and (not stays or (group_id, where) in first)
+        ]
+        rows += held or ([] if stays or places is not None else [(group_id, None, None, None)])
     groups = {str(row[0]) for row in rows}
     if rows and asked.execute:  # first: stdout may be a full disk
-        number = "" if places is None else f"{counted(len(rows), 'offset')} of "
-        sys.stderr.write(f"offsets: {number}{_named_groups(groups)} deleted from {at}\n")
+        whole = groups - failed.keys() if places is None else set()
+        number = sum(row[0] not in whole for row in rows)
+        if whole:
+            sys.stderr.write(f"offsets: {_named_groups(whole)} deleted from {at}\n")
+        if number:
+            sys.stderr.write(
+                f"offsets: {counted(number, 'offset')} of {_named_groups(groups - whole)} deleted from {at}\n"
+            )
         say_undo(options, asked.live, sorted({str(row[0]) for row in rows if row[-1] is not None}), before_ms)
     missing = [name for name, each in standings.items() if each.state is None]
     unknown = [NoSuchGroup.of(missing, at)] if missing else []

@@ -41,7 +41,8 @@ class LiveGroups:
 
     def delete_groups(self, group_ids: Collection[str]) -> Mapping[str, OffsetsError]:
         """Delete groups; returns errors by group id."""
-        return groups_client.delete_groups(self._cluster, groups_client.fetch_group_offsets(self._cluster, group_ids))
+        offsets = groups_client.fetch_group_offsets(self._cluster, group_ids)
+        return groups_client.delete_groups(self._cluster, offsets)[0]
 
 
 class SinkOffsets:

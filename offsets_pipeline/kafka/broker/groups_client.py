@@ -94,28 +94,40 @@ def describe_consumer_groups(cluster: Cluster, group_ids: Collection[str]) -> di
     return _described(cluster, group_ids, lambda some: ConsumerGroupDescribeRequest(group_ids=some))
 
 
-def delete_groups(cluster: Cluster, offsets: Mapping[str, Collection[Place]]) -> dict[str, OffsetsError]:
-    """Delete groups with their offsets, and return the errors of those that are not deleted.
+def delete_groups(
+    cluster: Cluster, offsets: Mapping[str, Collection[Place]]
+) -> tuple[dict[str, OffsetsError], set[tuple[str, Place]]]:
+    """Delete groups with their offsets.
 
-    ``offsets``: by group id, topic and partition of its offsets. Of many offsets, the first are deleted on their own.
-    Needs DELETE on the groups. Raises the errors of `Cluster` if no broker answers.
+    Returns the errors of groups that are not deleted; and offsets, by group and partition, that are deleted first
+    because a broker cannot append all of the group's at once. They are deleted also if the group is not.
+
+    ``offsets``: by group id, topic and partition of its offsets. Needs DELETE on the groups, and READ on the topics of
+    offsets that are deleted first.
     """
+    deleted: set[tuple[str, Place]] = set()
+    failed: dict[str, OffsetsError] = {}
     sizes: dict[str, int] = {}
     for group_id, places in offsets.items():
-        *first, last = _tombstones(group_id, places)
-        for some in first:  # the group's own deletion has the error, if this has one
-            delete_group_offsets(cluster, group_id, some)
-        sizes[group_id] = sum(_record_bytes(group_id, topic) for topic, _ in last)
+        *parts, last = _in_batches(_tombstone_bytes(group_id, places))
+        first = [place for some in parts for place in some]
+        kept = delete_group_offsets(cluster, group_id, first) if first else {}
+        deleted |= {(group_id, place) for place in first if place not in kept}
+        size = sum(_tombstone_bytes(group_id, [*kept, *last]).values())
+        if size > _BYTES_OF_BATCH:  # Kafka 3.9 would answer no error, and keep them in its log
+            failed[group_id] = next(iter(kept.values()))
+        else:
+            sizes[group_id] = size
 
     def ask(connection: Connection, of_node: list[str]) -> dict[str, tuple[int, None]]:
-        found: dict[str, tuple[int, None]] = {}
-        for some in _in_batches({group_id: sizes[group_id] for group_id in of_node}):
-            answer = connection.send(DeleteGroupsRequest(groups_names=some))
-            found |= {each.group_id: (each.error_code, None) for each in answer.results}
-        return found
+        answer = connection.send(DeleteGroupsRequest(groups_names=of_node))
+        return {each.group_id: (each.error_code, None) for each in answer.results}
 
-    found = ask_coordinators(cluster, offsets, ask, "delete the records", "DELETE on the group")
-    return {group_id: each for group_id, each in found.items() if isinstance(each, OffsetsError)}
+    def errors(some: list[str]) -> dict[str, OffsetsError]:
+        found = ask_coordinators(cluster, some, ask, "delete the records", "DELETE on the group")
+        return {group_id: each for group_id, each in found.items() if isinstance(each, OffsetsError)}
+
+    return failed | _errors_of_parts(sizes, errors), deleted
 
 
 def _described(
@@ -203,16 +215,10 @@ def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Offsets) -> N
 
 def refused_offsets(cluster: Cluster, group_id: str, offsets: Offsets) -> dict[Place, OffsetsError]:
     """Commit as `commit_group_offsets`, and return the errors of partitions, whose offsets were not committed."""
-    refused: dict[Place, OffsetsError] = {}
-    left = dict(offsets)
     sizes = {place: _record_bytes(group_id, place[0], metadata) for place, (_, metadata) in offsets.items()}
-    for some in _in_batches(sizes):
-        try:
-            refused |= _refused_by_one(cluster, group_id, {place: offsets[place] for place in some})
-        except OffsetsError as error:
-            return refused | dict.fromkeys(left, error)  # the parts before are committed
-        left = {place: offset for place, offset in left.items() if place not in some}
-    return refused
+    return _errors_of_parts(
+        sizes, lambda some: _refused_by_one(cluster, group_id, {place: offsets[place] for place in some})
+    )
 
 
 def _record_bytes(*texts: str) -> int:
@@ -220,9 +226,23 @@ def _record_bytes(*texts: str) -> int:
     return _BYTES_BESIDE_TEXTS + len("".join(texts).encode())
 
 
-def _tombstones(group_id: str, places: Iterable[Place]) -> Iterator[list[Place]]:
-    """Yield the partitions in parts whose tombstones a broker can append as one batch."""
-    return _in_batches({place: _record_bytes(group_id, place[0]) for place in places})
+def _tombstone_bytes(group_id: str, places: Iterable[Place]) -> dict[Place, int]:
+    """The sizes of the tombstones of a group's offsets, at most."""
+    return {place: _record_bytes(group_id, place[0]) for place in places}
+
+
+def _errors_of_parts(
+    sizes: Mapping[_Key, int], ask: Callable[[list[_Key]], Mapping[_Key, OffsetsError]]
+) -> dict[_Key, OffsetsError]:
+    """Ask for the keys `_in_batches`, and return the errors. One that ``ask`` raises is that of all later keys, too."""
+    failed: dict[_Key, OffsetsError] = {}
+    parts = _in_batches(sizes)
+    for some in parts:
+        try:
+            failed |= ask(some)
+        except OffsetsError as error:
+            return failed | {key: error for part in (some, *parts) for key in part}  # the parts before are done
+    return failed
 
 
 def _in_batches(sizes: Mapping[_Key, int]) -> Iterator[list[_Key]]:
@@ -310,26 +330,25 @@ def delete_group_offsets(cluster: Cluster, group_id: str, places: Collection[Pla
     of_topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
     needs = "DELETE on the group and READ on the topic"
 
-    def ask(connection: Connection, _: list[str]) -> dict[str, tuple[int, tuple[str, Message]]]:
-        answer = connection.send(request)
-        return {group_id: (answer.error_code, (connection.at, answer))}
+    def errors(some: list[Place]) -> dict[Place, OffsetsError]:
+        request = OffsetDeleteRequest(
+            group_id=group_id,
+            topics=[
+                of_topic(
+                    name=name, partitions=[of_topic.OffsetDeleteRequestPartition(partition_index=at) for at in each]
+                )
+                for name, each in by_topic(some).items()
+            ],
+        )
 
-    failed: dict[tuple[str, int], OffsetsError] = {}
-    for some in _tombstones(group_id, places):
-        topics = [
-            of_topic(
-                name=name, partitions=[of_topic.OffsetDeleteRequestPartition(partition_index=at) for at in partitions]
-            )
-            for name, partitions in by_topic(some).items()
-        ]
-        request = OffsetDeleteRequest(group_id=group_id, topics=topics)
-        found = ask_coordinators(cluster, [group_id], ask, "delete offsets", needs)[group_id]
-        if isinstance(found, OffsetsError):
-            failed |= dict.fromkeys(some, found)
-        else:
-            at, answer = found
-            failed |= _refused(answer, at, f"delete the offset of group {group_id}", needs)
-    return failed
+        def ask(connection: Connection, _: list[str]) -> dict[str, tuple[int, tuple[str, Message]]]:
+            answer = connection.send(request)
+            return {group_id: (answer.error_code, (connection.at, answer))}
+
+        at, answer = answered(ask_coordinators(cluster, [group_id], ask, "delete offsets", needs))[group_id]
+        return _refused(answer, at, f"delete the offset of group {group_id}", needs)
+
+    return _errors_of_parts(_tombstone_bytes(group_id, places), errors)
 
 
 def fetch_group_offsets(

@@ -28,7 +28,14 @@ from kafka.protocol.metadata import (
     MetadataResponse,
 )
 
-from offsets_pipeline.errors import GroupSubscribedToTopic, NonEmptyGroup, NoSuchGroup, NoSuchTopic, NotAuthorized
+from offsets_pipeline.errors import (
+    BrokerUnreachable,
+    GroupSubscribedToTopic,
+    NonEmptyGroup,
+    NoSuchGroup,
+    NoSuchTopic,
+    NotAuthorized,
+)
 from offsets_pipeline.kafka.broker.cluster import Cluster
 from offsets_pipeline.kafka.broker.groups_client import (
     GroupListing,
@@ -49,7 +56,7 @@ from tests.unit.broker.fake_broker import TOPIC, VERSIONS, FakeBroker, fake_brok
 from tests.unit.broker.fake_topic import FakePartition, cluster_of, fake_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 COMMIT, FETCH, FIND = OffsetCommitRequest.API_KEY, OffsetFetchRequest.API_KEY, FindCoordinatorRequest.API_KEY
 METADATA = MetadataRequest.API_KEY
@@ -253,7 +260,7 @@ def test_groups_that_are_not_deleted_have_their_errors(broker: FakeBroker, clust
     broker.answers[DeleteGroupsRequest.API_KEY] = lambda _: DeleteGroupsResponse(
         throttle_time_ms=0, results=[of_group(group_id="g", error_code=0), of_group(group_id="h", error_code=68)]
     )
-    assert {name: type(error) for name, error in delete_groups(cluster, {"g": [], "h": []}).items()} == {
+    assert {name: type(error) for name, error in delete_groups(cluster, {"g": [], "h": []})[0].items()} == {
         "h": NonEmptyGroup
     }
 
@@ -267,7 +274,7 @@ def test_coordinators_are_found_together_or_one_by_one(broker: FakeBroker, clust
     )
     if requests == 2:
         broker.coordinate_all()
-    assert delete_groups(cluster, {"g": [], "h": []}) == {}
+    assert delete_groups(cluster, {"g": [], "h": []}) == ({}, set())
     found = [broker.request(FindCoordinatorRequest, number) for number in range(broker.count(FIND))]
     assert [each.key_type for each in found] == [0] * requests
     assert [each.coordinator_keys if requests == 1 else each.key for each in found] == (
@@ -283,7 +290,7 @@ def test_a_group_whose_coordinator_is_refused_has_that_error_alone(broker: FakeB
         throttle_time_ms=0, results=[of_group(group_id="g", error_code=69)]
     )
     coordinate(broker, 1, 30)
-    found = delete_groups(cluster, {"g": [], "h": []})
+    found, _ = delete_groups(cluster, {"g": [], "h": []})
     refused = (
         "does not allow us to delete the records of group h (GROUP_AUTHORIZATION_FAILED); grant DESCRIBE on the group"
     )
@@ -325,6 +332,81 @@ def test_offsets_that_are_not_deleted_have_their_errors(broker: FakeBroker, clus
     assert [str(refused[each]) for each in places] == 3 * [
         f"{broker.address} does not allow us to delete offsets of group g (GROUP_AUTHORIZATION_FAILED); grant {needs}"
     ]
+
+
+#: A group id of which 17 tombstones are a batch.
+LONG = "g" * 30_000
+OF_LONG = [("t", at) for at in range(40)]
+
+
+def answer_deletions(broker: FakeBroker, of_offsets: Callable[[int], int], of_group: Callable[[int], int]) -> None:
+    """Let the broker delete offsets and groups, with these error codes of each partition or group of a request."""
+    broker.versions = broker.versions | {OffsetDeleteRequest.API_KEY: (0, 0), DeleteGroupsRequest.API_KEY: (0, 2)}
+    broker.coordinate_all()
+    of_topic = OffsetDeleteResponse.OffsetDeleteResponseTopic
+
+    def offsets(number: int) -> OffsetDeleteResponse:
+        sent = broker.request(OffsetDeleteRequest, number).topics[0].partitions
+        code = of_offsets(number)
+        partitions = [
+            of_topic.OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
+            for each in sent
+        ]
+        return OffsetDeleteResponse(
+            error_code=0, throttle_time_ms=0, topics=[of_topic(name="t", partitions=partitions)]
+        )
+
+    def groups(number: int) -> DeleteGroupsResponse:
+        names, code = broker.request(DeleteGroupsRequest, number).groups_names, of_group(number)
+        results = [DeleteGroupsResponse.DeletableGroupResult(group_id=each, error_code=code) for each in names]
+        return DeleteGroupsResponse(throttle_time_ms=0, results=results)
+
+    broker.answers[OffsetDeleteRequest.API_KEY] = offsets
+    broker.answers[DeleteGroupsRequest.API_KEY] = groups
+
+
+def break_off(*_: object) -> int:
+    raise ValueError  # the broker closes the connection
+
+
+def test_offsets_deleted_before_no_broker_answers_have_no_error(broker: FakeBroker) -> None:
+    answer_deletions(broker, lambda number: break_off() if number else 0, break_off)
+    options = {"request.timeout.ms": "200", "default.api.timeout.ms": "300", "retry.backoff.ms": "1"}
+    with Cluster(KafkaOptions(broker.address, options)) as cluster:
+        cluster.brokers()
+        find = broker.answers[FIND]
+        broker.answers[FIND] = lambda number: break_off() if number else find(number)
+        found = delete_group_offsets(cluster, LONG, OF_LONG)
+    assert {at: type(error) for at, error in found.items()} == dict.fromkeys(OF_LONG[17:], BrokerUnreachable)
+
+
+def test_a_group_that_is_deleted_is_not_asked_for_again_with_those_of_the_next_batch(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
+    answer_deletions(broker, lambda _: 0, lambda number: break_off() if number == 1 else 0)
+    names = [letter * 30_000 for letter in "gh"]
+    assert delete_groups(cluster, dict.fromkeys(names, OF_LONG[:10])) == ({}, set())
+    asked = [broker.request(DeleteGroupsRequest, number).groups_names for number in range(3)]
+    assert asked == [names[:1], names[1:], names[1:]]
+
+
+def test_offsets_of_a_group_that_do_not_fit_are_deleted_first_also_if_the_group_gets_members(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
+    answer_deletions(broker, lambda _: 0, lambda _: 68)
+    failed, deleted = delete_groups(cluster, {LONG: OF_LONG})
+    assert {name: type(error) for name, error in failed.items()} == {LONG: NonEmptyGroup}
+    assert deleted == {(LONG, at) for at in OF_LONG[:34]}
+    assert broker.count(OffsetDeleteRequest.API_KEY) == 2
+
+
+def test_a_group_that_keeps_more_offsets_than_a_batch_is_not_deleted(broker: FakeBroker, cluster: Cluster) -> None:
+    """Kafka 3.9 would answer no error, and have the offsets again after its restart. It needs READ on their topics."""
+    answer_deletions(broker, lambda number: NO_ACCESS if number else 0, lambda _: 0)
+    failed, deleted = delete_groups(cluster, {LONG: OF_LONG, "h": []})
+    assert {name: type(error) for name, error in failed.items()} == {LONG: NotAuthorized}
+    assert deleted == {(LONG, at) for at in OF_LONG[:17]}
+    assert broker.request(DeleteGroupsRequest, 0).groups_names == ["h"]
 
 
 def test_groups_of_kip_848_are_described_without_those_that_no_longer_exist(
