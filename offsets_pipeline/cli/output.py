@@ -16,7 +16,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import is_dataclass
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from functools import cache, lru_cache
 from itertools import accumulate, chain, count, islice
@@ -149,18 +149,18 @@ def _encoder() -> Callable[[object], str]:
     def encode(value: object) -> str:
         try:
             return encoder.encode(value)
-        except ValueError:
+        except (TypeError, ValueError):
             return encoder.encode(_finite(value))
 
     return encode
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """The value with null in place of each number that JSON does not have."""
+    """The value with null in place of each number that JSON does not have, and text for other keys of maps."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
+        return {name if isinstance(name, str | int) else _plain(name): _finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return _finite(_plain(value)) if is_dataclass(value) else value
@@ -343,8 +343,19 @@ def _shown(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    """A value as text; a time, which is in UTC, says so."""
-    return f"{value.isoformat()}Z" if isinstance(value, datetime) else str(value)
+    """A value as text; a time, which is in UTC, says so, also in a list or map."""
+    if isinstance(value, str):
+        return value
+    return f"{value.isoformat()}Z" if isinstance(value, datetime) else str(_with_texts(value))
+
+
+def _with_texts(value: Any) -> Any:  # noqa: ANN401 - any value
+    """The value with texts in place of times and days in lists and maps."""
+    if isinstance(value, dict):
+        return {_with_texts(name): _with_texts(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(each) for each in value]
+    return _text(value) if isinstance(value, datetime) else str(value) if isinstance(value, date) else value
 
 
 def _cut(text: str, width: int) -> str:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -14,11 +15,13 @@ from unicodedata import normalize
 
 import click
 import pytest
+from duckdb import connect
 
 from offsets_pipeline.cli import output
 from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.common.clock import SystemClock, parse_time_ms, shown_time
 
+TIMES = "(SELECT TIMESTAMP '2026-03-01 12:00:00.25' AS t)"
 HOSTILE = "a\x1b[2J\x00\x9b\u202eb\u2066\u200f\u061c\u2028\ufeff\r\n\tü"
 
 
@@ -85,6 +88,29 @@ def test_a_time_of_a_query_has_its_zone(capsys: pytest.CaptureFixture[str], form
     at = datetime(2026, 3, 1, 12, 0, 0, 250_000)  # noqa: DTZ001 - as DuckDB and Spark give them
     write_rows(["at"], [[at]], format_, all_columns=True)
     assert "2026-03-01T12:00:00.250000Z" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("format_", ["csv", "table", "json"])
+def test_times_in_lists_and_maps_of_a_query_have_their_zone(capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    with connect() as duckdb:
+        of_lists = "{'times': [t, NULL], 'of': {'at': t}} AS lists, [t::DATE] AS days"
+        result = duckdb.sql(f"SELECT {of_lists}, MAP {{t: 0.5, t + INTERVAL 1 DAY: 'nan'::DOUBLE}} AS map FROM {TIMES}")
+        write_rows(result.columns, result.fetchall(), format_, all_columns=True)
+    out = capsys.readouterr().out
+    times = ["2026-03-01T12:00:00.250000Z"] * 3 + ["2026-03-02T12:00:00.250000Z"]
+    assert re.findall(r"['\"]([-\d]+T[.:\d]+Z)['\"]", out) == times
+    assert "datetime" not in out
+    if format_ == "json":
+        assert json.loads(out)["map"] == {times[0]: 0.5, times[3]: None}
+
+
+@pytest.mark.parametrize("key", ["DATE '2026-03-01'", "1.50", "'\\x00k'::BLOB", "true"])
+def test_keys_of_maps_are_the_texts_that_json_has_of_such_values(capsys: pytest.CaptureFixture[str], key: str) -> None:
+    with connect() as duckdb:
+        result = duckdb.sql(f"SELECT MAP {{{key}: 1}} AS map, {key} AS key")
+        write_rows(result.columns, result.fetchall(), "json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["map"] == {str(found["key"]).replace("True", "true"): 1}
 
 
 def test_columns_of_one_name_are_different_fields_of_json(capsys: pytest.CaptureFixture[str]) -> None:
