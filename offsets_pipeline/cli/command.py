@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.common.config import Settings
 
-_DEBUG_ENV = "OFFSETS_DEBUG"
+DEBUG_ENV = "OFFSETS_DEBUG"
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 
 _Options = TypeVar("_Options", bound="Options")
@@ -211,10 +211,10 @@ class Command(click.Command):
         except KeyboardInterrupt:
             return _INTERRUPTED
         except Exception as error:
-            if os.environ.get(_DEBUG_ENV):
+            if os.environ.get(DEBUG_ENV):
                 raise
             extra = needed_extra(error) if isinstance(error, ModuleNotFoundError) else None
-            sys.stderr.write(f"offsets: error: {extra or f'{in_one_line(error)} ({_DEBUG_ENV}=1 shows where)'}\n")
+            sys.stderr.write(f"offsets: error: {extra or f'{in_one_line(error)} ({DEBUG_ENV}=1 shows where)'}\n")
         return self.options.failed
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

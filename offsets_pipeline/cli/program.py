@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from offsets_pipeline import __version__
-from offsets_pipeline.cli.command import CommandGroup, usage_error_line
+from offsets_pipeline.cli.command import DEBUG_ENV, CommandGroup, usage_error_line
 from offsets_pipeline.cli.section_connect import connect
 from offsets_pipeline.cli.section_coordinator import coordinator
 from offsets_pipeline.cli.section_questions import questions
@@ -53,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(offsets.main(arguments, prog_name="offsets", standalone_mode=False))
     except OSError as error:  # of the help: a command answers its own
+        if os.environ.get(DEBUG_ENV):
+            raise
         sys.stderr.write(f"offsets: error: cannot write to stdout: {error.strerror}\n")
         return 1
     except click.Abort:  # Ctrl-C before a command ran

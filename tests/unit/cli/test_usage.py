@@ -276,3 +276,18 @@ def test_offsets_of_a_connector_are_altered_only_from_a_file(capsys: pytest.Capt
     assert capsys.readouterr().err == (
         "offsets: error: missing option '--offsets'. See `offsets connect alter --help`.\n"
     )
+
+
+def test_an_error_of_the_system_is_not_one_of_stdout(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "there")
+
+    monkeypatch.setattr("offsets_pipeline.cli.group_commands.open_readers", fail)
+    command = ["groups", "--store", "s"]
+    assert main(command) == 1
+    assert capsys.readouterr().err.startswith("offsets: error: PermissionError: [Errno 13] Permission denied: 'there'")
+    monkeypatch.setenv("OFFSETS_DEBUG", "1")
+    with pytest.raises(PermissionError):
+        main(command)
