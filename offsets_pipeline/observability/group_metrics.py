@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.common.clock import MS_OF_SECOND, Clock
+from offsets_pipeline.common.input_text import counted
 from offsets_pipeline.fold.state.merge_on_read import DESCRIBED
 from offsets_pipeline.ingest.topic_positions.sample_table import read_samples
 from offsets_pipeline.questions.lag.commit_windows import MANY_GROUPS
@@ -119,8 +120,8 @@ class GroupMetrics:
         if left_out > self._left_out:
             first = next(name for name in matching if name not in chosen)
             self._warn(
-                f"{left_out} groups have no metrics, {first!r} and those after it: raise metrics_max_series, or choose "
-                "groups with metrics_groups"
+                f"{counted(left_out, 'group')} without metrics, {first!r} and those after it: raise "
+                "metrics_max_series, or choose groups with metrics_groups"
             )
         self._left_out = left_out
         return chosen

@@ -142,7 +142,7 @@ def test_number_of_series_is_bounded_and_groups_are_chosen(store: Path) -> None:
     assert {*found[LAG]} == {f'cluster_name="store",group="{group}",topic="t"' for group in "ab"}
     assert found["offsets_groups_without_metrics"] == {"": 1}
     assert len(warnings) == 1  # not again with the next count
-    assert warnings[0].startswith("1 groups have no metrics, 'c' and those after it: raise metrics_max_series")
+    assert warnings[0].startswith("1 group without metrics, 'c' and those after it: raise metrics_max_series")
     chosen = counted(store, replace(LagSettings(), metrics_groups="b|none"), warnings)
     assert {*chosen["kminion_kafka_consumer_group_members"]} == {"b"}
     assert chosen["offsets_groups_without_metrics"] == {"": 0}
