@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.live_cluster import kafka_options, mirrored_cluster, say_undo
@@ -227,33 +227,30 @@ def delete_in_cluster(
             if each.state == EMPTY
         }
         before_ms, at = SystemClock().now_ms() - 1, cluster.settings.at
-        failed: dict[Any, OffsetsError] = {}  # by group, or by partition of the one group
-        first: set[Any] = set()  # offsets that are deleted also if their group is not
-        if asked.execute and places is None:
-            errors, first = delete_groups(cluster, planned)
-            failed |= errors
+        errors: list[OffsetsError] = []
+        whole: set[str] = set()  # groups that go, or would go, with all of their offsets
+        stay: set[tuple[str, TopicPartition]] = set()
+        if places is None:
+            of_groups, first = delete_groups(cluster, planned) if asked.execute else ({}, set())
+            errors += of_groups.values()
+            whole = planned.keys() - of_groups.keys()
+            stay = {(group_id, where) for group_id in of_groups for where in planned[group_id]} - first
         elif asked.execute:
             for group_id, offsets in planned.items():
-                failed |= delete_group_offsets(cluster, group_id, offsets)
+                refused = delete_group_offsets(cluster, group_id, offsets)
+                errors += refused.values()
+                stay |= {(group_id, TopicPartition(*where)) for where in refused}
     rows: list[tuple[object, ...]] = []
     for group_id, offsets in planned.items():
-        stays = group_id in failed
-        held = [
-            (group_id, *where, offset)
-            for where, offset in offsets.items()
-            if where not in failed and (not stays or (group_id, where) in first)
-        ]
-        rows += held or ([] if stays or places is not None else [(group_id, None, None, None)])
-    groups = {str(row[0]) for row in rows}
+        gone = [(group_id, *where, offset) for where, offset in offsets.items() if (group_id, where) not in stay]
+        rows += gone or ([(group_id, None, None, None)] if group_id in whole else [])
     if rows and asked.execute:  # first: stdout may be a full disk
-        whole = groups - failed.keys() if places is None else set()
-        number = sum(row[0] not in whole for row in rows)
         if whole:
             sys.stderr.write(f"offsets: {_named_groups(whole)} deleted from {at}\n")
-        if number:
-            sys.stderr.write(
-                f"offsets: {counted(number, 'offset')} of {_named_groups(groups - whole)} deleted from {at}\n"
-            )
+        of_others = [str(row[0]) for row in rows if row[0] not in whole]
+        if of_others:
+            number, others = counted(len(of_others), "offset"), _named_groups(set(of_others))
+            sys.stderr.write(f"offsets: {number} of {others} deleted from {at}\n")
         say_undo(options, asked.live, sorted({str(row[0]) for row in rows if row[-1] is not None}), before_ms)
     missing = [name for name, each in standings.items() if each.state is None]
     unknown = [NoSuchGroup.of(missing, at)] if missing else []
@@ -263,10 +260,10 @@ def delete_in_cluster(
             write_rows(_DELETED, rows, asked.format_)
         if rows and not asked.execute:
             sys.stderr.write("offsets: nothing is changed: this is the plan; --execute deletes\n")
-        elif not rows and planned and not failed:
+        elif not rows and planned and not errors:
             warn(f"{_named_groups(planned)} has no such offset: nothing to delete")
     finally:
-        raise_errors(active, [*unknown, *failed.values()], "change")
+        raise_errors(active, [*unknown, *errors], "change")
 
 
 def _chosen(
