@@ -184,11 +184,9 @@ def _text_in_csv(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Return the fields of a dataclass, ten times as fast as `asdict`; bytes in base64; any other object's text."""
+    """Return the fields of a dataclass, ten times as fast as `asdict`; any other object's text."""
     if is_dataclass(value):
         return {name: getattr(value, name) for name in value.__dataclass_fields__}
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
     return _text(value)
 
 
@@ -343,19 +341,21 @@ def _shown(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    """A value as text; a time, which is in UTC, says so, also in a list or map."""
-    if isinstance(value, str):
-        return value
-    return f"{value.isoformat()}Z" if isinstance(value, datetime) else str(_with_texts(value))
+    """A value as text, also in a list or map: a time, which is in UTC, says so, and bytes are in base64."""
+    return value if isinstance(value, str) else str(_with_texts(value))
 
 
 def _with_texts(value: Any) -> Any:  # noqa: ANN401 - any value
-    """The value with texts in place of times and days in lists and maps."""
+    """The value with texts in place of times, days and bytes, also in lists and maps."""
     if isinstance(value, dict):
         return {_with_texts(name): _with_texts(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_with_texts(each) for each in value]
-    return _text(value) if isinstance(value, datetime) else str(value) if isinstance(value, date) else value
+    if isinstance(value, datetime):
+        return f"{value.isoformat()}Z"
+    if isinstance(value, bytes | bytearray):  # of DuckDB, and of older Sparks
+        return b64encode(value).decode()
+    return str(value) if isinstance(value, date) else value
 
 
 def _cut(text: str, width: int) -> str:

@@ -95,4 +95,5 @@ def verify(options: Verify, settings: Settings) -> None:
     digests = {(at, table): digest for at, table, digest in result.digests}
     tables = sorted({table for _, table in digests})
     rows = [[at, *(digests.get((at, table)) for table in tables)] for at in sorted({at for at, _ in digests})]
-    write_rows(["log_partition", *tables], rows, "table")
+    if rows:
+        write_rows(["log_partition", *tables], rows, "table")

@@ -327,6 +327,13 @@ def test_query_registers_the_views_that_it_names_or_all(spark: SparkSession, fol
     assert shown >= {*VIEWS, *HISTORY_VIEWS, *(each.name for each in TABLES), "topic_offsets"}
 
 
+def test_structs_of_a_query_have_the_names_of_their_fields(spark: SparkSession, folded: Callable[[str], Path]) -> None:
+    structs = "named_struct('a', 1, 'b', array(struct('x' AS c))) AS s, map('k', struct(2 AS n)) AS m"
+    query = f"SELECT {structs}, 3 AS d, 4 AS d"
+    names, rows = run_query(spark.newSession(), str(folded("4.2.0-kip848")), query=query)
+    assert (names, list(rows)) == (["s", "m", "d", "d"], [[{"a": 1, "b": [{"c": "x"}]}, {"k": {"n": 2}}, 3, 4]])
+
+
 def test_views_of_no_store_and_in_no_schema_are_refused(
     spark: SparkSession, folded: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -231,9 +232,13 @@ def _later(store: Store, table: Table) -> str:
 
 
 def _rows(rows: Iterator[Any]) -> Iterator[list[Any]]:
+    """Yield the values of rows. Structs in them are dictionaries, as DuckDB has them."""
     try:
         for row in rows:
-            yield list(row)
+            yield [
+                Row(of=value).asDict(recursive=True)["of"] if isinstance(value, Row | list | dict) else value
+                for value in row
+            ]
     except (PySparkException, Py4JJavaError) as exception:
         raise _failed(exception) from None
 

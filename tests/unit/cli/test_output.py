@@ -84,6 +84,15 @@ def test_json_has_null_for_what_is_no_number_and_bytes_in_base64(
 
 
 @pytest.mark.parametrize("format_", ["csv", "table", "json"])
+def test_bytes_of_a_query_are_in_base64(capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    write_rows(["key", "list"], [[b"\x00k", [b"\xff"]]], format_, all_columns=True)
+    out = capsys.readouterr().out
+    assert "AGs=" in out
+    assert "/w==" in out
+    assert "b'" not in out
+
+
+@pytest.mark.parametrize("format_", ["csv", "table", "json"])
 def test_a_time_of_a_query_has_its_zone(capsys: pytest.CaptureFixture[str], format_: str) -> None:
     at = datetime(2026, 3, 1, 12, 0, 0, 250_000)  # noqa: DTZ001 - as DuckDB and Spark give them
     write_rows(["at"], [[at]], format_, all_columns=True)
