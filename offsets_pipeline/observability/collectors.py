@@ -91,12 +91,13 @@ class LogExtent:
         """
         files = {file.name: file for file in log.files()}
         scan = LogScan(TableFolder(log.folder, LOG), _PLACE)
-        place, bounds = ["log_incarnation", "log_partition"], ["record_offset_min", "record_offset_max"]
+        place = ["log_incarnation", "log_partition"]
+        columns = [*place, "record_offset_min", "record_offset_max"]
         for name in files.keys() - self._read:
             for rows in scan.rows([files[name]]):
                 of_place = rows.group_by(place, use_threads=False)
                 extents = of_place.aggregate([("record_offset", "min"), ("record_offset", "max")])
-                for of, at, first, last in zip(*(extents[each].to_pylist() for each in place + bounds), strict=True):
+                for of, at, first, last in zip(*(extents[each].to_pylist() for each in columns), strict=True):
                     lowest, highest = self._found.get((of, at), (first, last))
                     self._found[of, at] = min(first, lowest), max(last, highest)
             self._read.add(name)

@@ -144,11 +144,12 @@ class GroupMetrics:
 
 def _of_epochs(reader: StateReader, groups: Mapping[str, GroupAnswer]) -> Values:
     rows = reader.current.newest(DESCRIBED, ("log_partition", "group_id", "generation", "group_epoch")).to_pylist()
+    homes = {(group.log_partition, name) for name, group in groups.items()}
     return {
         "offsets_group_epoch": {
             (reader.cluster, row["group_id"]): row["generation"] if row["group_epoch"] is None else row["group_epoch"]
             for row in rows
-            if row["group_id"] in groups and groups[row["group_id"]].log_partition == row["log_partition"]
+            if (row["log_partition"], row["group_id"]) in homes
         }
     }
 
@@ -199,7 +200,9 @@ def _of_partitions(cluster: str, rows: Collection[LagRow], committed: Committed)
     at = [(cluster, row.group, str(row.partition), row.topic) for row in rows]
     in_time = sorted(rows, key=lambda row: row.as_of)
     return {
-        "kafka_consumergroup_group_offset": dict(zip(at, (committed[row[:3]] for row in rows), strict=True)),
+        "kafka_consumergroup_group_offset": dict(
+            zip(at, (committed[row.group, row.topic, row.partition] for row in rows), strict=True)
+        ),
         "kafka_consumergroup_group_lag": dict(zip(at, (row.lag for row in rows), strict=True)),
         "kafka_consumergroup_group_lag_seconds": dict(zip(at, (row.lag_seconds for row in rows), strict=True)),
         # several groups have rows of a partition: the newest one counts, and one of them may lack a position

@@ -223,10 +223,12 @@ def test_the_last_batch_of_a_query_is_counted_before_the_block_ends(monkeypatch:
         metrics.onQueryTerminated(query)
         assert has_ended()
 
+    notified: list[bool] = []
     monkeypatch.setattr(metrics._changed, "wait_for", wait_for)
+    monkeypatch.setattr(metrics._changed, "notify_all", lambda: notified.append(not metrics._running))
     with metrics.counting(spark):
         metrics.onQueryStarted(query)
-    assert waits == [10]
+    assert (waits, notified) == ([10], [True])
     assert metrics.values()["offsets_batches_total"] == {"fold": 1}
 
 

@@ -145,6 +145,8 @@ def test_number_of_series_is_bounded_and_groups_are_chosen(store: Path) -> None:
     assert warnings[0].startswith("1 group without metrics, 'c' and those after it: raise metrics_max_series")
     chosen = counted(store, replace(LagSettings(), metrics_groups="b|none"), warnings)
     assert {*chosen["kminion_kafka_consumer_group_members"]} == {"b"}
+    for name in ("offsets_group_next_expiry_timestamp_seconds", LAG):
+        assert {re.search(r'group="(.*?)"', labels)[1] for labels in chosen[name]} == {"b"}, name
     assert chosen["offsets_groups_without_metrics"] == {"": 0}
 
 
@@ -163,11 +165,19 @@ def test_groups_with_any_id_have_metrics_and_an_assigned_partition_is_no_offset_
 
 
 def test_a_status_is_judged_for_the_groups_that_are_behind_for_longest(
-    store: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_metrics, "MANY_GROUPS", 1)
+    log = LogPartition()
+    for place, offset in ((("a", "t", 0), 10), (("b", "t", 0), 0), (("c", "u", 0), 5)):  # for 2, 3 and unknown minutes
+        log.record(commit_key(*place), commit_value(offset, commit_timestamp=NOW_MS - 600_000))
+    store = folded_store([TimedRow(row, NOW_MS - 600_000) for row in log.rows], tmp_path / "store", 1, settings)
+    writer = SampleWriter(table_of(str(store)), "a test")
+    for minute in range(4):
+        writer.write({("t", 0): (0, 10 * minute)}, NOW_MS - (3 - minute) * 60_000)
+    writer.write({("u", 0): (0, 9)}, NOW_MS)
     found = counted(store, LagSettings(), [])
-    assert found["offsets_group_partitions"] == {'cluster_name="store",group="a",status="STOP"': 2}
+    assert found["offsets_group_partitions"] == {'cluster_name="store",group="b",status="STOP"': 1}
 
 
 @pytest.mark.parametrize(("behind_seconds", "partitions"), [(60, 0), (61, 1)])

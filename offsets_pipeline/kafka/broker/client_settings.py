@@ -88,7 +88,7 @@ class ClientSettings:
         a missing key store; DependencyMissing if a SASL mechanism needs a package that is not installed.
         """
         given = options.for_clients()
-        unknown = sorted(given.keys() - _GENERAL - _OF_TLS - _OF_SASL)
+        unknown = sorted(set(given).difference(_GENERAL, _OF_TLS, _OF_SASL))
         if unknown:
             raise ConfigError(f"the Kafka option {shown(unknown[0])[1:-1]} is not supported: remove it")
         has_tls, has_sasl = _protocol(given)

@@ -424,7 +424,6 @@ class Retry(Exception):
     """An answer that a retry may heal; `error` is raised when the time is over."""
 
     def __init__(self, error: OffsetsError) -> None:
-        super().__init__(str(error))
         self.error = error
 
 

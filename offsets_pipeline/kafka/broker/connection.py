@@ -21,6 +21,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from offsets_pipeline.common.closing import Closing
 from offsets_pipeline.common.foreign_errors import first_line
+from offsets_pipeline.common.input_text import INT32_MAX
 from offsets_pipeline.errors import KafkaFailed, OffsetsError
 from offsets_pipeline.kafka.broker.broker_errors import (
     NO_ERROR,
@@ -39,7 +40,6 @@ _SIZE = struct.Struct(">i")
 _CORRELATION_ID_BYTES = 4
 _HEADER_BYTES = 1024  # more than the header of any answer has
 _FIRST_ANSWER_BYTES = 1024 * 1024  # an answer to ApiVersions has some KiB: more means that no broker listens there
-_MAX_ANSWER_BYTES = 2**31 - 1
 _REAUTHENTICATE_AFTER = 0.85  # share of a session's lifetime, as in Kafka's clients
 _SOFTWARE = {"client_software_name": "offsets-pipeline", "client_software_version": "0"}
 
@@ -91,9 +91,7 @@ class Connection(Closing):
         with self._lock:
             if self._reauthenticate_at is not None and time.monotonic() >= self._reauthenticate_at:
                 self._authenticate_again()
-            delay = self._not_before - time.monotonic()
-            if delay > 0:
-                time.sleep(delay)
+            time.sleep(max(0.0, self._not_before - time.monotonic()))
             return self._exchange(request, version, wait_seconds=wait_seconds)
 
     def version_of(self, request: Message, max_version: int | None = None) -> int:
@@ -170,7 +168,7 @@ class Connection(Closing):
         if login is None:
             return
         handshake = SaslHandshakeRequest(mechanism=login.mechanism)
-        answer = self._exchange(handshake, self.version_of(handshake, 1))
+        answer = self._exchange(handshake, self.version_of(handshake))
         if answer.error_code == UNSUPPORTED_SASL_MECHANISM:
             enabled = ", ".join(answer.mechanisms) or "none"
             raise not_authenticated(self.at, f"it has no SASL mechanism {login.mechanism}, but {enabled}")
@@ -183,9 +181,8 @@ class Connection(Closing):
         except Exception as error:  # noqa: BLE001 - of kafka-python or of a library that it calls
             said = self._settings.without_secrets(first_line(error))
             raise not_authenticated(self.at, f"{login.mechanism}: {said}") from None
-        self._reauthenticate_at = None
-        if lifetime_ms > 0:
-            self._reauthenticate_at = time.monotonic() + lifetime_ms / 1000 * _REAUTHENTICATE_AFTER
+        again_at = time.monotonic() + lifetime_ms / 1000 * _REAUTHENTICATE_AFTER
+        self._reauthenticate_at = again_at if lifetime_ms > 0 else None
 
     def _exchange_tokens(self, mechanism: Message) -> int:
         """Send tokens until the mechanism is done. Returns the lifetime of the session in ms, 0 if it has no end."""
@@ -205,7 +202,7 @@ class Connection(Closing):
     # --- one request
 
     def _exchange(
-        self, request: Message, version: int, *, wait_seconds: float = 0, max_bytes: int = _MAX_ANSWER_BYTES
+        self, request: Message, version: int, *, wait_seconds: float = 0, max_bytes: int = INT32_MAX
     ) -> Message:
         """Send a request and read the answer. Closes the connection if that fails: the answer may still come."""
         with self._closed_on_error():
@@ -219,7 +216,7 @@ class Connection(Closing):
             except (struct.error, ValueError, LookupError, AssertionError):
                 raise KafkaFailed(f"{self.at} sent an answer to {request.name} that cannot be decoded") from None
         # a broker since 2.0 answers at once, and expects the client to wait before its next request
-        self._not_before = time.monotonic() + (getattr(answer, "throttle_time_ms", 0) or 0) / 1000
+        self._not_before = time.monotonic() + (getattr(answer, "throttle_time_ms", None) or 0) / 1000
         return answer
 
     def _send_frame(self, request: Message, version: int, max_bytes: int) -> bytearray:

@@ -78,7 +78,8 @@ def log_bounds(cluster: Cluster, places: Collection[Place]) -> dict[Place, LogBo
         elif isinstance(end, OffsetsError):
             found[place] = end
         else:
-            found[place] = LogBounds(start or 0, max(end or 0, start or 0))
+            first = start or 0
+            found[place] = LogBounds(first, max(end or first, first))
     return found
 
 

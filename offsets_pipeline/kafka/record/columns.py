@@ -42,7 +42,8 @@ _CONTROL_OTHER = 2
 _CONTROL_KEY_BYTES = 4
 _CONTROL_TYPE_OFFSET = 2
 #: First and last timestamp that the log's tables can hold: they store microseconds in an int64 (R6).
-FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS = -(2**63 // 1000), (2**63 - 1) // 1000
+LAST_TIMESTAMP_MS = 2**63 // 1000
+FIRST_TIMESTAMP_MS = -LAST_TIMESTAMP_MS
 _NAMED_RECORDS = 5  # a reason names at most this many record offsets of a batch
 
 #: Uncompressed size of one part of the columns, in bytes. A larger batch is a part of its own. This bounds the memory.
@@ -143,11 +144,11 @@ def _part_columns(part: "_Part") -> tuple[pa.RecordBatch, list[LeftOut]]:
         part.of_each_record("max_timestamp"),
         part.of_each_record("base_timestamp") + places.timestamp_delta,
     )
-    if timestamp.min(initial=0) < FIRST_TIMESTAMP_MS or timestamp.max(initial=0) > LAST_TIMESTAMP_MS:
-        beyond = good & ~_fits(timestamp)
+    fits = _fits(timestamp)
+    if not fits.all():
         batch = np.repeat(np.arange(len(part.count)), part.count)
-        left_out += _beyond_time(batch[good], offset[good], timestamp[good], ~beyond[good])
-        good &= ~beyond
+        left_out += _beyond_time(batch[good], offset[good], timestamp[good], fits[good])
+        good &= fits
     columns = _assemble(part, places, (offset, timestamp, attributes), control_type, good)
     return columns, [LeftOut(part.first + each.index, each.reason) for each in left_out]
 
@@ -327,18 +328,18 @@ def _keys_and_values(part: _Part, places: RecordPlaces, good: Bools) -> tuple[pa
     """Keys and values of the good records, cut out of the buffer by Arrow.
 
     Records are in file order, so the bounds of keys and values ascend. They serve as the offsets of one binary array
-    over the whole buffer. Each record has four elements there: key, bytes between, value, bytes between.
+    over the whole buffer. Each record has four elements there: key, bytes between, value, bytes between; the last one
+    has three.
     """
     key_start, key_length = places.key_start[good], places.key_length[good]
     value_start, value_length = places.value_start[good], places.value_length[good]
     count = len(key_start)
-    bounds = np.empty(4 * count + 1, dtype=np.int32)
-    bounds[0:-1:4] = key_start
+    bounds = np.empty(4 * count, dtype=np.int32)
+    bounds[0::4] = key_start
     bounds[1::4] = key_start + np.maximum(key_length, 0)
     bounds[2::4] = value_start
     bounds[3::4] = value_start + np.maximum(value_length, 0)
-    bounds[-1] = bounds[-2] if count else 0
-    parts = pa.Array.from_buffers(pa.binary(), 4 * count, [None, pa.py_buffer(bounds), part.data])
+    parts = pa.Array.from_buffers(pa.binary(), max(len(bounds) - 1, 0), [None, pa.py_buffer(bounds), part.data])
     element = np.arange(0, 4 * count, 4, dtype=np.int32)
     return (
         parts.take(pa.array(element, mask=_mask(key_length < 0))),

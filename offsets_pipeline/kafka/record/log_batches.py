@@ -188,7 +188,7 @@ def frame_batches(headers: Headers, payloads: Sequence[bytes | memoryview]) -> t
     headers["magic"] = b.MAGIC_2
     end = np.cumsum(size)
     start: Int64s = end - size
-    data = bytearray(int(end[-1]) if len(end) else 0)
+    data = bytearray(int(size.sum()))
     places = np.frombuffer(data, dtype=np.uint8)
     places[start[:, None] + np.arange(b.BATCH_HEADER_BYTES)] = headers.view(np.uint8).reshape(-1, b.BATCH_HEADER_BYTES)
     view = memoryview(data)

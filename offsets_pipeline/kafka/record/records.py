@@ -87,13 +87,13 @@ def _locate_next(buffer: Bytes, position: Int64s, batch_end: Int64s) -> tuple[tu
     wrong = np.zeros(len(position), dtype=np.bool_)
     length, position = _varints(buffer, position, wrong)
     end = position + length
-    wrong |= (length < 0) | (end > batch_end)
+    wrong |= end > batch_end
     timestamp_delta, position = _varints(buffer, position + 1, wrong, _VARLONG_MAX_BYTES)
     offset_delta, position = _varints(buffer, position, wrong)
     key_length, key_start = _varints(buffer, position, wrong)
     value_length, value_start = _varints(buffer, key_start + np.maximum(key_length, 0), wrong)
     header_count, position = _varints(buffer, value_start + np.maximum(value_length, 0), wrong)
-    # positions only grow: if the last one is within the record, so are all before it
+    # positions only grow: if the last one is within the record, so are all before it, and its length is not negative
     wrong |= (header_count < 0) | ((header_count == 0) & (position != end)) | (position > end)
     for index in np.flatnonzero((header_count > 0) & ~wrong).tolist():
         headers = buffer[position[index] : end[index]].tobytes()

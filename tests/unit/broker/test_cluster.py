@@ -85,6 +85,7 @@ def test_a_topic_that_the_metadata_refuse_has_that_error_at_once(
 def test_a_topic_whose_leaders_are_not_known_yet_is_asked_for_again(broker: FakeBroker) -> None:
     broker.answers[METADATA] = lambda number: broker.metadata(error_code=0 if number else LEADER_NOT_AVAILABLE)
     assert asked(broker, 0) == {0: "an answer"}
+    assert broker.count(METADATA) == 2
     broker.answers[METADATA] = lambda _: broker.metadata(error_code=LEADER_NOT_AVAILABLE)
     with pytest.raises(KafkaFailed, match=f"cannot read topic {TOPIC}: LEADER_NOT_AVAILABLE"):
         raise_first(asked(broker, 0))
@@ -101,6 +102,8 @@ def test_errors_of_partitions_leave_the_others_their_answers(broker: FakeBroker)
     broker.answers[METADATA] = lambda _: broker.metadata()
     with pytest.raises(KafkaFailed, match=f"cannot ask of topic {TOPIC}: UNKNOWN_MEMBER_ID"):
         raise_first(asked(broker, 0, code=UNKNOWN_MEMBER))
+    with pytest.raises(NoSuchTopic, match=f"has no topic {TOPIC};"):
+        raise_first(asked(broker, 0, code=UNKNOWN_TOPIC))
 
 
 def test_each_broker_is_asked_for_its_partitions_in_portions_and_again_for_those_that_moved() -> None:
@@ -139,8 +142,10 @@ def test_metadata_name_the_brokers_and_the_topics_with_their_leaders() -> None:
         known = Metadata(TOPIC, None, {0: PartitionLeader(None, 3), 2: PartitionLeader(2, 5)})
         assert cluster.topic(TOPIC) == known
         assert cluster.topics(None) == cluster.topics(["none", TOPIC]) == {TOPIC: known}
-        asked = [topic.brokers[1].request(MetadataRequest, number).topics for number in (0, 2, 3)]
-    assert [None if each is None else [of.name for of in each] for each in asked] == [[], None, [TOPIC, "none"]]
+        asked = [topic.brokers[1].request(MetadataRequest, number) for number in (0, 2, 3)]
+    names = [None if each.topics is None else [of.name for of in each.topics] for each in asked]
+    assert names == [[], None, [TOPIC, "none"]]
+    assert not any(each.allow_auto_topic_creation for each in asked)
     assert list(known.partitions) == [0, 2]
     assert known.by_leader([2, 0]) == {2: [2]}
     assert (
@@ -148,6 +153,7 @@ def test_metadata_name_the_brokers_and_the_topics_with_their_leaders() -> None:
         Metadata("t", None, {0: PartitionLeader(1, None)}).current_leader_epoch(0),
     ) == (*(5, -1),)
     assert known.uuid is None
+    assert [PartitionLeader(1, epoch).is_before(3) for epoch in (None, 2, 3)] == [False, True, False]
 
 
 def test_all_brokers_that_are_up_are_asked_in_their_order() -> None:
@@ -204,10 +210,10 @@ def test_retries_wait_longer_each_time_and_end_before_the_time_is_over(
         raise Retry(KafkaFailed("not now"))
 
     monkeypatch.setattr(cluster_module, "time", SimpleNamespace(monotonic=lambda: now, sleep=wait))
-    options = OPTIONS | {"default.api.timeout.ms": "3000", "retry.backoff.ms": "200"}
+    options = OPTIONS | {"default.api.timeout.ms": "3750", "retry.backoff.ms": "250"}
     with Cluster(KafkaOptions(broker.address, options)) as cluster, pytest.raises(KafkaFailed, match="not now"):
         cluster.retried(refuse)
-    assert waits == [0.2, 0.4, 0.8, 1.0]  # at most a second; another one would end after 3.4 s
+    assert waits == [0.25, 0.5, 1, 1]  # at most a second; another one would end with the time, after 3.75 s
 
 
 @pytest.fixture
@@ -230,17 +236,38 @@ def test_a_session_is_renewed_before_it_ends(
     broker: FakeBroker, sasl: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # KIP-368
     now = 100.0
-    monkeypatch.setattr(connection_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(connection_module, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda _: None))
     logins = []
     with Cluster(KafkaOptions(broker.address, sasl)) as cluster:
         connection = cluster.any_connection()
-        for at in (108.25, 108.75, 108.75, 117.0, 117.5):  # after 8.5 s of 10
+        for at in (108.25, 108.5, 108.5, 116.75, 117.0):  # after 8.5 s of 10
             now = at
             connection.send(MetadataRequest(topics=[], allow_auto_topic_creation=False))
             logins.append(broker.count(AUTHENTICATE))
     assert logins == [1, 2, 2, 2, 3]
     request = broker.request(SaslAuthenticateRequest, 0)
     assert request.auth_bytes.endswith(b"\0me\0open-sesame")
+
+
+def test_a_session_without_an_end_is_not_renewed(broker: FakeBroker, sasl: dict[str, str]) -> None:
+    broker.answers[AUTHENTICATE] = lambda _: SaslAuthenticateResponse(
+        error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=0
+    )
+    with Cluster(KafkaOptions(broker.address, sasl)) as cluster:
+        assert (cluster.cluster_id(), cluster.topic(TOPIC).name) == ("c", TOPIC)
+    assert broker.count(AUTHENTICATE) == 1
+
+
+def test_the_next_client_asks_a_broker_that_did_not_help_last() -> None:
+    def refuse() -> None:
+        raise Retry(KafkaFailed("not now"))
+
+    with fake_topic({0: FakePartition([])}, (1, 2)) as topic:
+        for node_id in (1, 2, 1):
+            with cluster_of(topic, default_api_timeout_ms="1") as cluster:
+                assert cluster.connected().at == topic.brokers[node_id].address
+                with pytest.raises(KafkaFailed, match="not now"):
+                    cluster.retried(refuse)
 
 
 @pytest.mark.parametrize(
@@ -285,6 +312,7 @@ def test_a_socket_has_the_options_of_the_client(broker: FakeBroker) -> None:
         used = cluster.any_connection()._socket
         options = [(socket.IPPROTO_TCP, socket.TCP_NODELAY), (socket.SOL_SOCKET, socket.SO_KEEPALIVE)]
         assert [used.getsockopt(*each) for each in options] == [1, 1]
+        assert used.gettimeout() == 2  # request.timeout.ms
         found = [used.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_RCVBUF, socket.SO_SNDBUF)]
     assert found == [2 * 49_152, 2 * 32_768]  # Linux doubles them; its own size is 131,072
 
@@ -301,7 +329,7 @@ def test_close_closes_the_connections(broker: FakeBroker) -> None:
     cluster = Cluster(KafkaOptions(broker.address, OPTIONS))
     connections = [cluster.any_connection(), cluster.connection_to(1)]
     cluster.close()
-    assert [each.is_closed for each in connections] == [True, True]
+    assert [(each.is_closed, each._socket.fileno()) for each in connections] == [(True, -1)] * 2
 
 
 def test_a_cluster_that_does_not_answer_is_an_error_at_once_but_a_known_one_is_waited_for(

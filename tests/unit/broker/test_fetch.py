@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import crc32c
 import pytest
-from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
 
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic, NotAuthorized, OffsetsError
@@ -220,6 +220,20 @@ def test_other_errors_are_raised(broker: FakeBroker, code: int, kind: type[Excep
     assert refused.type is kind
 
 
+@pytest.mark.parametrize(("code", "problem"), [(71, FetchProblem.STALE_METADATA), (31, None)])
+def test_an_error_of_a_whole_answer_is_that_of_its_partitions(
+    broker: FakeBroker, code: int, problem: FetchProblem | None
+) -> None:
+    whole = FetchResponse(throttle_time_ms=0, error_code=code, session_id=0, responses=[])
+    if problem is not None:  # INVALID_FETCH_SESSION_EPOCH, which a retry heals
+        assert fetch(broker, whole) == Fetched(b"", 7, None, problem)
+        return
+    with pytest.raises(NotAuthorized) as refused:
+        fetch(broker, whole)
+    reason = f"does not allow us to read topic {TOPIC} (CLUSTER_AUTHORIZATION_FAILED); grant READ on it"
+    assert str(refused.value) == f"{broker.address} {reason}"
+
+
 def test_a_fetch_asks_for_whole_batches_of_all_transactions_and_waits_longer_than_the_broker(
     broker: FakeBroker,
 ) -> None:
@@ -229,9 +243,11 @@ def test_a_fetch_asks_for_whole_batches_of_all_transactions_and_waits_longer_tha
         cluster_of(broker, max_partition_fetch_bytes="5", **limits) as cluster,
         Fetcher(cluster, cluster.topic(TOPIC), 1) as fetcher,
     ):
+        assert fetcher._connection._socket.gettimeout() == 2
         fetcher.fetch({0: FetchPosition(7, 3)})
         fetcher.fetch({0: FetchPosition(8, None)})
         assert fetcher._connection._socket.gettimeout() == 2.25  # request.timeout.ms on top
+        assert cluster.any_connection()._socket.gettimeout() == 2
         fetcher.fetch({0: FetchPosition(7, 3)}, FetchLimits(6, 7, 8, 9))
     asked = broker.request(FetchRequest, 2)
     of_call = (asked.min_bytes, asked.max_wait_ms, asked.max_bytes, asked.topics[0].partitions[0].partition_max_bytes)

@@ -380,6 +380,16 @@ def test_offsets_deleted_before_no_broker_answers_have_no_error(broker: FakeBrok
     assert {at: type(error) for at, error in found.items()} == dict.fromkeys(OF_LONG[17:], BrokerUnreachable)
 
 
+@pytest.mark.parametrize(("offsets", "requests"), [(16, 1), (17, 2)])
+def test_tombstones_fill_a_batch_of_half_of_the_usual_limit(
+    broker: FakeBroker, cluster: Cluster, offsets: int, requests: int
+) -> None:
+    answer_deletions(broker, lambda _: 0, lambda _: 0)
+    group_id = "g" * (524_288 // 16 - 100 - len("t"))
+    assert delete_group_offsets(cluster, group_id, [("t", at) for at in range(offsets)]) == {}
+    assert broker.count(OffsetDeleteRequest.API_KEY) == requests
+
+
 def test_a_group_that_is_deleted_is_not_asked_for_again_with_those_of_the_next_batch(
     broker: FakeBroker, cluster: Cluster
 ) -> None:

@@ -138,6 +138,8 @@ def test_damaged_batch_at_the_end_of_a_log_hides_no_later_record(last: int | Non
         # the end of the log: halves, for the first offset at which none of the fetched batches comes first
         ([damaged(batch(0, 18))], 300, [(0, 600), *((at, 1) for at in (10, 15, 17, 18))], [18]),
         ([with_last_offset(batch(0, 18), 7)], 300, [(0, 600), *((at, 1) for at in (10, 5, 7, 8))], [8]),
+        # a sound batch behind it in the same answer
+        ([damaged(batch(0, 2)), batch(2, 2)], 1000, [], [4]),
     ],
 )
 def test_requests_that_pass_a_damaged_batch(

@@ -88,6 +88,11 @@ CORRUPT = {
         + hexed("0000000000000000", "ffffffff", "00000000"),
         "GroupMetadataValue.members.subscription: non-nullable bytes are null",
     ),
+    "neither of two layouts": (  # says why it is not the newer one
+        15,
+        hexed("0000", "01"),
+        "ShareGroupStatePartitionMetadataValue.initialized_topics: expected 1 bytes at position 3, found 0",
+    ),
     "tagged field beyond the end": (
         1,
         hexed("0004", OFFSET_42, "ffffffff", "01", TIME, "01", "07", "05", "00"),

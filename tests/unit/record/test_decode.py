@@ -285,6 +285,20 @@ VALUES: dict[str, tuple[int, bytes, int, dict[str, Any]]] = {
             "failed_description_topology_epoch": 1,
         },
     ),
+    "streams group with an explicit null tag": (
+        17,
+        hexed("0000", "00000002", "0000000000000009", "01", "01", "01", "00"),
+        0,
+        {
+            "epoch": 2,
+            "metadata_hash": 9,
+            "validated_topology_epoch": None,
+            "last_assignment_configs": None,
+            "stored_description_topology_epoch": None,
+            "failed_description_topology_epoch": None,
+            UNKNOWN_TAGGED_FIELDS: [(1, b"\x00")],
+        },
+    ),
     "streams member with an endpoint": (
         19,
         hexed(
@@ -313,6 +327,17 @@ def test_values_decode_and_come_back(name: str) -> None:
     assert value == DecodedValue(version, fields, b"", value.layout)
     assert value.layout == (1 if name.startswith("share") and "4.0" in name else 0)
     assert encode_value(record_type, value) == data
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "encoded"), [("00026800090" + "0", "01026800090" + "0"), ("ff", "ff"), ("80", "ff")]
+)
+def test_a_struct_is_null_if_its_first_byte_is_negative(endpoint: str, encoded: str) -> None:
+    """Kafka's reader compares with 0, and its writer writes 1 or -1."""
+    start, end = hexed("0000", "00", "00", "0263", "032f68", "00000009", "00000001", "0270"), hexed("01", "00")
+    value = decode_value(19, start + hexed(endpoint) + end)
+    assert value.fields["user_endpoint"] == ({"host": "h", "port": 9} if endpoint.startswith("0") else None)
+    assert encode_value(19, value) == start + hexed(encoded) + end
 
 
 # eight bytes more make the older layout of this value the newer one

@@ -20,7 +20,6 @@ from offsets_pipeline.ingest.log_columns import log_columns
 from offsets_pipeline.kafka.record import batch as b
 from offsets_pipeline.kafka.record import columns, scan, wire
 from offsets_pipeline.kafka.record.checksums import StretchChecksums
-from offsets_pipeline.kafka.record.columns import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS
 from offsets_pipeline.kafka.record.compression import MAX_BATCH_BYTES, Codec, compress, decompress, decompress_frames
 from offsets_pipeline.kafka.record.corrupt import CorruptRecord, NotASegment
 from offsets_pipeline.kafka.record.decode import decode_value
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 MEBIBYTE = 1024 * 1024
+#: 2^63 microseconds are 9,223,372,036,854,775.808 ms.
+LAST_TIMESTAMP_MS = 9_223_372_036_854_775
+FIRST_TIMESTAMP_MS = -LAST_TIMESTAMP_MS
 
 
 def batch(base_offset: int, timestamps: list[int], **options: int) -> bytes:

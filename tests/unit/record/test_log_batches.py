@@ -168,6 +168,8 @@ def test_a_full_batch_ends_and_a_large_record_has_one_to_itself() -> None:
     assert batches.base_offset.tolist() == [0, 10, 11, 20]
     assert [row["record_offset"] for row in read(batches)] == list(range(21))
     assert len(encode_log(rows_of(*rows), batch_bytes=70)) == 21
+    kibibytes = rows_of(*({"record_offset": at, "value": bytes(1004)} for at in range(65)))
+    assert encode_log(kibibytes).base_offset.tolist() == [0, 64]
 
 
 def test_batch_does_not_exceed_the_range_of_offset_deltas() -> None:
@@ -190,6 +192,10 @@ def test_a_marker_without_bytes_or_with_other_ones_gets_those_that_its_column_sa
 def test_a_marker_keeps_its_coordinator_epoch() -> None:
     (row,) = read(encode_log(rows_of(marker(0, "ABORT", 5, coordinator_epoch=77))))
     assert row["value"] == b"\x00\x00" + (77).to_bytes(4, "big")
+
+
+def test_a_producer_without_an_epoch_has_epoch_0() -> None:
+    assert headers(encode_log(rows_of({"record_offset": 0, "producer_id": 5})))["producer_epoch"].tolist() == [0]
 
 
 def test_no_rows_are_no_batches() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import crc32c
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CODECS = list(Codec)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def binary(*values: bytes | None) -> pa.Array:
@@ -173,6 +175,19 @@ def test_long_values_and_long_varints_survive() -> None:
     assert [milliseconds(row) for row in rows] == timestamps.tolist() * 50
 
 
+@pytest.mark.parametrize("batches", [1, 100])
+def test_numbers_at_the_edges_of_their_bytes_survive(batches: int) -> None:
+    edges = [
+        number for bits in (6, 13, 20, 27, 34, 41) for number in (2**bits - 1, 2**bits, -(2**bits), -(2**bits) - 1)
+    ]
+    times = np.array([0, *edges], dtype=np.int64)  # deltas whose last byte is 0x7e or 0x7f, or that need one more
+    nulls = pa.nulls(len(times), pa.binary())
+    data = b"".join(encode_batch(nulls, nulls, base_offset=len(times) * at, timestamps=times) for at in range(batches))
+    assert [row["record_timestamp"] for row in read(data)[1]] == [
+        None if each == -1 else EPOCH + timedelta(milliseconds=int(each)) for each in times
+    ] * batches
+
+
 def test_no_timestamp_is_null() -> None:
     _, rows = read(encode_batches(*numbered(2), records_per_batch=2, timestamps=-1))
     assert [row["record_timestamp"] for row in rows] == [None, None]
@@ -221,6 +236,7 @@ def test_an_empty_file_is_an_empty_segment() -> None:
     reader, rows = read(b"")
     assert rows == []
     assert (reader.base_offset, reader.end_offset, reader.damage, reader.torn_tail) == (None, None, [], None)
+    assert [field.name for field in SEGMENT_SCHEMA if not field.nullable] == ["record_offset", "is_transactional"]
 
 
 def test_markers_are_control_records_of_their_producer() -> None:

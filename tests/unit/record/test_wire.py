@@ -152,6 +152,7 @@ JAVA_STRINGS = [
     (b"\xed", "\ufffd"),
     (b"\xedA", "\ufffdA"),
     (b"\xed\xa0\xff", "\ufffd\ufffd"),
+    (b"\xed\xa0\x80\x80", "\ufffd\ufffd"),
 ]
 
 
