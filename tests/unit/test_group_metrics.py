@@ -198,25 +198,31 @@ def test_a_group_that_is_behind_for_a_minute_has_no_status_yet(
 
 def test_groups_have_their_epoch_or_generation_from_their_own_log_partition(tmp_path: Path, settings: Settings) -> None:
     logs = [LogPartition(0), LogPartition(1)]
-    home = partition_for("old", 2)
     member = {"member_id": "m", "client_id": "c", "client_host": "h", "session_timeout": 1}
     member |= {"subscription": b"", "assignment": b""}
-    for log, generation in ((logs[home], 7), (logs[1 - home], 9)):  # a group is misplaced in the other one (R1)
-        log.group(2, "old", protocol_type="consumer", protocol="range", generation=generation, members=[member])
+    common = {"protocol_type": "consumer", "protocol": "range", "members": [member]}
+    homes = {name: partition_for(name, 2) for name in ("old", "older")}
+    assert set(homes.values()) == {0, 1}
+    for name, home in homes.items():  # a group is misplaced in the other log partition (R1)
+        logs[home].group(2, name, generation=7, **common)
+        logs[1 - home].group(2, name, generation=9, **common)
+    logs[1 - partition_for("lost", 2)].group(2, "lost", generation=9, **common)
     logs[partition_for("new", 2)].group(3, "new", epoch=4)
     rows = [TimedRow(row, NOW_MS) for log in logs for row in log.rows]
     store = folded_store(rows, tmp_path / "store", 2, settings)
     found = counted(store, LagSettings(), [])
     assert found["offsets_group_epoch"] == {
         'cluster_name="store",group="old"': 7,
+        'cluster_name="store",group="older"': 7,
         'cluster_name="store",group="new"': 4,
     }
-    assert found["kminion_kafka_consumer_group_members"] == {"old": 1, "new": 0}
+    assert found["kminion_kafka_consumer_group_members"] == {"old": 1, "older": 1, "new": 0}
     assert found["kminion_kafka_consumer_group_info"] == {
         'group_id="old",protocol="range",protocol_type="consumer",state="Stable"': 1,
+        'group_id="older",protocol="range",protocol_type="consumer",state="Stable"': 1,
         'group_id="new",protocol="uniform",protocol_type="consumer",state="Empty"': 0,
     }
-    for most, left_out in ((2, 0), (1, 1)):  # a group without offsets counts as one series
+    for most, left_out in ((3, 0), (2, 1)):  # a group without offsets counts as one series
         found = counted(store, LagSettings(metrics_max_series=most), [])
         assert found["offsets_groups_without_metrics"] == {"": left_out}
 

@@ -155,7 +155,7 @@ class CommitColumns:
         self.expire_timestamp_ms: Int64s = np.where(
             of_value.version == 1, value.integers(">i8", of_value.timestamp_position + 8), NONE_ON_WIRE
         )
-        self.topic_id_position = topic_id_position  # -1: none
+        self.topic_id_position = topic_id_position  # -1: none, also of a tombstone or a record that does not decode
 
     def take(self, rows: Int64s) -> CommitColumns:
         """The commits at these positions, over the same buffers."""
@@ -203,7 +203,7 @@ class CommitColumns:
 
     def topic_names(self) -> set[tuple[str, str]]:
         """Pairs of the topic id in a value and the topic name in its key (R35)."""
-        rows = np.flatnonzero((self.topic_id_position >= 0) & self.valid & ~self.tombstone)
+        rows = np.flatnonzero(self.topic_id_position >= 0)
         if not len(rows):
             return set()
         naming = self.take(rows)
@@ -217,7 +217,7 @@ class CommitColumns:
 
     def topic_ids(self) -> pa.Array:
         """The topic id of each, as string in Kafka's notation (URL-safe base64), null where it has none (R7)."""
-        found = (self.topic_id_position >= 0) & ~self.tombstone
+        found = self.topic_id_position >= 0
         length = np.where(found, _TOPIC_ID_BYTES, 0)
         encoded = self.values.slices(np.where(found, self.topic_id_position, 0), length).dictionary_encode()
         # all zero is Kafka's "no topic id"; rows without the field have empty bytes
@@ -278,13 +278,8 @@ class _KeyLayout:
         self.topic_length = key.integers(">i2", self.group_position + self.group_length)
         self.topic_position = self.group_position + self.group_length + 2
         self.partition_position = self.topic_position + self.topic_length
-        self.valid: Bools = (
-            (key.length >= 4)
-            & (self.group_length >= 0)
-            & (self.topic_position <= end)
-            & (self.topic_length >= 0)
-            & (self.partition_position + 4 <= end)
-        )
+        # positions only grow: if the last one is within the key, so are all before it
+        self.valid: Bools = (self.group_length >= 0) & (self.topic_length >= 0) & (self.partition_position + 4 <= end)
 
 
 class _ValueLayout:
@@ -317,7 +312,7 @@ class _ValueLayout:
             (self.metadata_length >= 0)
             & (self.metadata_length <= MAX_STRING_BYTES)
             & (fixed_end <= end)
-            & ((self.version >= 0) & (self.version <= 4))
+            & (self.version <= 4)
             & ~(legacy_key & (self.version != 0))  # R7: key version 0 goes with value version 0 only
         )
         topic_id_position = np.full(len(decodes), -1, dtype=np.int64)
