@@ -25,24 +25,15 @@ _VARINT_PAYLOAD = 0x7F
 _VARINT_MORE = 0x80
 _MASK_32 = 0xFFFF_FFFF
 
-# Java decodes a UTF-8 encoded surrogate half (ED A0..BF xx) to one replacement character, Python to three.
-_SURROGATE_LEAD = 0xED
-_SURROGATE_SECOND_MIN = 0xA0
-_CONTINUATION_MASK = 0xC0
-_CONTINUATION = 0x80
+# Java decodes a UTF-8 encoded surrogate half to one replacement character, also one cut short; Python to one a byte.
+_SURROGATE_HALF = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
 def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeDecodeError):
         raise error
-    data, start = error.object, error.start
-    follow = data[start + 1 : start + 3]
-    if data[start] == _SURROGATE_LEAD and follow and follow[0] >= _SURROGATE_SECOND_MIN:
-        length = 1
-        while length <= len(follow) and follow[length - 1] & _CONTINUATION_MASK == _CONTINUATION:
-            length += 1
-        return "\ufffd", start + length
-    return "\ufffd", error.end
+    half = _SURROGATE_HALF.match(error.object, error.start)
+    return "\ufffd", error.end if half is None else half.end()
 
 
 _JAVA_REPLACE = "offsets-java-replace"
