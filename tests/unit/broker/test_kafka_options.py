@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from offsets_pipeline.common.config import load_settings
 from offsets_pipeline.common.config.sections import KafkaSettings
 from offsets_pipeline.errors import ConfigError
-from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions, literal_secret, parse_options
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from offsets_pipeline.kafka.broker.kafka_options import (
+    KafkaOptions,
+    are_bootstrap_servers,
+    literal_secret,
+    parse_options,
+)
 
 
 def test_options_go_to_clients_without_the_prefix() -> None:
     options = KafkaOptions("b:9092", {"kafka.security.protocol": "SSL", "client.id": "me"})
     assert options.for_clients() == {"bootstrap.servers": "b:9092", "security.protocol": "SSL", "client.id": "me"}
+
+
+@pytest.mark.parametrize("location", ["b:9092", "SSL://b.example.com:1 , [::1]:2", "b:9092,c:9092"])
+def test_bootstrap_servers_are_hosts_with_ports(location: str) -> None:
+    assert are_bootstrap_servers(location)
+
+
+@pytest.mark.parametrize("location", ["b", "b:9092,c", "/data/s:1", "s3://bucket/store", "", Path("b:9092"), None])
+def test_a_folder_is_no_bootstrap_server(location: object) -> None:
+    assert not are_bootstrap_servers(location)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +41,7 @@ def test_options_go_to_clients_without_the_prefix() -> None:
         ("ssl.key.password=file:/run/key", None),
         ("ssl.keystore.certificate.chain=open", None),
         ("client.id=open-sesame", None),
+        ("sasl.oauthbearer.token.endpoint.url=https://t", None),
         ('sasl.jaas.config=Login required username="me" password="open-sesame";', "sasl.jaas.config"),
         ("sasl.jaas.config=Login required;", None),
     ],
@@ -75,6 +88,8 @@ def test_secrets_come_from_the_environment_and_from_files_and_are_not_shown(
     said = options.without_secrets(f"no login with open-sesame, pass1, plain-one or {options.for_clients()}")
     for secret in ("open-sesame", "pass1", "plain-one"):
         assert secret not in said + repr(options) + str(options)
+    short = KafkaOptions("b:9092", {"ssl.key.password": "x", "ssl.keystore.password": "yz"})
+    assert short.without_secrets("xyz") == "x***"  # a single character would be in most messages
 
 
 @pytest.mark.parametrize(
@@ -100,6 +115,8 @@ def test_options_of_the_command_line_may_hold_equals_signs() -> None:
     with pytest.raises(ConfigError, match="write NAME=VALUE") as refused:
         parse_options(["open-sesame"])
     assert "sesame" not in str(refused.value)  # who forgot the name may have written the secret alone
+    with pytest.raises(ConfigError, match="write NAME=VALUE"):
+        parse_options([" =x"])
 
 
 def test_settings_hold_options_as_toml_has_them_and_show_none(tmp_path: Path) -> None:
