@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -200,7 +200,7 @@ def test_groups_have_their_epoch_or_generation_from_their_own_log_partition(tmp_
     logs = [LogPartition(0), LogPartition(1)]
     member = {"member_id": "m", "client_id": "c", "client_host": "h", "session_timeout": 1}
     member |= {"subscription": b"", "assignment": b""}
-    common = {"protocol_type": "consumer", "protocol": "range", "members": [member]}
+    common: dict[str, Any] = {"protocol_type": "consumer", "protocol": "range", "members": [member]}
     homes = {name: partition_for(name, 2) for name in ("old", "older")}
     assert set(homes.values()) == {0, 1}
     for name, home in homes.items():  # a group is misplaced in the other log partition (R1)

@@ -78,8 +78,8 @@ class _RangeReader:
         require_same_log(self._cluster, metadata, known)
         connected: dict[int, Fetcher] = {}
         self._is_stale = False
-        while self.waiting and not self._is_stale:
-            leaders = metadata.by_leader(self.waiting)
+        while not self._is_stale:
+            leaders = metadata.by_leader(self.waiting)  # none: no leaders, or nothing left to read
             for node_id, partitions in leaders.items():
                 try:
                     if node_id not in connected:

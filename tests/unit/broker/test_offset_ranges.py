@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka.protocol.consumer import FetchRequest, FetchResponse
+from kafka.protocol.consumer import FetchRequest, FetchResponse, OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, LogTruncated
@@ -332,6 +332,7 @@ def test_a_leader_that_never_had_the_epoch_has_another_log() -> None:
     ):
         metadata = cluster.topic(TOPIC)
         require_same_log(cluster, metadata, {0: FetchPosition(10, 0)})
+        assert topic.brokers[1].count(OffsetForLeaderEpochRequest.API_KEY) == 0  # in the leader's own epoch
         with pytest.raises(
             LogTruncated, match=r"partition 0 of topic .* has another log: its leader epoch is 0, and was 3"
         ):

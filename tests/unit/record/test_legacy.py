@@ -214,3 +214,5 @@ def test_formats_may_follow_one_another() -> None:
     reader, rows = read(data)
     assert [offset for offset, *_ in rows] == list(range(7))
     assert (reader.base_offset, reader.end_offset, reader.damage) == (0, 7, [])
+    runs = read_segment(data, source="old.log").runs()
+    assert [len(run.positions) for run, _ in runs] == [2, 2, 1, 1]
