@@ -1137,7 +1137,7 @@ MUTATIONS = [
     Mutation("DOOR", TABLES, "store/delta/upkeep.py", "            continue\n", "            raise\n", DOOR),
     Mutation("DOOR", TABLES, "store/delta/upkeep.py", "sorted(file.partition.items())", "()", DOOR),
     Mutation("DOOR", TABLES, "store/delta/upkeep.py", 'unchecked | {"full": True, ', "unchecked | {", DOOR),
-    Mutation("DOOR", TABLES, "store/delta/retry.py", "if attempt == MAX_RETRIES:", "if True:", DOOR),
+    Mutation("DOOR", TABLES, "store/delta/retry.py", "if attempts > MAX_RETRIES:", "if True:", DOOR),
     Mutation("DOOR", TABLES, "store/delta/retry.py", "min(2 * backoff_ms, MAX_BACKOFF_MS)", "2 * backoff_ms", DOOR),
     Mutation(
         "DOOR",

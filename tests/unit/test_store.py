@@ -9,15 +9,16 @@ import pytest
 
 from benchmarks.s3 import create_bucket
 from offsets_pipeline.common.clock import FixedClock
-from offsets_pipeline.errors import ConfigError, NoSuchStore, StoreMismatch
+from offsets_pipeline.errors import ConfigError, NoSuchStore, NotAStore, StoreMismatch
+from offsets_pipeline.kafka.record.scan import Damage
 from offsets_pipeline.questions.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics, of_setting
 from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.store.delta.properties import FORMAT_VERSION, MIRRORED, OWNED, StoreProperties
+from offsets_pipeline.store.delta.properties import FORMAT_VERSION, IN_SCHEMA, MIRRORED, OWNED, StoreProperties
 from offsets_pipeline.store.delta.schemas import QUARANTINE, TABLE_BY_NAME
-from offsets_pipeline.store.delta.store_folder import create_tables, name_cluster, properties_of
-from offsets_pipeline.store.log.metadata import note_quarantine
+from offsets_pipeline.store.delta.store_folder import create_tables, name_cluster, properties_of, set_properties
+from offsets_pipeline.store.log.metadata import LogMetadata, note_quarantine
 from offsets_pipeline.store.store import Store, _has_no_store_yet, normalised, sql_name
 from tests.places import place_of
 from tests.unit.coordinator.states import refusal
@@ -89,9 +90,39 @@ def test_a_store_is_discarded_by_its_creator_unless_another_writer_has_appended(
 ) -> None:
     store = created(place / "s", StoreProperties(MIRRORED, 1))
     store.table("log").commit(seen=store.table("log").snapshot())
-    store.created_here = here
-    store.discard(appends)
+    if here:
+        store.created_here = True
+    store.discard(*([appends] if appends else []))
     assert (place / "s").exists() is stays
+
+
+def test_of_two_programs_that_create_a_store_one_has_created_it(place: Path) -> None:
+    location, session = str(place / "s"), cast("SparkSession", None)
+    assert Store.find(session, location) is None
+    first, second = (Store.create(session, f"{location}/", StoreProperties(MIRRORED, 1)) for _ in range(2))
+    assert [each.created_here for each in (first, second, Store.open(session, location))] == [True, False, False]
+    assert first.location == second.location == location
+    assert Store.find(session, location) is not None
+
+
+def test_a_store_that_is_a_schema_is_not_opened_by_its_folder(place: Path) -> None:
+    store = created(place / "s", StoreProperties(MIRRORED, 1))
+    set_properties(store.table("log"), {IN_SCHEMA: "true"}, "a test")
+    with pytest.raises(
+        NotAStore, match=f"^cannot open store {store.location} by its folder: its tables are a schema's"
+    ):
+        Store.open(cast("SparkSession", None), store.location)
+
+
+def test_a_command_refuses_a_store_of_another_kind_or_with_other_semantics() -> None:
+    owned = Store(cast("SparkSession", None), "/data/s", StoreProperties(OWNED, 1))
+    owned.require(OWNED)
+    with pytest.raises(StoreMismatch, match="/data/s is an owned store, but this command needs a mirrored one; name"):
+        owned.require(MIRRORED)
+    for same in (None, MODERN):
+        owned.require_semantics(same)
+    with pytest.raises(StoreMismatch, match="/data/s has modern coordinator semantics, not classic: `offsets reload"):
+        owned.require_semantics(CLASSIC)
 
 
 @pytest.mark.parametrize("location", ["s3:/bucket/store", "s3://", "~/store", "s3:bucket"])
@@ -142,19 +173,31 @@ def test_a_topic_is_noted_and_unknown_ids_keep_the_known_ones(tmp_path: Path) ->
 def test_a_replay_takes_records_before_its_end_out_of_the_quarantine_of_its_log_partitions(tmp_path: Path) -> None:
     store = created(tmp_path / "s", StoreProperties(MIRRORED, 2))
 
-    def note(records: list[tuple[int, int]], replayed_to: dict[int, int]) -> list[tuple[int, int]]:
+    def note(
+        records: list[tuple[int, int]], replayed_to: dict[int, int], log_incarnation: int = 0
+    ) -> list[tuple[int, int]]:
         rows = [
             {"log_partition": at, "record_offset": offset, "reason": "cut off", "key": b"", "value": None}
             for at, offset in records
         ]
-        note_quarantine(store, rows, 0, FixedClock(1), replayed_to=replayed_to)
-        held = store.table(QUARANTINE.name).snapshot().rows(["log_partition", "record_offset"]).to_pylist()
-        return sorted((row["log_partition"], row["record_offset"]) for row in held)
+        note_quarantine(store, rows, log_incarnation, FixedClock(1), replayed_to=replayed_to)
+        only = {"log_incarnation": [log_incarnation]}
+        held = store.table(QUARANTINE.name).snapshot().rows(["log_partition", "record_offset", "source"], only)
+        return sorted((row["log_partition"], row["record_offset"]) for row in held.to_pylist() if not row["source"])
 
+    stretch = (0, "a.log", Damage(0, 5, "cut off", b"bytes"))
+    for _ in range(2):
+        LogMetadata(store, FixedClock(1)).damage([stretch, stretch])
+    assert note([(0, 0)], {}, log_incarnation=1) == [(0, 0)]
     assert note([(0, 0), (1, 0), (1, 7)], {}) == [(0, 0), (1, 0), (1, 7)]
     assert note([(0, 0), (1, 3)], {}) == [(0, 0), (1, 0), (1, 3), (1, 7)]  # each once
     assert note([(1, 0)], {1: 7}) == [(0, 0), (1, 0), (1, 7)]  # the replay did not reach the last
     assert note([], {0: 1, 1: 8}) == []
+    of_others = store.table(QUARANTINE.name).snapshot().rows(["log_incarnation", "source", "value"]).to_pylist()
+    assert sorted((row["log_incarnation"], row["source"], row["value"]) for row in of_others) == [
+        (0, "a.log", b"bytes"),
+        (1, None, None),
+    ]
 
 
 def test_the_retention_of_the_brokers_is_noted_with_the_time_at_which_it_was_first_read(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class CurrentState:
     @property
     def offsets_partitions(self) -> int:
         """The number of log partitions, R1's n."""
-        return len(self.progress) or self.properties.offsets_partitions
+        return len(self.progress)
 
     def facts(self, table: StateTable) -> str:
         """SQL condition for the facts of a table that count.
@@ -68,7 +68,7 @@ class CurrentState:
         them, and the question may have read its other tables before.
         """
         named = named_rows({at: each.incarnation for at, each in self.progress.items()})
-        if table.published is None or not self.progress:
+        if table.published is None:
             return named
         ends = " ".join(f"WHEN {at} THEN {each.folded_to}" for at, each in self.progress.items())
         return f"{named} AND folded_to <= CASE log_partition {ends} END"

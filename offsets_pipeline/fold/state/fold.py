@@ -179,8 +179,12 @@ class _Fold:
         if self.is_behind or self.is_of_other(log):
             return self.rebuild(None)
         self._log_incarnation = progress.log_incarnation
-        fold = append.fold if append is not None and append.version == progress.log_version + 1 else None
-        if append is not None and isinstance(fold, NextFold) and fold.continues(progress):
+        if (
+            append is not None
+            and append.version == progress.log_version + 1
+            and isinstance(append.fold, NextFold)
+            and append.fold.continues(progress)
+        ):
             changes, to = self._added(append.folded), append.version
         else:
             files, to = files_after(progress.log_version, log), log.version

@@ -207,7 +207,7 @@ def _rows_of_group(parquet: pq.ParquetFile, number: int, names: Sequence[str], o
     wanted = _have_values(keys, only).combine_chunks()
     keys = keys.select([name for name in only if name in names])
     others = [name for name in names if name not in only]
-    left = pc.sum(wanted).as_py() or 0
+    left = pc.sum(wanted).as_py()  # None of an empty row group
     start = 0
     # the rows lie together: the rest of the row group need not be decoded
     for batch in parquet.iter_batches(_READ_ROWS, [number], others, use_threads=False) if left else ():

@@ -67,14 +67,15 @@ def open_table(folder: str, version: int | None = None) -> DeltaTable:
     if "://" not in folder:
         refuse_encoded(folder)
     options = _access_options(folder) if is_s3(folder) else None
-    for attempt in range(_LISTINGS):
+    attempts = 0
+    while True:
         try:
             return DeltaTable(encoded_uri(folder), version=version, storage_options=options)
         except (DeltaError, OSError) as error:
-            if _TRY_AGAIN.search(str(error)) is None or attempt == _LISTINGS - 1:
+            attempts += 1
+            if _TRY_AGAIN.search(str(error)) is None or attempts == _LISTINGS:
                 raise
             time.sleep(_LISTING_SECONDS)
-    raise AssertionError("unreachable")
 
 
 def _access_options(folder: str) -> dict[str, str]:
@@ -252,10 +253,10 @@ def _damaged_log(folder: str) -> str | None:
             )
     pointed = storage.read(f"{DELTA_LOG}/{LAST_CHECKPOINT}")
     try:
-        latest = -1 if pointed is None else int(json.loads(pointed)["version"])
+        latest = None if pointed is None else int(json.loads(pointed)["version"])
     except (ValueError, KeyError, TypeError):
         return f"the file {DELTA_LOG}/{LAST_CHECKPOINT} of {folder} is corrupt; nothing is lost: delete it"
-    if latest >= 0 and latest not in checkpoints:
+    if latest is not None and latest not in checkpoints:
         lost = _lost_without_checkpoint(folder, latest, commits, f"{DELTA_LOG}/{LAST_CHECKPOINT}")
         return f"the checkpoint file of version {latest} of {folder} is missing, but {LAST_CHECKPOINT} names it; {lost}"
     first = max(checkpoints, default=-1) + 1

@@ -31,19 +31,19 @@ def with_retries(write: Callable[[], _Result], what: str, sleep: Callable[[float
     ``write`` must be safe to run twice. Raises WriteConflict, naming ``what``, when it was overtaken once more
     after MAX_RETRIES retries.
     """
-    backoff_ms = RETRY_BACKOFF_MS
-    for attempt in range(MAX_RETRIES + 1):
+    backoff_ms, attempts = RETRY_BACKOFF_MS, 0
+    while True:
         try:
             return write()
         except WriteConflict as conflict:
-            if attempt == MAX_RETRIES:
+            attempts += 1
+            if attempts > MAX_RETRIES:
                 raise WriteConflict(
-                    f"cannot commit {what}: other writers committed first, {attempt + 1} times; run it again, or with "
+                    f"cannot commit {what}: other writers committed first, {attempts} times; run it again, or with "
                     "fewer writers"
                 ) from conflict
             sleep(random.uniform(0.5, 1.0) * backoff_ms / 1000)  # noqa: S311 - spreads writers, guards no secret
             backoff_ms = min(2 * backoff_ms, MAX_BACKOFF_MS)
-    raise AssertionError("unreachable")
 
 
 def put_if_absent(

@@ -99,7 +99,7 @@ def note_quarantine(
             stays = [
                 row
                 for row in seen.rows().to_pylist()
-                if row["log_incarnation"] != log_incarnation or row["source"] is not None or place_of(row) not in gone
+                if row["log_incarnation"] != log_incarnation or place_of(row) not in gone  # a stretch has no offset
             ]
             table.replace(pa.Table.from_pylist(stays + news, QUARANTINE.arrow_schema()), seen=seen)
         else:
