@@ -72,6 +72,7 @@ def test_second_process_ends_with_the_name_of_the_holder(place: Path) -> None:
     first, second = Process(place, NOW_MS, INGEST_TOPIC, FOLD), Process(place, NOW_MS + 30_000)
     with first.lease.held(END) as is_held:
         assert is_held
+        assert not first.lease.has_waited
         assert {(row["task"], row["command"]) for row in rows(place)} == {
             (INGEST_TOPIC, "follow"),
             (FOLD, "follow"),
@@ -145,8 +146,10 @@ def test_killed_process_of_the_same_machine_is_replaced_at_once(
         refused(Process(place, host="here"))
 
 
-def test_killed_process_of_another_machine_is_replaced_when_its_lease_has_lapsed(place: Path) -> None:
-    first = Process(place)
+def test_killed_process_of_another_machine_is_replaced_when_its_lease_has_lapsed(
+    place: Path, request: pytest.FixtureRequest
+) -> None:
+    first = Process(place, host="elsewhere", process_id=ended_process("no more there", request))  # on this machine
     first.lease._table.create()
     assert first.lease._claim(lambda _: False) is None
     refused(Process(place, NOW_MS + DURATION_MS))
@@ -229,6 +232,24 @@ def test_storage_that_fails_does_not_end_the_holder(place: Path, monkeypatch: py
         for _ in range(2):
             assert tried.acquire(timeout=30)
     assert first.warnings == [f"cannot renew the lease of {place}: the storage is away; trying again"]
+
+
+def test_a_lease_that_cannot_be_released_is_that_of_a_process_that_has_ended(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here: dict[str, Any] = {"host": "here", "process_id": os.getpid()}
+    first = Process(place, **here)
+
+    def fail(*_: object, **__: object) -> None:
+        raise StorageFailed("the storage is away")
+
+    with first.lease.held(END):
+        refused(Process(place, **here))  # of another command in this process
+        monkeypatch.setattr(first.lease._table, "commit", fail)
+    assert first.warnings == [f"cannot release the lease of {place}: the storage is away; it lapses by itself"]
+    assert len(rows(place)) == 1
+    with Process(place, **here).lease.held(END) as is_held:
+        assert is_held
 
 
 def test_of_many_processes_that_start_at_once_one_gets_the_lease(place: Path) -> None:

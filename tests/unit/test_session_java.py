@@ -5,10 +5,12 @@ import re
 import shutil
 import sys
 import threading
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import cast
 from unittest.mock import Mock
 
 import pytest
+from pyspark.sql import SparkSession
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.common.config import Settings
@@ -18,9 +20,6 @@ from offsets_pipeline.store import session
 from offsets_pipeline.store.delta import s3_access
 from offsets_pipeline.store.session import check_java, require_context, require_lasting_catalog
 from tests.unit.coordinator.states import refusal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def fake_java(home: Path, says: str) -> Path:
@@ -107,7 +106,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> Mock:
         monkeypatch.delenv(name)
     found = Mock(_instantiatedSession=None, options={})
     builder = found.builder.appName.return_value
-    builder.master.return_value = builder
+    builder.master.return_value = found.builder.remote.return_value = builder
 
     def config(key: str, value: str) -> Mock:
         found.options[key] = value
@@ -142,6 +141,74 @@ def test_a_jvm_has_the_heap_of_the_setting_or_of_its_command(
     assert "spark.jars.packages" not in no_spark.options
 
 
+def test_a_session_of_spark_submit_keeps_the_options_of_its_user(
+    no_spark: Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"spark.master": "local[1]", "spark.ui.enabled": "true", "spark.executor.cores": "2"}
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setattr(session, "SparkContext", Mock())
+    monkeypatch.setattr(session, "SparkConf", lambda: Mock(getAll=lambda: [*given.items()]))
+    monkeypatch.setattr(session, "_is_installed", lambda _: False)
+    monkeypatch.setattr(session, "check_java", lambda: pytest.fail("the JVM runs already"))
+    session.build_session("a test", Settings(), {"spark.executor.cores": "3"})
+    assert not no_spark.builder.appName.return_value.master.called
+    assert no_spark.options["spark.executor.cores"] == "3"
+    assert not no_spark.options.keys() & {"spark.ui.enabled", "spark.driver.memory", "spark.jars.packages"}
+    assert no_spark.options["spark.sql.session.timeZone"] == "UTC"
+    assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+
+
+def test_a_spark_without_delta_gets_its_package(no_spark: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_is_installed", lambda _: False)
+    no_spark.Builder = SparkSession.Builder
+    session.build_session("a test", Settings())
+    assert re.fullmatch(r"io\.delta:delta-spark_[\d._]+:[\d.]+", no_spark.options["spark.jars.packages"])
+
+
+@pytest.mark.parametrize("remote", ["", "sc://of-the-variable"])
+def test_a_session_of_a_server_has_the_options_that_a_session_may_set(
+    no_spark: Mock, monkeypatch: pytest.MonkeyPatch, remote: str
+) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", remote)
+    builder = no_spark.builder
+    started = (builder if remote else builder.remote.return_value).getOrCreate.return_value
+    given: Mock = started.conf.set
+    spark = SparkSettings(master="local[2]" if remote else "sc://host", shuffle_partitions=3)
+    assert session.build_session("a test", Settings(spark=spark), {"a": "b"}) is started
+    assert [each.args for each in builder.remote.call_args_list] == ([] if remote else [("sc://host",)])
+    options = dict(each.args for each in given.call_args_list)
+    assert options | {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "3", "a": "b"} == options
+    assert not options.keys() & session.DELTA_CONF.keys()
+    assert no_spark.options == {}
+
+
+@pytest.mark.parametrize(("master", "remote"), [("local[2]", "sc://host"), ("sc://host", ""), ("local[2]", "")])
+def test_the_jars_of_a_server_are_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, remote: str
+) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", remote)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr("offsets_pipeline.store.session.SparkContext._jvm", None)
+    monkeypatch.setattr(session, "_find_spark_home", lambda: str(tmp_path))
+    is_local = "sc://host" not in (master, remote)
+    settings = Settings(spark=SparkSettings(master=master))
+    assert refusal(session.check_s3, settings) == ("DependencyMissing" if is_local else "")
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "hadoop-aws-3.4.1.jar").touch()
+    assert refusal(session.check_s3, settings) == ""
+
+
+@pytest.mark.parametrize("is_loadable", [True, False])
+def test_a_jvm_that_runs_has_the_jars_that_it_can_load(monkeypatch: pytest.MonkeyPatch, *, is_loadable: bool) -> None:
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    context = Mock()
+    context._jvm.org.apache.spark.util.Utils.classIsLoadable.return_value = is_loadable
+    monkeypatch.setattr(session, "SparkContext", context)
+    monkeypatch.setattr(session, "_is_installed", lambda _: not is_loadable)
+    assert refusal(session.check_s3, Settings()) == ("" if is_loadable else "DependencyMissing")
+
+
 def test_a_session_that_runs_gets_the_options_of_the_caller_alone(no_spark: Mock) -> None:
     running = no_spark._instantiatedSession = Mock()
     assert session.build_session("a test", Settings(), {"a": "b"}) is running
@@ -153,19 +220,25 @@ def test_a_session_that_runs_gets_the_options_of_the_caller_alone(no_spark: Mock
 
 def test_options_for_s3_follow_the_variables_until_a_user_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_set_by_program", {})
-    options = {"fs.a": "first", "fs.b": "first", "fs.c": "first"}
+    options = {"fs.a": "first", "fs.b": "first", "fs.c": "first", "fs.d": "first"}
     monkeypatch.setattr(s3_access, "hadoop_options", lambda: options)
     monkeypatch.setattr(s3_access, "hadoop_keys", dict)
     held = {"fs.b": "of the user"}
     running = Mock()
     running.conf.get.side_effect = held.get
     running.conf.set.side_effect = held.__setitem__
-    running.sparkContext.getConf.return_value.getAll.return_value = [("spark.hadoop.fs.c", "of spark-submit")]
+    started_with = [("spark.hadoop.fs.c", "of spark-submit"), ("spark.hadoop.fs.d", "first")]
+    running.sparkContext.getConf.return_value.getAll.return_value = started_with
+    options_of_start = session._program_conf(Settings())
+    assert (options_of_start["spark.hadoop.fs.d"], Path(options_of_start["spark.sql.warehouse.dir"]).is_dir()) == (
+        "first",
+        True,
+    )
     session._set_up_hadoop(running)
-    assert held == {"fs.a": "first", "fs.b": "of the user"}
-    options["fs.a"] = "second"
+    assert held == {"fs.a": "first", "fs.b": "of the user", "fs.d": "first"}
+    options |= {"fs.a": "second", "fs.d": "second"}
     session._set_up_hadoop(running)
-    assert held == {"fs.a": "second", "fs.b": "of the user"}
+    assert held == {"fs.a": "second", "fs.b": "of the user", "fs.d": "second"}
 
 
 def test_what_a_jvm_prints_goes_to_stderr_without_its_noise(
@@ -179,9 +252,14 @@ def test_what_a_jvm_prints_goes_to_stderr_without_its_noise(
     os.write(1, b"of the program\n")
     for thread in threading.enumerate():
         if thread.name == "jvm-stderr" and thread not in before:
+            assert thread.daemon  # it would keep this process alive as long as the JVM lives
             thread.join(30)  # the pipe has no writer any more
             assert not thread.is_alive()
     assert capfd.readouterr() == ("of the program\n", "in the way of stdout\nan error\n")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # the JVM runs already
+    with session._without_noise():
+        os.write(1, b"of the program\n")
+    assert capfd.readouterr() == ("of the program\n", "")
 
 
 @pytest.mark.parametrize(

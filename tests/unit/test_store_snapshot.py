@@ -10,9 +10,9 @@ import pytest
 from offsets_pipeline.errors import NoSuchStore, NotAStore
 from offsets_pipeline.questions.history.log_history import LogHistory
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
-from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG_PARTITIONS, TOPICS
-from offsets_pipeline.store.delta.store_folder import create_tables
+from offsets_pipeline.store.delta.properties import IN_SCHEMA, MIRRORED, StoreProperties
+from offsets_pipeline.store.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS, TOPICS
+from offsets_pipeline.store.delta.store_folder import create_tables, set_properties
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.store_snapshot import LogIncarnation, StoreSnapshot, log_incarnations
 
@@ -99,6 +99,14 @@ def test_semantics_and_number_of_log_partitions_are_those_of_the_state(store: St
     append(store, FOLD_PROGRESS.name, pa.Table.from_pylist(rows, FOLD_PROGRESS.arrow_schema()))
     again = StoreSnapshot(store.location)
     assert (again.coordinator_semantics, again.offsets_partitions) == (CoordinatorSemantics.CLASSIC, 2)
+
+
+def test_tables_of_a_schema_are_in_folders_of_their_names_there(store: StoreSnapshot) -> None:
+    log = store.folder_of(LOG.name)
+    set_properties(log, {IN_SCHEMA: "true"}, "a test")
+    for name, in_schema in (("current_offsets", "published_current_offsets"), (TOPICS.name, "topics")):
+        assert StoreSnapshot(store.location).folder_of(name).folder == f"{store.location}/{in_schema}"
+    assert StoreSnapshot(store.location).cluster == "s"  # by default the name of its folder
 
 
 def test_a_folder_without_a_store_is_refused(place: Path) -> None:

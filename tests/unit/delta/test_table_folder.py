@@ -603,6 +603,31 @@ def test_a_commit_that_stays_unknown_keeps_its_files(
     assert append(folder, 2) == 2
 
 
+@pytest.mark.local_only("an object store acknowledges what is durable")
+def test_what_a_commit_adds_is_synchronised_before_the_commit_has_its_name(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synchronised: dict[int, int] = {}  # size by inode
+    fsync, link, root = os.fsync, Path.hardlink_to, Path(folder.folder)
+
+    def noted(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        synchronised[found.st_ino] = found.st_size
+        fsync(descriptor)
+
+    def linked(path: Path, target: Path) -> None:
+        for file in (target, *root.glob("*.parquet")):
+            assert synchronised.get(file.stat().st_ino) == file.stat().st_size > 0
+        assert root.stat().st_ino in synchronised
+        synchronised.clear()
+        link(path, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Path, "hardlink_to", linked)
+    assert append(folder, 1) == 1
+    assert {*synchronised} == {(root / "_delta_log").stat().st_ino}  # its name
+
+
 @pytest.mark.local_only("fsync of a folder")
 def test_a_commit_that_may_not_survive_a_loss_of_power_stays_with_its_files(
     folder: TableFolder, monkeypatch: pytest.MonkeyPatch
@@ -875,12 +900,19 @@ def test_commits_of_the_last_minutes_are_made_durable_unless_their_writers_did(
         actions[0]["commitInfo"]["timestamp"] = 1_000_000 - age_ms
         path.write_text("\n".join(map(json.dumps, actions)))
     asked: list[str] = []
-    monkeypatch.setattr(LocalStorage, "sync", lambda _self, names, **_: asked.extend(names))
+    may_be_gone: list[bool] = []  # a cleaning or a compaction may have replaced them
+
+    def noted(_: LocalStorage, names: list[str], **how: bool) -> None:
+        asked.extend(names)
+        may_be_gone.append(how["may_be_gone"])
+
+    monkeypatch.setattr(LocalStorage, "sync", noted)
     for after, expected in ((0, [5, 4, 2]), (1, [5, 4, 2]), (2, [5, 4]), (5, [])):
         again(folder).snapshot().make_durable(after)
         assert [int(name[-25:-5]) for name in asked if name.endswith(".json")] == expected
         assert sum(name.endswith(".parquet") for name in asked) == len(expected)
         asked.clear()
+    assert may_be_gone == [True] * 4
 
 
 def test_a_commit_that_adds_and_removes_a_file_is_refused(folder: TableFolder) -> None:
