@@ -20,6 +20,7 @@ from offsets_pipeline.fold.state.fold_progress import (
 from offsets_pipeline.store.delta.schemas import CURRENT_OFFSETS, FOLD_PROGRESS, OFFSET_FACTS
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.delta.upkeep import compact
+from tests.unit.coordinator.states import refusal
 from tests.unit.state.state_files import offset, write
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def test_a_progress_that_is_older_than_a_removal_of_facts_does_not_belong(tables
     facts.commit(seen=facts.snapshot(), advance={REMOVED_BY: progress.number + 1})
     if not is_newest:
         progress.fenced()
+        assert refusal(belonging, facts, progress) == ""
         assert versions(facts, progress) == (4, 4, 4)
         return
     with pytest.raises(DamagedTable, match=f"{FOLD_PROGRESS.name} is older than {facts.folder}: it was restored"):

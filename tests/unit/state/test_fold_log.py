@@ -22,6 +22,7 @@ from offsets_pipeline.store.delta.properties import FORMAT_VERSION
 from offsets_pipeline.store.delta.schemas import GROUP_RECORDS, LOG, RECORD_COLUMNS
 from offsets_pipeline.store.delta.upkeep import compact
 from offsets_pipeline.store.log.append import Append, LogAppender
+from offsets_pipeline.store.log.metadata import LogMetadata
 from offsets_pipeline.store.store import Store
 from tests.folded_stores import opened
 from tests.logs import LogPartition
@@ -372,6 +373,19 @@ def test_records_of_another_incarnation_of_the_log_are_not_folded_where_they_are
     fold_log(store, settings, CLOCK)
     assert next_fold(store, settings, CLOCK, 0) is not None
     assert next_fold(store, settings, CLOCK, 1) is None
+    log = LogPartition(0)
+    log.commit(("h", "a", 0), 1)
+    appended(store.location, log.rows)
+    assert next_fold(store, settings, CLOCK, 0) is None  # this append is not folded yet
+    fold_log(store, settings, CLOCK)
+    assert next_fold(store, settings, CLOCK, 0) is not None
+    commit = place_of(store.table(LOG.name).folder, "_delta_log", f"{store.version(LOG.name):020d}.json")
+    text = commit.read_text()
+    commit.write_text(text.replace('"WRITE"', '"RESTORE"'))  # of a copy that went another way
+    assert next_fold(opened(place_of(store.location)), settings, CLOCK, 0) is None
+    commit.write_text(text)
+    LogMetadata(store, CLOCK, 1).bounds({0: (0, 0), 1: (0, 0)})  # now this incarnation counts
+    assert next_fold(store, settings, CLOCK, 0) is None
 
 
 def test_a_replay_from_the_start_names_the_version_of_the_log_that_it_read(

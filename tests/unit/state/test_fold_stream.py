@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
 from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.common.warnings import Warnings
-from offsets_pipeline.errors import OffsetsError, StorageFailed
+from offsets_pipeline.errors import DamagedTable, OffsetsError, StorageFailed, StreamFailed
 from offsets_pipeline.fold.stream import fold_stream
 from offsets_pipeline.fold.stream.fold_stream import FoldStream
 from offsets_pipeline.ingest.batch_barrier import BatchBarrier
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable
 
 
 class Query:
@@ -33,32 +35,97 @@ class Query:
         self._stopped.set()
 
 
-class NoFolding:
-    def finish(self) -> None:
-        """Nothing is left to fold."""
+class Streaming:
+    """A stream whose query failed with these errors, what it asks of its folding, and its warnings."""
 
-    close = finish
+    def __init__(self, start: Callable[[], Any], *failures: OffsetsError) -> None:
+        self.asked: list[str] = []
+        self.warnings: list[str] = []
+        self.at_warning: Callable[[], object] = lambda: None
+        self.barrier = BatchBarrier()
+        self.checkpoint = tempfile.TemporaryDirectory()
+        self.stream = FoldStream(
+            cast("Any", Query(fails=True)),
+            start,
+            list(failures),
+            self.barrier,
+            cast("Any", self),
+            self.checkpoint,
+            Warnings(self.warn, "the fold goes on"),
+        )
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+        self.at_warning()
+
+    def finish(self) -> None:
+        self.asked.append("finish")
+
+    def close(self) -> None:
+        self.asked.append("close")
+
+    def has_checkpoint(self) -> bool:
+        return Path(self.checkpoint.name).exists()
+
+
+def never_started() -> Any:  # noqa: ANN401 - of Spark
+    pytest.fail("the query is started again")
 
 
 def test_a_stop_while_the_query_is_started_again_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold_stream, "_RETRY_SECONDS", 0.0)
 
     def stopped_meanwhile() -> Any:  # noqa: ANN401 - of Spark
-        stream.stop()
+        streaming.stream.stop()
+        assert streaming.asked == ["finish", "close"]
         return Query(fails=False)
 
-    failures, warnings = list[OffsetsError]([StorageFailed("away")]), list[str]()
-    stream = FoldStream(
-        cast("Any", Query(fails=True)),
-        stopped_meanwhile,
-        failures,
-        BatchBarrier(),
-        cast("Any", NoFolding()),
-        tempfile.TemporaryDirectory(),
-        Warnings(warnings.append, "the fold goes on"),
-    )
-    ended = Thread(target=stream.await_end, daemon=True)
+    streaming = Streaming(stopped_meanwhile, StorageFailed("away"))
+    ended = Thread(target=streaming.stream.await_end, daemon=True)
     ended.start()
     ended.join(10)
     assert not ended.is_alive()
-    assert warnings == ["away; trying again"]
+    assert streaming.warnings == ["away; trying again"]
+    assert streaming.asked == ["finish", "close"] * 2
+    assert not streaming.has_checkpoint()
+
+
+def test_a_stop_before_the_query_is_started_again_leaves_it_ended() -> None:
+    streaming = Streaming(never_started, StorageFailed("away"))
+    streaming.at_warning = streaming.stream.stop
+    streaming.stream.await_end()
+    assert streaming.asked == ["finish", "close", "close"]
+
+
+def test_an_error_that_lasts_ends_the_stream_and_is_raised() -> None:
+    streaming = Streaming(never_started, StorageFailed("away"), DamagedTable("a file is missing"))
+    assert streaming.has_checkpoint()
+    with pytest.raises(DamagedTable, match="a file is missing"):
+        streaming.stream.await_end()
+    assert (streaming.warnings, streaming.asked) == ([], ["close"])
+    assert not streaming.has_checkpoint()
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_an_error_of_the_query_itself_is_raised_unless_the_stream_was_stopped(*, is_stopped: bool) -> None:
+    streaming = Streaming(never_started)
+    if is_stopped:
+        streaming.barrier.close()
+        streaming.stream.await_end()
+        assert streaming.asked == ["finish", "close"]
+    else:
+        with pytest.raises(StreamFailed, match=r"^the fold of the log stopped: .*the query failed"):
+            streaming.stream.await_end()
+
+
+def test_an_error_counts_for_the_query_that_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fold_stream, "_RETRY_SECONDS", 0.0)
+    started: list[Query] = []
+
+    def start() -> Any:  # noqa: ANN401 - of Spark
+        assert not started
+        started.append(Query(fails=True))
+        return started[0]
+
+    with pytest.raises(StreamFailed, match="the query failed"):
+        Streaming(start, StorageFailed("away")).stream.await_end()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from offsets_pipeline.common.clock import FixedClock
+from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import UndecodableRecord
 from offsets_pipeline.fold.state.fold import fold_log
-from offsets_pipeline.fold.stream.folding import Folding
+from offsets_pipeline.fold.stream.folding import Folding, follow
+from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
 from offsets_pipeline.store.delta.store_folder import create_tables
 from offsets_pipeline.store.log.metadata import LogMetadata
@@ -57,6 +60,8 @@ def test_fold_to_the_end_of_an_owned_store_has_the_tombstones_of_its_expiry(
 def test_a_folding_ends_its_threads(place: Path, settings: Settings) -> None:
     OwnedStore.create(place, 2)
     folding = Folding(opened(place), replace(settings, fold=replace(settings.fold, upkeep_interval_ms=0)), CLOCK)
+    assert folding._upkeep is None
+    assert Folding(opened(place), replace(settings, fold=FoldSettings(upkeep_interval_ms=1)), CLOCK)._upkeep is not None
     before = set(threading.enumerate())
     folding.start()
     started = {each.name for each in set(threading.enumerate()) - before}
@@ -100,6 +105,40 @@ def test_a_log_that_is_as_it_was_is_not_folded_again(
     LogMetadata(store, CLOCK).bounds({0: (0, 1)})  # another incarnation of the log may count now
     folding.fold(store)
     assert (found, folds) == ([0, 1, 0], [1])
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+def test_follow_folds_what_came_before_it_and_what_it_has_read(
+    store: Store, settings: Settings, *, available_now: bool
+) -> None:
+    append_commit(store, 0)
+    before, folds = set(threading.enumerate()), list[int]()
+
+    def run(*, available_now: bool, folding: Folding) -> int:
+        assert folds == [1]
+        has_threads = any(each.name == "publishing" for each in set(threading.enumerate()) - before)
+        assert has_threads is not available_now
+        assert folding.next_fold(store, 0) is not None
+        append_commit(store, 1)
+        return 7
+
+    ingest = cast("Any", SimpleNamespace(store=store, run=run))
+    wanted = replace(settings, fold=replace(settings.fold, upkeep_interval_ms=0))
+    assert follow(ingest, wanted, CLOCK, available_now=available_now, on_fold=folds.append) == 7
+    assert folds == [1, 1]
+    assert published(store.location) == [("t0", 1, 1)]
+    wait_until("all threads have ended", lambda: set(threading.enumerate()) <= before)
+
+
+def test_follow_replays_the_log_by_the_semantics_that_its_broker_has_now(store: Store, settings: Settings) -> None:
+    append_commit(store, 0)
+    fold_log(store, settings, CLOCK)
+    changed = store.with_semantics(CoordinatorSemantics.CLASSIC)
+    for _ in range(2):
+        ingest = cast("Any", SimpleNamespace(store=changed, run=lambda **_: 0))
+        follow(ingest, settings, CLOCK, available_now=True)
+        assert progress_of(store).semantics is CoordinatorSemantics.CLASSIC
+        assert progress_of(store).incarnation == 2  # the state has them already
 
 
 def test_records_that_do_not_decode_are_named_or_nothing_is_folded(store: Store, settings: Settings) -> None:  # R6

@@ -58,15 +58,15 @@ def test_commit_fold_describe_and_verify_list_nothing_but_the_delta_logs_of_tabl
         assert listed() == {}
 
     store = opened(place_of(location))
-    acts: tuple[Callable[[], object], ...] = (
-        lambda: fold_log(store, settings, CLOCK),
-        lambda: publish(store, CLOCK),
-        lambda: main(["describe", "--store", location, "--all-groups"]),
-        lambda: main(["verify", "--store", location]),
+    acts: tuple[tuple[Callable[[], object], object], ...] = (
+        (lambda: fold_log(store, settings, CLOCK), commits + 1),
+        (lambda: publish(store, CLOCK), True),
+        (lambda: main(["describe", "--store", location, "--all-groups"]), 0),
+        (lambda: main(["verify", "--store", location]), 0),
     )
     seen = 0
-    for act in acts:
-        act()
+    for act, expected in acts:
+        assert act() == expected
         found = listed()
         seen += found.total()
         assert all(re.fullmatch(rf"{name}/\w+/_delta_log/", prefix) for prefix in found), found

@@ -88,7 +88,9 @@ def test_publishing_starts_halfway_to_its_time_and_rests_four_times_as_long_as_i
     whole = Publisher(store, FoldSettings(), CLOCK, pytest.fail)
 
     def due_in() -> float:
-        return whole._due_at() - now
+        left = whole._due_at() - now
+        assert whole._left_ms() == left * 1000  # when its thread publishes
+        return left
 
     def published(*arguments: Any) -> bool:  # noqa: ANN401
         nonlocal now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,7 @@ from offsets_pipeline.fold.state.fold import fold_log, reload_partitions
 from offsets_pipeline.fold.state.merge_on_read import RECORDS
 from offsets_pipeline.fold.stream import folding
 from offsets_pipeline.fold.stream.folding import StreamUpkeep
-from offsets_pipeline.store.delta.schemas import LOG, TABLES
+from offsets_pipeline.store.delta.schemas import LATER_TABLES, LOG, TABLES
 from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.delta.upkeep import compact, live, never, vacuum
 from offsets_pipeline.store.log.clean import Cleaned
@@ -103,7 +104,7 @@ def incarnations(store: Store) -> list[str]:
 def test_every_interval_small_files_of_the_log_become_one_and_old_files_go(store: Store) -> None:
     append_batches(keeps_nothing(store), 12)
     rows = log_of(store.location)
-    running = Running(store, 3)
+    running = Running(store, 3, Settings(log=LogSettings(offsets_topic_compression_codec="gzip")))
     assert running.done_at == [HOUR_MS]  # later runs find nothing to do, and say nothing
     (done,) = running.done
     assert [each.table for each in done] == [each.name for each in TABLES]
@@ -111,6 +112,9 @@ def test_every_interval_small_files_of_the_log_become_one_and_old_files_go(store
         "log": (12, 1, 12)
     }
     assert stored_files(store) == 1
+    (file,) = store.table(LOG.name).snapshot().files()
+    with store.table(LOG.name).open_file(file) as parquet:
+        assert parquet.metadata.row_group(0).column(0).compression == "GZIP"
     assert log_of(store.location) == rows
     assert running.warnings == []
 
@@ -119,6 +123,7 @@ def test_upkeep_beside_a_stream_leaves_publishing_to_the_stream(store: Store, se
     log = LogPartition()
     for offset in (5, 6):  # the first fold publishes itself
         log.commit(("h", "t", 0), offset)  # a group of log partition 0
+        log.group(2, "h")
         appended(store.location, log.rows)
         log.rows.clear()
         fold_log(store, settings, SystemClock())
@@ -126,10 +131,10 @@ def test_upkeep_beside_a_stream_leaves_publishing_to_the_stream(store: Store, se
             reload_partitions(store, None, settings, SystemClock())
     assert Running(store, 1, settings).done
     assert published(store.location) == [("t0", 0, 5)]
-    assert incarnations(store) == ["1", "2"]
+    assert incarnations(store) == ["1", "2", "2"]
     maintain_store(store, SystemClock(), settings)
-    assert published(store.location) == [("t0", 1, 6)]
-    assert incarnations(store) == ["2"]
+    assert published(store.location) == [("t0", 2, 6)]
+    assert incarnations(store) == ["2"]  # those that are never published are compacted
 
 
 def test_files_of_other_writers_are_no_upkeep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +155,8 @@ def test_dropped_files_stay_as_long_as_the_table_keeps_them(store: Store) -> Non
     append_batches(store, 3)
     assert of_log(Running(store, 1)) == (3, 1, 0)
     assert stored_files(store) == 4
+    assert of_log(Running(store, 2)) == (1, 1, 3)  # no reader of an older version is left when the second run comes
+    assert stored_files(store) == 1
 
 
 def test_failure_is_reported_once_and_the_next_run_tries_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +201,28 @@ def test_the_log_is_cleaned_once_per_history_hours(store: Store, monkeypatch: py
     assert cleanings == [2, 5, 8]
 
 
+@pytest.mark.parametrize("removed", [0, 1])
+def test_a_cleaning_is_upkeep_if_it_removed_a_record(
+    store: Store, monkeypatch: pytest.MonkeyPatch, removed: int
+) -> None:
+    append_batches(store, 1)
+
+    def clean(of: Store, *_: object, **__: object) -> Cleaned:
+        table = of.table(LOG.name)
+        seen = table.snapshot()
+        if removed:
+            table.commit(remove=seen.files(), seen=seen, is_change=False)
+        else:
+            append_batches(of, 1)  # as another writer
+        return Cleaned(1, 2, 1, 1, 2, 1 - removed)
+
+    monkeypatch.setattr(maintenance, "clean_log", clean)
+    monkeypatch.setattr(maintenance, "compact", lambda *_: 0)
+    done = maintain_store(store, SystemClock(), Settings(log=LogSettings(history_hours=1)), publishes=False)
+    (log,) = [each for each in done if each.table == LOG.name]
+    assert (log.files_before, log.files) == (1, 1 - removed)
+
+
 def test_stop_ends_a_run_before_its_next_table_or_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     append_batches(keeps_nothing(store), 3)
     clock = SystemClock()
@@ -217,6 +246,9 @@ def test_a_run_that_is_stopped_reads_no_further_table(store: Store, monkeypatch:
     asked = iter([False, False, True])
     assert maintain_store(store, SystemClock(), Settings(), is_stopping=lambda: next(asked)) == []
     assert looked_at == [table.name for table in store.tables[:2]]
+    first = chain([False] * (len(store.tables) + len(LATER_TABLES) + 1), repeat(True))  # a look at each, and one table
+    done = maintain_store(store, SystemClock(), Settings(), publishes=False, is_stopping=lambda: next(first))
+    assert [each.table for each in done] == [store.tables[0].name]
 
 
 def test_storage_that_fails_is_no_reason_to_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
