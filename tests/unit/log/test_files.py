@@ -103,7 +103,8 @@ def test_files_without_rows_of_the_range_are_known_by_their_statistics() -> None
     assert not LogRange({2: 0}, {2: 10}).may_hold(file)
     assert LogRange(None).may_hold(file)
     assert not LogRange(None, log_incarnation=1).may_hold(file)
-    assert LogRange({9: 99}, log_incarnation=9).may_hold(DataFile("without statistics", 1, 0))
+    for unknown in (LogRange({9: 99}, log_incarnation=9), LogRange({9: 0}, {9: 1})):
+        assert unknown.may_hold(DataFile("without statistics", 1, 0))
 
 
 def test_files_of_several_writers_can_be_put_together(place: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -22,9 +22,6 @@ from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.delta.upkeep import compact
 from tests.unit.coordinator.states import refusal
 from tests.unit.state.state_files import offset, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Tables = tuple[TableFolder, TableFolder, FoldProgress]
 
@@ -64,6 +61,17 @@ def test_facts_of_later_folds_belong_but_are_not_just_what_is_named(tables: Tabl
     assert versions(facts, progress) == (5, 5, 3)
     progress.versions.clear()
     assert versions(facts, progress) == (5, 5, 5)
+
+
+def test_facts_of_a_later_fold_belong_if_the_version_before_it_is_no_longer_kept(tables: Tables) -> None:
+    facts, _, progress = tables
+    write(facts, [offset("a0", 9)], incarnation=3)
+    DeltaTable(facts.folder).create_checkpoint()
+    for version in range(3):
+        Path(facts.folder, "_delta_log", f"{version:020d}.json").unlink()
+    facts = TableFolder(facts.folder, facts.table)
+    assert refusal(belonging, facts, progress, is_named=True, is_exact=True) == ""
+    assert versions(facts, progress) == (3, 3, 3)
 
 
 def test_published_rows_belong_if_they_are_of_the_incarnation_that_counts(tables: Tables) -> None:

@@ -14,6 +14,7 @@ from offsets_pipeline.common.config.sections import FoldSettings
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import UndecodableRecord
 from offsets_pipeline.fold.state.fold import fold_log
+from offsets_pipeline.fold.state.verify import verify_store
 from offsets_pipeline.fold.stream.folding import Folding, follow
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.store.delta.properties import MIRRORED, OWNED, StoreProperties
@@ -139,6 +140,20 @@ def test_follow_replays_the_log_by_the_semantics_that_its_broker_has_now(store: 
         follow(ingest, settings, CLOCK, available_now=True)
         assert progress_of(store).semantics is CoordinatorSemantics.CLASSIC
         assert progress_of(store).incarnation == 2  # the state has them already
+
+
+def test_a_fold_goes_on_with_the_semantics_of_the_state(store: Store, settings: Settings) -> None:
+    """Those of the store changed, as a reload begins. A group without offsets is gone by one of the two (R14)."""
+    append_commit(store, 0)
+    fold_log(store, settings, CLOCK)
+    changed = store.with_semantics(CoordinatorSemantics.CLASSIC)
+    log = LogPartition(0, start=1)
+    log.delete(("h", "t", 0))
+    appended(store.location, log.rows)
+    assert fold_log(changed, settings, CLOCK) == 1
+    assert progress_of(store).semantics is CoordinatorSemantics.MODERN
+    found = verify_store(changed, settings.fold, independent=True)
+    assert found.equal, found.examples
 
 
 def test_records_that_do_not_decode_are_named_or_nothing_is_folded(store: Store, settings: Settings) -> None:  # R6

@@ -353,6 +353,7 @@ def test_dropping_leaves_incarnations_that_count_and_those_that_will_be_named(st
     for incarnation in (1, 2, 3):
         append(store, offset("a0", 10 * incarnation), incarnation=incarnation)
     drop_replaced(store, progress_of(store))
+    assert [each["dataChange"] for each in actions_of(store, OFFSETS.name)] == [False]  # a feed of facts skips it
     assert {file.partition["incarnation"] for file in files_of(store, OFFSETS.name)} == {"2", "3"}
     assert offsets(store) == [("a0", 20, 20)]
 

@@ -114,7 +114,8 @@ def test_every_interval_small_files_of_the_log_become_one_and_old_files_go(store
     assert stored_files(store) == 1
     (file,) = store.table(LOG.name).snapshot().files()
     with store.table(LOG.name).open_file(file) as parquet:
-        assert parquet.metadata.row_group(0).column(0).compression == "GZIP"
+        codec = parquet.metadata.row_group(0).column(0).compression
+    assert codec == "GZIP"
     assert log_of(store.location) == rows
     assert running.warnings == []
 
