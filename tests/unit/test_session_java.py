@@ -162,7 +162,7 @@ def test_a_spark_without_delta_gets_its_package(no_spark: Mock, monkeypatch: pyt
     monkeypatch.setattr(session, "_is_installed", lambda _: False)
     no_spark.Builder = SparkSession.Builder
     session.build_session("a test", Settings())
-    assert re.fullmatch(r"io\.delta:delta-spark_[\d._]+:[\d.]+", no_spark.options["spark.jars.packages"])
+    assert re.fullmatch(r"io\.delta:delta-spark_[\d._]+:[\d.]+", no_spark.options.get("spark.jars.packages", ""))
 
 
 @pytest.mark.parametrize("remote", ["", "sc://of-the-variable"])
