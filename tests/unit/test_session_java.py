@@ -249,12 +249,11 @@ def test_what_a_jvm_prints_goes_to_stderr_without_its_noise(
     with session._without_noise():
         os.write(1, b"Deleted 3 files and directories\nin the way of stdout\n")
         os.write(2, b"WARNING: Using incubator modules: jdk.incubator.vector\nan error\n")
+        (thread,) = [each for each in threading.enumerate() if each.name == "jvm-stderr" and each not in before]
+        assert thread.daemon  # else this process would live as long as the JVM
     os.write(1, b"of the program\n")
-    for thread in threading.enumerate():
-        if thread.name == "jvm-stderr" and thread not in before:
-            assert thread.daemon  # it would keep this process alive as long as the JVM lives
-            thread.join(30)  # the pipe has no writer any more
-            assert not thread.is_alive()
+    thread.join(30)  # the pipe has no writer any more
+    assert not thread.is_alive()
     assert capfd.readouterr() == ("of the program\n", "in the way of stdout\nan error\n")
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # the JVM runs already
     with session._without_noise():
