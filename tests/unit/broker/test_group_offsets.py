@@ -49,6 +49,7 @@ from offsets_pipeline.kafka.broker.groups_client import (
     fetch_group_offsets,
     list_groups,
     refused_offsets,
+    unstable_offsets,
 )
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from offsets_pipeline.kafka.broker.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
@@ -211,6 +212,28 @@ def test_offsets_of_groups_are_fetched_together_or_one_by_one(
     found = fetch_group_offsets(cluster, ["g", "h"])
     assert found == {"g": {("t", 0): (5, 7, "m"), ("t", 1): (6, None, "")}, "h": {}}
     assert (broker.count(FETCH), versions_of(broker, FETCH)) == (requests, {version})
+    assert not any(broker.request(OffsetFetchRequest, number).require_stable for number in range(requests))
+
+
+def test_a_stable_read_names_the_partitions_for_which_a_transaction_holds_a_commit(
+    broker: FakeBroker, cluster: Cluster
+) -> None:  # R17
+    of_group = OffsetFetchResponse.OffsetFetchResponseGroup
+    of_topic = of_group.OffsetFetchResponseTopics
+    partitions = [
+        of_topic.OffsetFetchResponsePartitions(
+            partition_index=at, committed_offset=-1, committed_leader_epoch=-1, metadata="", error_code=code
+        )
+        for at, code in ((0, 0), (1, 88), (2, NO_TOPIC))
+    ]
+    topics = [of_topic(name="t", partitions=partitions)]
+    broker.answers[FETCH] = lambda _: OffsetFetchResponse(
+        throttle_time_ms=0, groups=[of_group(group_id="g", topics=topics, error_code=0)]
+    )
+    assert unstable_offsets(cluster, "g", [("t", 0), ("t", 1), ("t", 2)]) == {("t", 1)}
+    asked = broker.request(OffsetFetchRequest, 0)
+    assert asked.require_stable
+    assert [(each.name, each.partition_indexes) for each in asked.groups[0].topics] == [("t", [0, 1, 2])]
 
 
 def test_groups_are_listed_with_types_and_states_as_far_as_brokers_send_them(

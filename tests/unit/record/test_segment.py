@@ -346,7 +346,7 @@ UNDECODABLE = {
     "record length too short": (bytes([GOOD[0] - 2]) + GOOD[1:], 1, "by its length"),
     "bytes behind the headers": (bytes([GOOD[0] + 2]) + GOOD[1:] + b"\x00", 1, "by its length"),
     "key beyond the record": (GOOD[:4] + bytes([60]) + GOOD[5:], 1, "reaches beyond its batch"),
-    "fewer records than counted": (GOOD, 3, "do not fit"),
+    "fewer records than counted": (GOOD, 3, "3 records do not fit into 9 bytes"),
     "more records than counted": (GOOD + GOOD, 1, "after its 1 records"),
     "negative header count": (record_with_headers(0, [], count=-1), 1, "-1 headers"),
     "headers that are not there": (record_with_headers(0, [(b"h", b"v")], count=2), 1, "reaches beyond its record"),
