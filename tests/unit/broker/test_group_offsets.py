@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -442,8 +443,17 @@ def test_a_group_that_keeps_more_offsets_than_a_batch_is_not_deleted(broker: Fak
     assert broker.request(DeleteGroupsRequest, 0).groups_names == ["h"]
 
 
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [("g", 0), ("h", 69)],
+        # of Kafka 3.9 and 4.0: three log partitions about both groups, one of them still loading
+        [("g", 0), ("h", 69), ("g", 69), ("h", 69), ("g", 14)],
+        [("g", 14), ("g", 69), ("h", 69), ("g", 0), ("h", 69)],
+    ],
+)
 def test_groups_of_kip_848_are_described_without_those_that_no_longer_exist(
-    broker: FakeBroker, cluster: Cluster
+    broker: FakeBroker, cluster: Cluster, answers: Sequence[tuple[str, int]]
 ) -> None:
     broker.versions[ConsumerGroupDescribeRequest.API_KEY] = (0, 1)
     of_group = ConsumerGroupDescribeResponse.DescribedGroup
@@ -454,14 +464,14 @@ def test_groups_of_kip_848_are_described_without_those_that_no_longer_exist(
                 error_code=code,
                 error_message=None,
                 group_id=name,
-                group_state="Stable",
-                group_epoch=4,
-                assignment_epoch=3,
-                assignor_name="uniform",
+                group_state="" if code else "Stable",
+                group_epoch=0 if code else 4,
+                assignment_epoch=0 if code else 3,
+                assignor_name="" if code else "uniform",
                 members=[],
                 authorized_operations=-(2**31),
             )
-            for name, code in (("g", 0), ("h", 69))
+            for name, code in answers
         ],
     )
     (described,) = describe_consumer_groups(cluster, ["g", "h"]).items()
