@@ -16,7 +16,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import is_dataclass
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache, lru_cache
 from itertools import accumulate, chain, count, islice
@@ -25,6 +25,7 @@ from textwrap import wrap
 from types import NoneType
 from typing import Any, NamedTuple, TextIO
 from unicodedata import category, east_asian_width
+from uuid import UUID
 
 import click
 
@@ -51,6 +52,8 @@ _COMBINING, _WIDE = ("Mn", "Me"), ("W", "F")
 _HANGUL_ENDS = frozenset(map(chr, range(0x1160, 0x1200)))
 #: A spreadsheet takes a cell with this start for a formula; the last four are full-width characters.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+#: Types of DuckDB's and Spark's values that are shown by their text within a list, map or struct, too.
+_SHOWN_AS_TEXT = (date, time, timedelta, Decimal, UUID)
 #: Characters that JSON allows and that terminals obey or readers misread: DEL and C1, marks and overrides of the
 #: direction of text, line separators; and single surrogates, which UTF-8 cannot encode.
 _ESCAPED_IN_JSON = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -341,21 +344,23 @@ def _shown(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    """A value as text, also in a list or map: a time, which is in UTC, says so, and bytes are in base64."""
+    """A value as text, alone or within another one: a time, which is in UTC, says so, and bytes are in base64."""
     return value if isinstance(value, str) else str(_with_texts(value))
 
 
 def _with_texts(value: Any) -> Any:  # noqa: ANN401 - any value
-    """The value with texts in place of times, days and bytes, also in lists and maps."""
+    """The value with texts in place of times, bytes and numbers with a scale, also in lists, maps and structs."""
     if isinstance(value, dict):
         return {_with_texts(name): _with_texts(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_with_texts(each) for each in value]
+    if isinstance(value, tuple):  # of DuckDB: an array of fixed length, or a struct whose fields have no names
+        return tuple(map(_with_texts, value))
     if isinstance(value, datetime):
         return f"{value.isoformat()}Z"
-    if isinstance(value, bytes | bytearray):  # of DuckDB, and of older Sparks
+    if isinstance(value, bytes | bytearray):  # older versions of Spark return bytearrays
         return b64encode(value).decode()
-    return str(value) if isinstance(value, date) else value
+    return str(value) if isinstance(value, _SHOWN_AS_TEXT) else value
 
 
 def _cut(text: str, width: int) -> str:

@@ -93,6 +93,22 @@ def test_bytes_of_a_query_are_in_base64(capsys: pytest.CaptureFixture[str], form
 
 
 @pytest.mark.parametrize("format_", ["csv", "table", "json"])
+def test_values_in_arrays_and_structs_of_a_query_are_no_objects_of_python(
+    capsys: pytest.CaptureFixture[str], format_: str
+) -> None:
+    of_tuples = "row('\\x00k'::BLOB, '2026-03-01 12:00:00'::TIMESTAMP) AS bare, ['\\xFF'::BLOB]::BLOB[1] AS fixed"
+    others = "[1.50] AS numbers, {'id': '01020304-0506-0708-090a-0b0c0d0e0f10'::UUID} AS ids, [TIME '10:00'] AS times"
+    with connect() as duckdb:
+        result = duckdb.sql(f"SELECT {of_tuples}, {others}")
+        write_rows(result.columns, result.fetchall(), format_, all_columns=True)
+    out = capsys.readouterr().out.replace('"', "'")
+    for text in ("AGs=", "2026-03-01T12:00:00Z", "/w==", "1.50", "01020304-0506-0708-090a-0b0c0d0e0f10", "10:00:00"):
+        assert f"'{text}'" in out
+    assert "b'" not in out
+    assert not re.search(r"datetime|Decimal|UUID", out)
+
+
+@pytest.mark.parametrize("format_", ["csv", "table", "json"])
 def test_a_time_of_a_query_has_its_zone(capsys: pytest.CaptureFixture[str], format_: str) -> None:
     at = datetime(2026, 3, 1, 12, 0, 0, 250_000)  # noqa: DTZ001 - as DuckDB and Spark give them
     write_rows(["at"], [[at]], format_, all_columns=True)
