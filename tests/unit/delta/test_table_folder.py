@@ -616,16 +616,17 @@ def test_what_a_commit_adds_is_synchronised_before_the_commit_has_its_name(
         fsync(descriptor)
 
     def linked(path: Path, target: Path) -> None:
-        for file in (target, *root.glob("*.parquet")):
-            assert synchronised.get(file.stat().st_ino) == file.stat().st_size > 0
-        assert root.stat().st_ino in synchronised
-        synchronised.clear()
+        if path.is_relative_to(root):  # no thread of another test
+            for file in (target, *root.glob("*.parquet")):
+                assert synchronised.get(file.stat().st_ino) == file.stat().st_size > 0
+            assert root.stat().st_ino in synchronised
+            synchronised.clear()
         link(path, target)
 
     monkeypatch.setattr(os, "fsync", noted)
     monkeypatch.setattr(Path, "hardlink_to", linked)
     assert append(folder, 1) == 1
-    assert {*synchronised} == {(root / "_delta_log").stat().st_ino}  # its name
+    assert (root / "_delta_log").stat().st_ino in synchronised  # its name
 
 
 @pytest.mark.local_only("fsync of a folder")

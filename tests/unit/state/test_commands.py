@@ -1,4 +1,4 @@
-"""Commands fold, publish, verify and reload small logs in the driver: what they print, by hand. Without Spark."""
+"""Commands fold, publish, verify and reload small logs in the driver. Their output is worked out by hand. No Spark."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ def described(run: Run) -> dict[str, dict[str, int]]:
     }
 
 
+def test_a_store_without_records(place: Path, run: Run) -> None:
+    location = new_store(place / "s").location
+    said = "equal: 0 offsets and 0 groups match a replay of the 0 folded records of 0 log partitions\n"
+    assert run("verify") == said  # without a table of digests
+    assert run("fold", "--available-now") == f"0 records folded in {location}\n"
+    assert run("verify") == said
+
+
 @pytest.mark.parametrize("semantics", CoordinatorSemantics)
 def test_a_log_of_groups(place: Path, run: Run, semantics: CoordinatorSemantics) -> None:
     location, log = new_store(place / "s", 1, semantics).location, LogPartition(0)
@@ -57,7 +65,7 @@ def test_a_log_of_groups(place: Path, run: Run, semantics: CoordinatorSemantics)
         log.rows.clear()
 
     def folded(count: int, answers: dict[str, dict[str, int]]) -> None:
-        """By the rest of the log, by a fold of this many records, and by what is published."""
+        """Check the answers before a fold of ``count`` records and after it."""
         assert described(run) == answers
         assert run("fold", "--available-now") == f"{count} records folded in {location}\n"
         assert described(run) == answers

@@ -381,7 +381,7 @@ def test_records_of_another_incarnation_of_the_log_are_not_folded_where_they_are
     assert next_fold(store, settings, CLOCK, 0) is not None
     commit = place_of(store.table(LOG.name).folder, "_delta_log", f"{store.version(LOG.name):020d}.json")
     text = commit.read_text()
-    commit.write_text(text.replace('"WRITE"', '"RESTORE"'))  # of a copy that went another way
+    commit.write_text(text.replace('"WRITE"', '"RESTORE"'))  # as in a copy of the log with another commit
     assert next_fold(opened(place_of(store.location)), settings, CLOCK, 0) is None
     commit.write_text(text)
     LogMetadata(store, CLOCK, 1).bounds({0: (0, 0), 1: (0, 0)})  # now this incarnation counts

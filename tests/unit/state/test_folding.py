@@ -143,7 +143,7 @@ def test_follow_replays_the_log_by_the_semantics_that_its_broker_has_now(store: 
 
 
 def test_a_fold_goes_on_with_the_semantics_of_the_state(store: Store, settings: Settings) -> None:
-    """Those of the store changed, as a reload begins. A group without offsets is gone by one of the two (R14)."""
+    """The store gets other semantics, as at the start of a reload. Under them a group without offsets is gone (R14)."""
     append_commit(store, 0)
     fold_log(store, settings, CLOCK)
     changed = store.with_semantics(CoordinatorSemantics.CLASSIC)
