@@ -228,8 +228,8 @@ def delete_in_cluster(
         }
         before_ms, at = SystemClock().now_ms() - 1, cluster.settings.at
         errors: list[OffsetsError] = []
-        whole: set[str] = set()  # groups that go, or would go, with all of their offsets
-        stay: set[tuple[str, TopicPartition]] = set()
+        whole: set[str] = set()  # groups that are, or would be, deleted with all offsets
+        stay: set[tuple[str, TopicPartition]] = set()  # offsets that could not be deleted
         if places is None:
             of_groups, first = delete_groups(cluster, planned) if asked.execute else ({}, set())
             errors += of_groups.values()

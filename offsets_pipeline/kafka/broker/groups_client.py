@@ -136,7 +136,7 @@ def _described(
     """The answers about groups that exist. ``request`` makes a request about some groups."""
 
     def ask(connection: Connection, of_node: list[str]) -> dict[str, tuple[int, Message | None]]:
-        # up to 4.0 each log partition of these groups answers about all of KIP-848: most of them do not find a group
+        # Kafka up to 4.0 answers about each KIP-848 group once for each log partition of these groups: one finds it
         answers = sorted(
             connection.send(request(of_node)).groups,
             key=lambda each: (each.error_code == NO_ERROR, each.error_code != GROUP_ID_NOT_FOUND),

@@ -79,7 +79,7 @@ class _RangeReader:
         connected: dict[int, Fetcher] = {}
         self._is_stale = False
         while not self._is_stale:
-            leaders = metadata.by_leader(self.waiting)  # none: no leaders, or nothing left to read
+            leaders = metadata.by_leader(self.waiting)  # empty: no leader, or nothing left to read
             for node_id, partitions in leaders.items():
                 try:
                     if node_id not in connected:

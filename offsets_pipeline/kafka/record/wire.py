@@ -25,7 +25,7 @@ _VARINT_PAYLOAD = 0x7F
 _VARINT_MORE = 0x80
 _MASK_32 = 0xFFFF_FFFF
 
-# Java decodes a UTF-8 encoded surrogate half to one replacement character, also one cut short; Python to one a byte.
+# Java decodes an encoded surrogate half, also one that is cut short, to one U+FFFD; Python decodes each byte to one.
 _SURROGATE_HALF = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
