@@ -262,9 +262,7 @@ def _group_records(effects: Effects, known: StoredRows | None, ends: Mapping[int
     named = groups_in(records)
     existing = existing_groups(known, groups_in(commits) - named, ends)
     changed = named | (groups_in(holding) - existing) | (groups_in(bare) & existing)
-    held = RECORDS.row_schema().empty_table()
-    if changed:
-        held = known.folded_facts(RECORDS, RECORDS.columns, ends, _only(changed))
+    held = known.folded_facts(RECORDS, RECORDS.columns, ends, _only(changed)) if changed else records.slice(0, 0)
     of_state = _of_groups(held, changed)  # groups with the same id may be in other log partitions
     news = [records, _of_groups(holding, changed)]
     if bare.num_rows:
@@ -289,7 +287,7 @@ def _told_by_state(
         by_group[log_partition, group_id].append(GroupRecordRow._make(row))
     asked = {group for group, rows in by_group.items() if existence(rows).group_type is None}
     if not asked:
-        return bare.schema.empty_table()
+        return bare.slice(0, 0)
     bare = _of_groups(bare, asked)
     named = ["log_partition", "group_id", "committed_offset"]
     visible = known.newest(OFFSETS, named, _only(asked), ends=ends, more=_of_groups(deleted, asked))
