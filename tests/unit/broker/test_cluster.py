@@ -258,9 +258,7 @@ def test_a_session_without_an_end_is_not_renewed(broker: FakeBroker, sasl: dict[
     assert broker.count(AUTHENTICATE) == 1
 
 
-def test_the_next_client_asks_a_broker_that_did_not_help_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "_failed_at", {})  # a broker of another test may have had one of these ports
-
+def test_the_next_client_asks_a_broker_that_did_not_help_last() -> None:
     def refuse() -> None:
         raise Retry(KafkaFailed("not now"))
 
