@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.common.config import Settings
 
 OLDEST_JAVA = 17
+
+_TASKS_SECONDS = 30  # more than Spark leaves a Python worker whose task is killed: four, and its present request
 
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _NOISE = (b"WARNING: Using incubator modules:", b"Deleted ")
@@ -125,6 +128,20 @@ def build_session(
 def on_connect(session: SparkSession) -> bool:
     """Whether the session is of a Spark Connect server, which has no JVM and no context here."""
     return getattr(session, "sparkContext", None) is None
+
+
+def wait_for_tasks() -> None:
+    """Wait until no task of the program's Spark runs, for `_TASKS_SECONDS` at most.
+
+    The tasks beside one that failed go on for some seconds, and may write files. Does nothing without a JVM here.
+    """
+    context = SparkContext._active_spark_context  # noqa: SLF001 - None: nothing has needed Spark yet, or Spark Connect
+    if context is None:
+        return
+    tracker: Any = context._jsc.sc().statusTracker()  # noqa: SLF001 - PySpark's own has no executors
+    until = time.monotonic() + _TASKS_SECONDS
+    while any(each.numRunningTasks() for each in tracker.getExecutorInfos()) and time.monotonic() < until:
+        time.sleep(0.1)
 
 
 def require_context(session: SparkSession, what: str) -> None:

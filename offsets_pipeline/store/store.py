@@ -43,6 +43,7 @@ from offsets_pipeline.store.delta.schemas import (
 )
 from offsets_pipeline.store.delta.store_folder import are_in_use, create_tables, log_of, require_same, set_properties
 from offsets_pipeline.store.delta.table_folder import TableFolder
+from offsets_pipeline.store.session import wait_for_tasks
 from offsets_pipeline.store.store_snapshot import LogIncarnation, log_incarnations
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class Store:
         """
         if not self.created_here or self.version(LOG.name) > appends:
             return
+        wait_for_tasks()  # else files that they write later would be left, as of a store that has lost its log
         if self.is_schema:
             self.spark.sql(f"DROP SCHEMA {self.location.removeprefix(SCHEMA_PREFIX)} CASCADE")
             return
