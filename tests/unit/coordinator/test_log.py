@@ -7,6 +7,7 @@ import json
 import shutil
 import uuid
 from concurrent.futures import Future
+from contextlib import ExitStack
 from time import CLOCK_BOOTTIME, clock_gettime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -305,6 +306,29 @@ def test_winner_lets_one_go_first_that_lost_twice(store: Path, monkeypatch: pyte
     assert [winner.wins(), winner.wins()] == [0, 0]  # it may win by chance the next time
     loser.loses()
     assert [winner.wins() for _ in range(4)] == [0, 0.5, 0, 0]  # it looked before the first turn
+
+
+def test_a_writer_in_a_folder_waits_for_its_turn_but_not_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    times, looks = [0.0], []
+    clock = SimpleNamespace(monotonic=lambda: times[-1], sleep=lambda seconds: times.append(times[-1] + seconds))
+    monkeypatch.setattr(storage, "time", clock)
+    first, second, third = (LocalStorage(str(tmp_path)) for _ in range(3))
+    with ExitStack() as held:
+        held.enter_context(first.turn(lambda: None, Winners("first")))
+
+        def look() -> None:
+            looks.append(times[-1])
+            if len(looks) == 3:
+                held.close()
+
+        with second.turn(look, Winners("second")):
+            assert len(looks) == 3
+            begun = times[-1]
+            with third.turn(lambda: None, Winners("third")):
+                assert times[-1] - begun == pytest.approx(0.2, abs=0.001)
 
 
 def test_a_loser_reads_what_it_lost_to_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
