@@ -16,6 +16,7 @@ from offsets_pipeline.fold.state.stored_rows import StoredRows
 from offsets_pipeline.fold.state.unfolded import unfolded_records
 from offsets_pipeline.fold.state.view_queries import SHARE_VIEWS, VIEWS
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
+from offsets_pipeline.store.delta.data_file import COMPLETE
 from offsets_pipeline.store.delta.properties import OWNED
 from offsets_pipeline.store.delta.schemas import (
     CONSUMER_GROUPS,
@@ -133,22 +134,24 @@ def _facts(store: Store, table: StateTable, progress: FoldProgress) -> pa.Table:
 
 
 def note_as_of(store: Store, progress: FoldProgress, seen: Snapshot, times: Mapping[int, int], now_ms: int) -> None:
-    """Write how far the published tables reach, and as of when, by `data_times`; no data time steps back.
+    """Write how far the published tables reach, and as of when; no data time steps back.
 
-    None is after now, as the timestamp of a commit may be. ``seen`` is the table as it was before the progress was
-    read. Raises WriteConflict if it was written since.
+    The data time is that of ``times``, from `data_times`, or that of the newest commit in the published rows if it is
+    later. None is after now, as the timestamp of a commit may be. ``seen`` is the table as it was before the progress
+    was read. Raises WriteConflict if it was written since.
     """
     known = seen.rows()
     places = zip(known["table_name"].to_pylist(), known["log_partition"].to_pylist(), strict=True)
     before = dict(zip(places, known["data_time"].cast(pa.int64()).to_pylist(), strict=True))
-    now = now_ms * 1000
+    newest, now = _newest_commits(store), now_ms * 1000
     rows = [
         {
             "table_name": published.name,
             "log_partition": at,
             "record_offset": each.folded_to,
             "data_time": max(
-                (min(each, now) for each in (times.get(at), before.get((published.name, at))) if each), default=None
+                (min(each, now) for each in (times.get(at), newest.get(at), before.get((published.name, at))) if each),
+                default=None,
             ),
             "published_at": now,
         }
@@ -160,10 +163,10 @@ def note_as_of(store: Store, progress: FoldProgress, seen: Snapshot, times: Mapp
 
 
 def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, int]:
-    """The data time of each log partition in microseconds (R36), just after the progress was read.
+    """The data time of each log partition without unfolded records (R36), in microseconds.
 
-    A log partition without unfolded records has all records up to the last look at its source. Another one has them up
-    to its newest commit of the last publishing, and no data time without such a commit.
+    Just after the progress was read it has all records up to the last look at its source, and up to the time that the
+    last append brought with it.
     """
     notes = store.table(LOG_PARTITIONS.name).snapshot()  # before the log: a look at the source may follow an append
     log, incarnation = store.table(LOG.name).snapshot(), progress.log_incarnation
@@ -172,17 +175,18 @@ def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, i
     missing, behind, _ = unfolded_records(log, incarnation, progress.partitions, progress.snapshot)
     whole = progress.partitions.keys() - missing.keys() - behind
     if store.properties.kind == OWNED:
-        times = dict.fromkeys(whole, now_ms * 1000)
-    else:
-        rows = notes.rows(only={"log_incarnation": [incarnation]})
-        looks = _microseconds(rows, "coalesce(read_at, max(updated_at) OVER ()) AS time FROM found")
-        times = {at: looks[at] for at in whole & looks.keys()}
-    if times.keys() == progress.partitions.keys():
-        return times
+        return dict.fromkeys(whole, now_ms * 1000)
+    rows = notes.rows(only={"log_incarnation": [incarnation]})
+    looks = _microseconds(rows, "coalesce(read_at, max(updated_at) OVER ()) AS time FROM found")
+    return {at: max(looks[at], log.transaction(COMPLETE) * 1000) for at in whole & looks.keys()}
+
+
+def _newest_commits(store: Store) -> dict[int, int]:
+    """The time of the newest commit in the published rows of each log partition, in microseconds."""
     kind = store.properties.topic_kind
     time_of = "commit_timestamp" if kind.has_groups else "record_timestamp"
     rows = store.table(published_tables_of(kind)[0].name).snapshot().rows(["log_partition", time_of])
-    return _microseconds(rows, f"max({time_of}) AS time FROM found GROUP BY log_partition") | times
+    return _microseconds(rows, f"max({time_of}) AS time FROM found GROUP BY log_partition")
 
 
 def _microseconds(found: pa.Table, time: str) -> dict[int, int]:

@@ -14,7 +14,10 @@ from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, Of
 from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.fold.state.publishing import publish
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.store.delta.data_file import COMPLETE
+from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.delta.store_folder import properties_of
+from offsets_pipeline.store.delta.table_folder import TableFolder
 from offsets_pipeline.store.log.metadata import LogMetadata, TopicRead
 from offsets_pipeline.store.store import Store
 from tests.logs import LogPartition
@@ -79,6 +82,19 @@ def test_each_table_reaches_the_end_of_the_fold_and_has_the_time_of_the_last_rea
     read_to(store, {log.log_partition: 1 for log in logs})
     assert publish(store, FixedClock(NOW_MS))
     assert reached(store.location) == {(name, at): (1, READ_MS, NOW_MS) for name in PUBLISHED for at in (0, 1)}
+
+
+def test_append_and_commit_after_the_last_reading_bring_a_later_time(store: Store, logs: list[LogPartition]) -> None:
+    """R36: `follow` notes a reading every half minute, and appends more often."""
+    logs[HOME].commit(("g", "t", 0), 2, commit_timestamp=READ_MS + 700)
+    appended(store.location, logs[HOME].rows)
+    fold_log(store, Settings(), CLOCK)
+    read_to(store, {AWAY: 1, HOME: 2})
+    table = TableFolder(f"{store.location}/log", LOG)
+    table.commit([], seen=table.snapshot(), advance={COMPLETE: READ_MS + 500})
+    assert publish(store, FixedClock(NOW_MS))
+    found = {AWAY: (1, READ_MS + 500, NOW_MS), HOME: (2, READ_MS + 700, NOW_MS)}
+    assert reached(store.location) == {(name, at): found[at] for name in PUBLISHED for at in (0, 1)}
 
 
 def test_log_with_later_records_has_the_time_of_its_newest_commit(store: Store, logs: list[LogPartition]) -> None:
@@ -157,12 +173,13 @@ def test_connect_store_is_published_beside_a_worker_that_writes(place: Path) -> 
     assert publish(store, FixedClock(LATER_MS))
     position, first_ms = published()
     assert position == '{"position":1}'
-    assert reached(location) == {(name, 0): (1, None, LATER_MS) for name in ("connector_offsets", "connectors")}
+    assert reached(location) == {(name, 0): (1, first_ms, LATER_MS) for name in ("connector_offsets", "connectors")}
     fold_log(store, Settings(), CLOCK)
     flush(3)
     assert publish(store, FixedClock(LATER_MS))
-    assert published()[0] == '{"position":2}'
-    assert reached(location) == {(name, 0): (2, first_ms, LATER_MS) for name in ("connector_offsets", "connectors")}
+    position, second_ms = published()
+    assert position == '{"position":2}'
+    assert reached(location) == {(name, 0): (2, second_ms, LATER_MS) for name in ("connector_offsets", "connectors")}
     fold_log(store, Settings(), CLOCK)  # of all records: the tables are as of their publishing
     assert publish(store, FixedClock(LATER_MS))
     assert reached(location) == {(name, 0): (3, LATER_MS, LATER_MS) for name in ("connector_offsets", "connectors")}
