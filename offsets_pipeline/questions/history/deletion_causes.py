@@ -135,12 +135,13 @@ class Causes:
             return Cause(UNKNOWN, f"{listed}: a snapshot sees that the offset is gone, not why", possible)
         if len(possible) == 1:
             (cause,) = possible
-            return Cause(cause, _together([self._evidence(cause, deletion, where), *ruled_out.values()]), possible)
+            return Cause(cause, _together([*self._evidence(cause, deletion, where), *ruled_out.values()]), possible)
         likely = self._likely(deletion, possible)
         if likely is None:
-            listed = _listed([f"{_CANDIDATES[each]}: {self._evidence(each, deletion, where)}" for each in possible])
+            evidence = {each: _together(self._evidence(each, deletion, where)) for each in possible}
+            listed = _listed([f"{_CANDIDATES[each]}: {found}" for each, found in evidence.items()])
             return Cause(UNKNOWN, listed, possible)
-        reasons = [self._evidence(likely, deletion, where)]
+        reasons = self._evidence(likely, deletion, where)
         if likely != EXPIRED:
             reasons.append(self._misfit(deletion, self._retention.retention_ms))
         return Cause(f"{likely}{LIKELY}", _together(reasons), possible)
@@ -155,17 +156,17 @@ class Causes:
         is_due = self._fits(deletion, self._retention.retention_ms)
         return others[0] if self._retention.is_known and not is_due and len(others) == 1 else None
 
-    def _evidence(self, cause: str, deletion: GroupDeletion, where: TopicPartition) -> str:
+    def _evidence(self, cause: str, deletion: GroupDeletion, where: TopicPartition) -> list[str]:
         """What the log shows for a cause."""
         if cause == EXPIRED:
             return self._evidence_of_retention(deletion, where)
         if cause == GROUP_REMOVED:
-            return "the group was empty and lost all its offsets"
+            return ["the group was empty and lost all its offsets"]
         if cause == TOPIC_GONE:
-            return f"no group in the log partition kept an offset of {where.topic}"
-        return "the group was empty" if deletion.group.is_empty else f"no member subscribes to {where.topic}"
+            return [f"no group in the log partition kept an offset of {where.topic}"]
+        return ["the group was empty" if deletion.group.is_empty else f"no member subscribes to {where.topic}"]
 
-    def _evidence_of_retention(self, deletion: GroupDeletion, where: TopicPartition) -> str:
+    def _evidence_of_retention(self, deletion: GroupDeletion, where: TopicPartition) -> list[str]:
         expiry, retention_ms, run = self._expiries(deletion)[where], self._retention.retention_ms, self._run(deletion)
         found = [_because(expiry)]
         if run is not None:
@@ -179,7 +180,7 @@ class Causes:
             found[0] += f", {minutes} min before the deletion (--retention-minutes may rule this out)"
         if deletion.others:
             found.append(f"tombstones of {len(deletion.others) + 1} groups were written at once")
-        return _together(found)
+        return found
 
     def _named(self, retention_ms: int) -> str:
         minutes, read_at_ms = retention_ms // MS_PER_MINUTE, self._retention.read_at_ms
