@@ -139,7 +139,8 @@ def warnings_of(time: AnswerTime, store: str) -> list[str]:
             continue
         records = sum(each.records or 0 for each in stale)
         numbers = first_ones([str(each.log_partition) for each in stale], _SHOWN)
-        partitions = f"log partition{'s' if len(stale) > 1 else ''} {numbers}"
+        partitions, are = ("log partitions", "are") if len(stale) > 1 else ("log partition", "is")
+        partitions = f"{partitions} {numbers}"
         since = min((each.since for each in stale if each.since is not None), default=None)
         if reason == NOT_FOLDED:
             found.append(
@@ -154,7 +155,7 @@ def warnings_of(time: AnswerTime, store: str) -> list[str]:
         else:
             lacking = f"lack {counted(records, 'record')}" if records else "may lack newer records"
             found.append(
-                f"the answers of {store} {lacking} of its topic: {partitions} are complete up to {since}; "
+                f"the answers of {store} {lacking} of its topic: {partitions} {are} complete up to {since}; "
                 "run `offsets follow`"
             )
     return found

@@ -139,7 +139,7 @@ def _no_record(logs: Mapping[str, LogHistory], group_id: str, answers: Iterable[
     known = "" if since is None else f", and is complete since {since}"
     records = [read_views(log, [LOG_RECORDS.name], group_ids=[group_id])[LOG_RECORDS.name] for log in logs.values()]
     what = f"no record of group {group_id!r}"
-    if any(each.num_rows for each in records):
+    if any(group_id in each["group_id"].to_pylist() for each in records):  # control records have no group
         what = f"no commit and no state of group {group_id!r}, only tombstones or records that do not decode"
     return NoSuchGroup(f"the log of {_named(logs)} has {what}{known} (GROUP_ID_NOT_FOUND)")
 

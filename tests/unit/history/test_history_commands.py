@@ -153,6 +153,8 @@ def test_a_group_of_which_the_log_has_only_tombstones_is_told_from_an_unknown_on
     """A broker's compaction removes the records of a group and keeps its tombstone, for `delete.retention.ms`."""
     log = LogPartition()
     log.group_tombstone(2, "gone")
+    log.commit(("other", "t", 0), 1, producer_id=7)
+    log.end_commit(7)  # a marker, which belongs to no group
     location = random_store(
         tmp_path / "store", {0: log.rows}, {(0, row.record_offset): START_MS for row in log.rows}, 1
     )
