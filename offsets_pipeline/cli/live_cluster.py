@@ -110,7 +110,7 @@ class LiveCluster(Closing):
             from offsets_pipeline.questions.lag.broker_source import BrokerPositions
 
             require_same_cluster(reader, self.cluster)
-            return BrokerPositions(self.cluster, topics, samples_of(table, topics), now_ms, of.at_ms)
+            return BrokerPositions(self.cluster, topics, samples_of(table, topics), SystemClock(), of.at_ms)
         sampled = SampledPositions(read_samples(table, topics), asked_ms)
         until_ms, interval_ms = sampled.until_ms, max(self._settings.lag.sample_interval_ms, 1_000)
         if reader.properties.kind == SNAPSHOT:  # each snapshot samples

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.common.clock import MS_OF_SECOND
+from offsets_pipeline.common.clock import MS_OF_SECOND, Clock
 from offsets_pipeline.common.foreign_errors import first_line
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.ingest.topic_positions.position_samples import Float64s, Int64s, PositionSamples, sample_rows
@@ -35,23 +35,24 @@ class BrokerPositions(SampledPositions):
 
     At a time before now the log end is the offset of the first record after that time, by the records' timestamps. A
     record with a timestamp ahead of now hides those behind it; then samples tell the log end, or the one of now does.
+    Samples also tell it if the log has lost the records before that record, or if the topic was created again since.
     The answers of now are one more sample.
     """
 
     method_at_end = Method.EXACT
 
     def __init__(
-        self, cluster: Cluster, topics: Collection[str], samples: pa.Table, now_ms: int, at_ms: int | None = None
+        self, cluster: Cluster, topics: Collection[str], samples: pa.Table, clock: Clock, at_ms: int | None = None
     ) -> None:
         """Ask for the bounds of these topics. Raises the errors of `Cluster`.
 
         ``samples`` are rows of `topic_offsets`. ``at_ms`` is the time of a question about the past.
         """
         self._cluster = cluster
-        self._now_ms = now_ms
         self._is_past = at_ms is not None
         self._ahead: dict[Place, int] = {}  # the first record with a timestamp ahead of now, or the log end
         self._bounds: Mapping[Place, LogBounds | OffsetsError] = bounds_of_topics(cluster, topics)
+        self._now_ms = now_ms = clock.now_ms()  # after the answer: no record in it came later than now
         known = {place: (each.start, each.end) for place, each in self._bounds.items() if isinstance(each, LogBounds)}
         self._ends = {place: end for place, (_, end) in known.items()}
         fresh = sample_rows(known, now_ms, "").select(samples.column_names).cast(samples.schema)
@@ -67,17 +68,18 @@ class BrokerPositions(SampledPositions):
         rows = list(zip(places.named(), places.times_ms.tolist(), strict=True))
         ends = self._ends_of(point for point in rows if point[1] < self._now_ms)
         for row, (place, at_ms) in enumerate(rows):
-            known = self._bounds.get(place)
+            known, end_told = self._bounds.get(place), ends.get((place, at_ms))
+            is_sampled = not np.isnan(found.end[row])
             if not isinstance(known, LogBounds):
                 missing = f"{self._cluster.settings.at} has no such partition"
                 reasons[row] = missing if known is None else first_line(known)
             elif at_ms >= self._now_ms:
                 start[row], end[row], highest[row] = known.start, known.end, known.end
-            elif (place, at_ms) in ends:
-                end[row], highest[row] = ends[place, at_ms], known.end
+            elif end_told is not None and not (found.is_over[row] or (is_sampled and self._is_lost(place, end_told))):
+                end[row], highest[row] = end_told, known.end
                 if sampled[row] != UNKNOWN_END or not self._is_past:
                     start[row] = min(known.start if sampled[row] == UNKNOWN_END else int(sampled[row]), end[row])
-            elif not np.isnan(found.end[row]):
+            elif is_sampled:
                 start[row], end[row], highest[row] = sampled[row], int(found.end[row] + 0.5), known.end
             elif self._ahead.get(place, known.end) < known.end and not self._is_past:
                 start[row], end[row], highest[row] = known.start, known.end, known.end
@@ -89,11 +91,17 @@ class BrokerPositions(SampledPositions):
         """Lag in seconds by the record's own timestamp; by samples if the log no longer has the record."""
         points: list[Point] = list(zip(places.named(), offsets.tolist(), strict=True))
         records: dict[Point, FoundRecord] = {}
-        for some in rounds_of(point for point in points if not self._is_gone(point)):
+        is_gone = [
+            is_over or self._is_gone(point)
+            for point, is_over in zip(points, self.between(places).is_over.tolist(), strict=True)
+        ]
+        for some in rounds_of(point for point, gone in zip(points, is_gone, strict=True) if not gone):
             for place, record in first_records(self._cluster, dict(some)).items():
                 records[place, some[place]] = record
-        gone = np.array([row for row, point in enumerate(points) if self._is_gone(point)], dtype=np.int64)
-        by_samples = dict(zip(gone.tolist(), super().time_lags(places.take(gone), offsets[gone]), strict=True))
+        gone_rows = np.flatnonzero(is_gone)
+        by_samples = dict(
+            zip(gone_rows.tolist(), super().time_lags(places.take(gone_rows), offsets[gone_rows]), strict=True)
+        )
         # a record after the time of its row is not older than that, so the lag is 0
         return [
             by_samples[row] if row in by_samples else exact_lag(records[point], at_ms)
@@ -106,10 +114,16 @@ class BrokerPositions(SampledPositions):
         known = self._bounds.get(place)
         return self._is_past and isinstance(known, LogBounds) and offset < known.start
 
+    def _is_lost(self, place: Place, end: int) -> bool:
+        """Whether the log no longer has the records before this end: at a time before them it was lower."""
+        known = self._bounds[place]
+        return isinstance(known, LogBounds) and 0 < end <= known.start
+
     def ends_at(self, places: Places) -> Float64s:
         """Log end by samples; where no sample is old enough, by the records' timestamps."""
-        found = super().ends_at(places)
-        unknown = np.flatnonzero(np.isnan(found))
+        between = self.between(places)
+        found = between.end
+        unknown = np.flatnonzero(np.isnan(found) & ~between.is_over)
         points = list(zip(places.take(unknown).named(), places.times_ms[unknown].tolist(), strict=True))
         asked = self._ends_of(points)
         found[unknown] = [asked.get(point, np.nan) for point in points]
@@ -118,7 +132,7 @@ class BrokerPositions(SampledPositions):
     def _ends_of(self, points: Iterable[Point]) -> dict[Point, int]:
         """Log end at each time: the offset of the first record after it, or else the log end.
 
-        Times are missing whose first record after them is ahead of now.
+        Times are missing whose first record after them is ahead of now, and past times before all records.
         """
         found: dict[Point, int] = {}
         for some in rounds_of(points):
@@ -128,7 +142,8 @@ class BrokerPositions(SampledPositions):
             found |= {
                 (place, some[place]): end
                 for place, end in ends.items()
-                if place not in within or end != self._ahead.get(place)
+                if (place not in within or end != self._ahead.get(place))
+                and not (self._is_past and self._is_lost(place, end))
             }
         return found
 

@@ -22,6 +22,7 @@ from offsets_pipeline.ingest.topic_positions.position_samples import first_above
 
 if TYPE_CHECKING:
     from offsets_pipeline.ingest.topic_positions.position_samples import Float64s, Int64s, PositionSamples, Series
+    from offsets_pipeline.kafka.record.records import Bools
 
     Place = tuple[str, int]
 
@@ -88,11 +89,13 @@ class EndsBetween(NamedTuple):
     """Log ends at times. ``end`` is NaN where it is not known.
 
     ``before`` is the index of the last sample up to each time, ``after`` that of the first one after it; -1: none.
+    ``is_over`` tells whether the partition was created again since.
     """
 
     end: Float64s
     before: Int64s
     after: Int64s
+    is_over: Bools
 
 
 class SampledPositions:
@@ -208,7 +211,7 @@ def interpolated_ends(
     before = np.where(after > first, after - 1, -1)
     after = np.where(after < end, after, -1)
     if not len(samples.sampled_ms):
-        return EndsBetween(np.full(len(first), np.nan), before, after)
+        return EndsBetween(np.full(len(first), np.nan), before, after, end < last)
     ends, times = samples.log_end_offset, samples.sampled_ms
     grown = ends[after] - ends[before]
     is_between = (before >= 0) & (after >= 0)
@@ -216,7 +219,7 @@ def interpolated_ends(
     # an incarnation that has ended may have ended at any time after its last sample
     is_still = (before >= 0) & (after < 0) & (times_ms <= np.where(end == last, known_to_ms or 0, times[before]))
     found = np.where(is_between, ends[before] + share * grown, np.where(is_still, ends[before], np.nan))
-    return EndsBetween(found, before, after)
+    return EndsBetween(found, before, after, end < last)
 
 
 def incarnations_at(samples: Series, first: Int64s, end: Int64s, times_ms: Int64s) -> tuple[Int64s, Int64s, Int64s]:

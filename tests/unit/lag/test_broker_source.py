@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
 
+from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.errors import KafkaFailed
 from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
 from offsets_pipeline.kafka.broker.fetch import FirstRecord
@@ -19,6 +20,8 @@ from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Method,
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from offsets_pipeline.common.clock import Clock
 
     Place = tuple[str, int]
 
@@ -59,7 +62,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 def source(at_ms: int, *samples: tuple[int, int], is_past: bool = False, topic: str = "t") -> BrokerPositions:
     cluster: Any = SimpleNamespace(settings=SimpleNamespace(at="a broker"))
     rows = rows_of([(T, Sample(0, end, time_ms)) for time_ms, end in samples], "a test").drop_columns(["source"])
-    return BrokerPositions(cluster, [topic], rows, NOW_MS, at_ms if is_past else None)
+    return BrokerPositions(cluster, [topic], rows, FixedClock(NOW_MS), at_ms if is_past else None)
 
 
 def places(*points: tuple[Place, int]) -> Places:
@@ -113,6 +116,26 @@ def test_a_mirror_that_is_behind_is_not_compared_with_ends_of_now(asked: list[tu
     assert time_lags(positions, 60_000, 50) == [TimeLag(10, Method.EXACT)]
 
 
+def test_a_record_that_comes_while_a_question_waits_is_not_ahead_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R37: a question begins at 100 s, a record comes at 100.5 s, the broker answers at 101 s."""
+    times = [*range(0, 91_000, 1000), 100_500]
+    clock = SimpleNamespace(now_ms=lambda: NOW_MS)
+
+    def bounds_after_a_second(*_: object) -> dict[Place, LogBounds]:
+        clock.now_ms = lambda: NOW_MS + 1_000
+        return {T: LogBounds(0, len(times))}
+
+    def offsets(_cluster: object, times_ms: Mapping[Place, int]) -> dict[Place, int | None]:
+        return {place: next((at for at, ms in enumerate(times) if ms >= of), None) for place, of in times_ms.items()}
+
+    monkeypatch.setattr(broker_source, "bounds_of_topics", bounds_after_a_second)
+    monkeypatch.setattr(broker_source, "list_offsets", offsets)
+    cluster: Any = SimpleNamespace(settings=SimpleNamespace(at="a broker"))
+    samples = rows_of([], "a test").drop_columns(["source"])
+    positions = BrokerPositions(cluster, ["t"], samples, cast("Clock", clock))
+    assert bounds(positions, (T, 95_000)) == [(0, 91, None)]
+
+
 def test_a_record_ahead_of_now_does_not_hide_the_end_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records 0 to 99 of each second, and record 40 with a time of an hour later."""
     times = [1000 * second + 3_600_000 * (second == 40) for second in range(END)]
@@ -156,6 +179,27 @@ def test_past_is_the_log_up_to_that_time(asked: list[tuple[str, int]]) -> None:
     assert found[2].method is Method.INTERPOLATED
     assert found[2].seconds == pytest.approx(64.5)
     assert ("records", 1) in asked
+
+
+def test_a_time_before_the_first_record_of_the_log_is_told_by_samples(asked: list[tuple[str, int]]) -> None:
+    """The log has lost records 0 to 9, of seconds 0 to 9: at second 7 its end was 8, not the log start of now."""
+    sampled = [(5_000, 6), (9_000, 10), (30_000, 31)]
+    assert bounds(source(7_000, *sampled, is_past=True), (T, 7_000)) == [(0, 8, None)]
+    assert bounds(source(NOW_MS, *sampled), (T, 7_000)) == [(0, 8, None)]  # a mirror that is as far behind
+    unknown = UNKNOWN_END, UNKNOWN_END, "the broker does not tell the log end of that time"
+    assert bounds(source(7_000, is_past=True), (T, 7_000)) == [unknown]
+    assert np.isnan(source(7_000, is_past=True).ends_at(places((T, 7_000)))).all()
+    assert bounds(source(NOW_MS), (T, 7_000)) == [(START, START, None)]
+    assert bounds(source(10_000, is_past=True), (T, 10_000)) == [(UNKNOWN_END, START + 1, None)]
+
+
+def test_a_time_before_a_topic_was_created_again_is_told_by_samples(asked: list[tuple[str, int]]) -> None:
+    """The topic of now has a record each second; another one of the name had two, and grew from 200 to 240."""
+    positions = source(30_000, (20_000, 200), (40_000, 240), (60_000, 61), is_past=True)
+    assert bounds(positions, (T, 30_000)) == [(0, 220, None)]
+    assert time_lags(positions, 30_000, 210) == [TimeLag(4.75, Method.INTERPOLATED)]
+    assert np.isnan(positions.ends_at(places((T, 10_000)))).all()  # before its first sample
+    assert ("records", 1) not in asked
 
 
 @pytest.mark.parametrize("samples", [[], [(50_000, 51)]])

@@ -199,22 +199,22 @@ def test_samples_are_those_of_the_incarnation_of_the_time() -> None:
 @pytest.mark.parametrize(
     ("at_ms", "known_to_ms", "time_ms", "found"),
     [
-        (5_000, 6_000, 2_500, (None, -1, 2)),
-        (5_000, 6_000, 3_000, (4, 2, 3)),
-        (5_000, 6_000, 3_500, (9, 2, 3)),
-        (5_000, 6_000, 4_000, (14, 3, -1)),
-        (5_000, 6_000, 6_000, (14, 3, -1)),  # a sample without a row found no change
-        (5_000, 6_000, 6_001, (None, 3, -1)),
-        (5_000, None, 4_000, (None, 3, -1)),
-        (2_999, 6_000, 1_500, (5, 0, 1)),
-        (2_999, 6_000, 2_000, (10, 1, -1)),
-        (2_999, 6_000, 2_001, (None, 1, -1)),  # the deleted topic may have ended at any time
+        (5_000, 6_000, 2_500, (None, -1, 2, False)),
+        (5_000, 6_000, 3_000, (4, 2, 3, False)),
+        (5_000, 6_000, 3_500, (9, 2, 3, False)),
+        (5_000, 6_000, 4_000, (14, 3, -1, False)),
+        (5_000, 6_000, 6_000, (14, 3, -1, False)),  # a sample without a row found no change
+        (5_000, 6_000, 6_001, (None, 3, -1, False)),
+        (5_000, None, 4_000, (None, 3, -1, False)),
+        (2_999, 6_000, 1_500, (5, 0, 1, True)),
+        (2_999, 6_000, 2_000, (10, 1, -1, True)),
+        (2_999, 6_000, 2_001, (None, 1, -1, True)),  # the deleted topic may have ended at any time
     ],
 )
 def test_log_end_at_a_time_is_that_of_its_incarnation(
-    at_ms: int, known_to_ms: int | None, time_ms: int, found: tuple[float | None, int, int]
+    at_ms: int, known_to_ms: int | None, time_ms: int, found: tuple[float | None, int, int, bool]
 ) -> None:
     first, end, times = np.array([0, 4]), np.array([4, 6]), np.array([time_ms, 2_000])
     rows = interpolated_ends(TWO, first, end, times, at_ms, known_to_ms)
     shown = zip(*(each.tolist() for each in rows), strict=True)
-    assert [(None if np.isnan(each) else each, *around) for each, *around in shown] == [found, (5, 4, 5)]
+    assert [(None if np.isnan(each) else each, *around) for each, *around in shown] == [found, (5, 4, 5, False)]
