@@ -646,8 +646,8 @@ MUTATIONS = [
         "R38",
         FOLDS,
         DERIVED,
-        "(times.get(at), before.get((published.name, at)))",
-        "(times.get(at),)",
+        "(times.get(at), newest.get(at), before.get((published.name, at)))",
+        "(times.get(at), newest.get(at))",
         PUBLISHED_AS_OF,
     ),
     Mutation(
@@ -1306,8 +1306,8 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         DERIVED,
-        "times = {at: looks[at] for at in whole & looks.keys()}",
-        "times = dict(looks)",
+        "for at in whole & looks.keys()}",
+        "for at in looks}",
         PUBLISHED_AS_OF,
     ),
     Mutation(

@@ -143,7 +143,8 @@ def note_as_of(store: Store, progress: FoldProgress, seen: Snapshot, times: Mapp
     known = seen.rows()
     places = zip(known["table_name"].to_pylist(), known["log_partition"].to_pylist(), strict=True)
     before = dict(zip(places, known["data_time"].cast(pa.int64()).to_pylist(), strict=True))
-    newest, now = _newest_commits(store), now_ms * 1000
+    now = now_ms * 1000
+    newest = {} if all(times.get(at) == now for at in progress.partitions) else _newest_commits(store)
     rows = [
         {
             "table_name": published.name,
