@@ -18,6 +18,7 @@ import ast
 import os
 import random
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -325,6 +326,7 @@ def main(arguments: list[str] | None = None) -> int:
     record = "folder that keeps the lines of each test, for other samples of the same commit"
     parser.add_argument("--record", type=Path, help=record)
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a mutant may send signal 1 in place of 0 to the parent of its tests
     print(f"mutations: SEED={options.seed} repeats this sample", flush=True)
     packages = set(filter(None, options.packages.split(",")))
     counts = defaultdict[str, Counter[str]](Counter)

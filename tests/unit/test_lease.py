@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -128,6 +129,16 @@ def test_waiting_process_ends_when_it_is_stopped(place: Path) -> None:
         with second.lease.held(WAIT, stopped) as is_held:
             assert not is_held
         assert rows(place) == held
+
+
+def test_process_that_is_looked_for_gets_no_signal() -> None:
+    got: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, _: got.append(number))
+    try:
+        assert is_running(os.getpid())
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert got == []
 
 
 @pytest.mark.parametrize("ended", ["with the id of this one", "no more there", "not waited for"])
