@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from offsets_pipeline.common.clock import MS_OF_SECOND, Clock
 from offsets_pipeline.common.foreign_errors import first_line
@@ -56,35 +57,39 @@ class BrokerPositions(SampledPositions):
         known = {place: (each.start, each.end) for place, each in self._bounds.items() if isinstance(each, LogBounds)}
         self._ends = {place: end for place, (_, end) in known.items()}
         fresh = sample_rows(known, now_ms, "").select(samples.column_names).cast(samples.schema)
-        super().__init__(PositionSamples(pa.concat_tables([samples, fresh])), now_ms if at_ms is None else at_ms)
+        # a sample that a clock ahead dated later than now has a lower log end, as if the topic was created again
+        older = samples.filter(pc.less(samples["sampled_at"].cast(pa.int64()), now_ms * 1000))
+        super().__init__(PositionSamples(pa.concat_tables([older, fresh])), now_ms if at_ms is None else at_ms)
         self.until_ms = self.at_ms  # a broker knows all times up to now
 
     def bounds(self, places: Places) -> BoundsAtTimes:
         """Log start and log end. The log start of a past time is that of the last sample, if there was one."""
-        found = self.between(places)
-        sampled = self.starts(found)
+        sampled, is_over = super().bounds(places), self.between(places).is_over
         start, end, highest = (np.full(len(places.at), UNKNOWN_END) for _ in range(3))
         reasons: dict[int, str] = {}
         rows = list(zip(places.named(), places.times_ms.tolist(), strict=True))
         ends = self._ends_of(point for point in rows if point[1] < self._now_ms)
         for row, (place, at_ms) in enumerate(rows):
-            known, end_told = self._bounds.get(place), ends.get((place, at_ms))
-            is_sampled = not np.isnan(found.end[row])
+            known, end_told = self._bounds.get(place), None if is_over[row] else ends.get((place, at_ms))
+            is_lost = end_told is not None and self._is_lost(place, end_told)
+            sampled_start, sampled_end = sampled.log_start_offset[row], sampled.log_end_offset[row]
+            is_sampled = sampled_end != UNKNOWN_END
             if not isinstance(known, LogBounds):
                 missing = f"{self._cluster.settings.at} has no such partition"
                 reasons[row] = missing if known is None else first_line(known)
             elif at_ms >= self._now_ms:
                 start[row], end[row], highest[row] = known.start, known.end, known.end
-            elif end_told is not None and not (found.is_over[row] or (is_sampled and self._is_lost(place, end_told))):
+            elif end_told is not None and not (is_lost and (is_sampled or self._is_past)):
                 end[row], highest[row] = end_told, known.end
-                if sampled[row] != UNKNOWN_END or not self._is_past:
-                    start[row] = min(known.start if sampled[row] == UNKNOWN_END else int(sampled[row]), end[row])
+                if is_sampled or not self._is_past:
+                    start[row] = min(sampled_start if is_sampled else known.start, end[row])
             elif is_sampled:
-                start[row], end[row], highest[row] = sampled[row], int(found.end[row] + 0.5), known.end
+                start[row], end[row], highest[row] = sampled_start, sampled_end, sampled.highest[row]
             elif self._ahead.get(place, known.end) < known.end and not self._is_past:
                 start[row], end[row], highest[row] = known.start, known.end, known.end
             else:
                 reasons[row] = "the broker does not tell the log end of that time"
+                highest[row] = UNKNOWN_END if end_told is None else end_told
         return BoundsAtTimes(start, end, highest, reasons)
 
     def time_lags(self, places: Places, offsets: Int64s) -> list[TimeLag]:
@@ -126,13 +131,14 @@ class BrokerPositions(SampledPositions):
         unknown = np.flatnonzero(np.isnan(found) & ~between.is_over)
         points = list(zip(places.take(unknown).named(), places.times_ms[unknown].tolist(), strict=True))
         asked = self._ends_of(points)
-        found[unknown] = [asked.get(point, np.nan) for point in points]
+        is_lost = {point for point, end in asked.items() if self._is_past and self._is_lost(point[0], end)}
+        found[unknown] = [np.nan if point in is_lost else asked.get(point, np.nan) for point in points]
         return found
 
     def _ends_of(self, points: Iterable[Point]) -> dict[Point, int]:
         """Log end at each time: the offset of the first record after it, or else the log end.
 
-        Times are missing whose first record after them is ahead of now, and past times before all records.
+        Times are missing whose first record after them is ahead of now.
         """
         found: dict[Point, int] = {}
         for some in rounds_of(points):
@@ -142,15 +148,15 @@ class BrokerPositions(SampledPositions):
             found |= {
                 (place, some[place]): end
                 for place, end in ends.items()
-                if (place not in within or end != self._ahead.get(place))
-                and not (self._is_past and self._is_lost(place, end))
+                if place not in within or end != self._ahead.get(place)
             }
         return found
 
     def _ends_after(self, times_ms: Mapping[Place, int]) -> dict[Place, int]:
         after = {place: at_ms + 1 for place, at_ms in times_ms.items()}
         return {
-            place: self._ends[place] if offset is None else offset
+            # a record may have come since the bounds
+            place: self._ends[place] if offset is None else min(offset, self._ends[place])
             for place, offset in (list_offsets(self._cluster, after) if after else {}).items()
             if place in self._ends and not isinstance(offset, OffsetsError)
         }

@@ -180,7 +180,10 @@ def lag_rows(
     if entries.newer:
         last = dict(zip(windows.identities, windows.offset[windows.first[1:] - 1].tolist(), strict=True))
         offset[entries.newer] = [last.get(entries.identity(row), _NO_OFFSET) for row in entries.newer]
-    start, end = bounds.log_start_offset, bounds.log_end_offset
+    start = bounds.log_start_offset
+    # a commit at a later log end proves that the log had grown to it
+    is_proven = (bounds.log_end_offset == UNKNOWN_END) & (offset == bounds.highest) & (offset != _NO_OFFSET)
+    end = np.where(is_proven, offset, bounds.log_end_offset)
     has_both, has_count = (offset != _NO_OFFSET) & (end != UNKNOWN_END), entries.complete != _NO_OFFSET
     # a commit proves that the records before it were there
     end = np.where(has_both, np.maximum(end, np.minimum(offset, bounds.highest)), end)

@@ -76,7 +76,8 @@ class Places(NamedTuple):
 class BoundsAtTimes(NamedTuple):
     """Log starts and log ends of partitions at times; UNKNOWN_END with a reason where they are not known.
 
-    ``highest`` is a log end of that time or of a later one. A commit up to it is not above the log end.
+    ``highest`` is a log end of that time or of a later one. A commit up to it is not above the log end. A broker may
+    know it where it does not know the log end of the time.
     """
 
     log_start_offset: Int64s
@@ -124,10 +125,10 @@ class SampledPositions:
         between = np.minimum(np.floor(np.nan_to_num(found.end) + 0.5), _HIGHEST).astype(np.int64)
         last = ends[found.before] if len(ends) else between
         end = np.where(is_known, np.where(found.after < 0, last, between), UNKNOWN_END)
-        highest = np.where(found.after >= 0, ends[found.after], end) if len(ends) else end
-        return BoundsAtTimes(
-            np.where(is_known, self.starts(found), UNKNOWN_END), end, highest, self._reasons(places, found)
-        )
+        highest = np.where(is_known & (found.after >= 0), ends[found.after], end) if len(ends) else end
+        starts = self._samples.columns.log_start_offset
+        start = np.where(is_known, starts[found.before], UNKNOWN_END) if len(starts) else end
+        return BoundsAtTimes(start, end, highest, self._reasons(places, found))
 
     def time_lags(self, places: Places, offsets: Int64s) -> list[TimeLag]:
         """Lag in seconds of a consumer at each offset, at the time of its row."""
@@ -143,11 +144,6 @@ class SampledPositions:
         first, end = (each[places.at] for each in self._samples.slices(places.names))
         newest_ms = self._samples.newest_ms
         return interpolated_ends(self._samples.columns, first, end, places.times_ms, self.at_ms, newest_ms)
-
-    def starts(self, found: EndsBetween) -> Int64s:
-        """Log start of the last sample before each time; UNKNOWN_END without one."""
-        starts = self._samples.columns.log_start_offset
-        return np.where(found.before >= 0, starts[found.before], UNKNOWN_END) if len(starts) else found.before
 
     def _reasons(self, places: Places, found: EndsBetween) -> dict[int, str]:
         """Why the log end of a row is not known."""

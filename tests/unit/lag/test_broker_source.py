@@ -16,7 +16,10 @@ from offsets_pipeline.kafka.broker.fetch import FirstRecord
 from offsets_pipeline.kafka.broker.log_offsets import LogBounds
 from offsets_pipeline.questions.lag import broker_source
 from offsets_pipeline.questions.lag.broker_source import BrokerPositions
+from offsets_pipeline.questions.lag.lag_rows import lag_rows
 from offsets_pipeline.questions.lag.position_sources import UNKNOWN_END, Method, Places, SampledPositions, TimeLag
+from offsets_pipeline.questions.query.describe import GroupAnswer, OffsetAnswer
+from tests.unit.lag.windows import windows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,6 +139,41 @@ def test_a_record_that_comes_while_a_question_waits_is_not_ahead_of_now(monkeypa
     assert bounds(positions, (T, 95_000)) == [(0, 91, None)]
 
 
+def test_a_late_record_that_comes_after_the_answer_does_not_raise_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R37: the log ends at 90. Then come records 90 to 94, with times before that of the question, and a later one."""
+    times = [*range(0, 90_000, 1000), *[94_000] * 5, 101_000]
+
+    def offsets(_cluster: object, times_ms: Mapping[Place, int]) -> dict[Place, int | None]:
+        return {place: next((at for at, ms in enumerate(times) if ms >= of), None) for place, of in times_ms.items()}
+
+    monkeypatch.setattr(broker_source, "bounds_of_topics", lambda *_: {T: LogBounds(0, 90)})
+    monkeypatch.setattr(broker_source, "list_offsets", offsets)
+    assert bounds(source(NOW_MS), (T, 95_000)) == [(0, 90, None)]
+
+
+def test_a_sample_of_a_clock_ahead_is_no_topic_created_again(asked: list[tuple[str, int]]) -> None:
+    ahead = NOW_MS + 20_000, 99
+    assert bounds(source(NOW_MS, ahead), (T, 95_000)) == [(START, 96, None)]
+    assert time_lags(source(NOW_MS, ahead), 95_000, 50) == [TimeLag(45, Method.EXACT)]
+    past = source(70_000, (50_000, 51), ahead, is_past=True)
+    assert time_lags(past, 70_000, 50) == [TimeLag(20, Method.EXACT)]
+
+
+def test_a_commit_at_the_log_start_of_now_was_at_the_log_end_of_a_time_before_it(asked: list[tuple[str, int]]) -> None:
+    """R37: records 0 to 9 came up to second 9, and are lost. So the log ended at 10 where a group had read them all."""
+
+    def lag(offset: int) -> tuple[int | None, int | None, str | None]:
+        held = [OffsetAnswer(*T, offset, None, "", committed_ms=9_200)]
+        group = GroupAnswer("Classic", "Empty", "", "", None, 0, misplaced=False, offsets=held)
+        positions = source(9_500, is_past=True)
+        (row,) = lag_rows({"g": group}, positions, {0: 9_500}, lambda *_: windows_of({}), with_status=False)
+        return row.log_end_offset, row.lag, row.reason
+
+    reason = "the broker does not tell the log end of that time"
+    assert lag(START) == (START, 0, None)
+    assert [lag(START - 1), lag(START + 1)] == [(None, None, reason)] * 2
+
+
 def test_a_record_ahead_of_now_does_not_hide_the_end_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records 0 to 99 of each second, and record 40 with a time of an hour later."""
     times = [1000 * second + 3_600_000 * (second == 40) for second in range(END)]
@@ -197,6 +235,7 @@ def test_a_time_before_a_topic_was_created_again_is_told_by_samples(asked: list[
     """The topic of now has a record each second; another one of the name had two, and grew from 200 to 240."""
     positions = source(30_000, (20_000, 200), (40_000, 240), (60_000, 61), is_past=True)
     assert bounds(positions, (T, 30_000)) == [(0, 220, None)]
+    assert positions.bounds(places((T, 30_000))).highest.tolist() == [240]  # not that of the topic of now, 100
     assert time_lags(positions, 30_000, 210) == [TimeLag(4.75, Method.INTERPOLATED)]
     assert np.isnan(positions.ends_at(places((T, 10_000)))).all()  # before its first sample
     assert ("records", 1) not in asked
