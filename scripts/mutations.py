@@ -596,7 +596,7 @@ MUTATIONS = [
     Mutation(
         "R36",
         BOTH,
-        "questions/query/answer_time.py",
+        "fold/state/data_time.py",
         "max(newest.get(at, 0), read_at.get(at, 0), appended_ms)",
         "read_at.get(at, 0)",
         ("tests/unit/state/test_answer_time.py",),
@@ -646,8 +646,8 @@ MUTATIONS = [
         "R38",
         FOLDS,
         DERIVED,
-        "(times.get(at), newest.get(at), before.get((published.name, at)))",
-        "(times.get(at), newest.get(at))",
+        "(times.get(at), before.get((published.name, at)))",
+        "(times.get(at),)",
         PUBLISHED_AS_OF,
     ),
     Mutation(
@@ -1306,8 +1306,8 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         DERIVED,
-        "for at in whole & looks.keys()}",
-        "for at in looks}",
+        "for at in whole & found.keys()}",
+        "for at in found}",
         PUBLISHED_AS_OF,
     ),
     Mutation(

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from offsets_pipeline.common.sql_dialects import DUCKDB
 from offsets_pipeline.connect.connector_views import stores_beside
+from offsets_pipeline.fold.state.data_time import data_ms_of
 from offsets_pipeline.fold.state.fold_progress import INCARNATION, FoldProgress, belonging, pending_of
 from offsets_pipeline.fold.state.merge_on_read import CONNECT, SHARES, StateTable
 from offsets_pipeline.fold.state.published_rows import connect_rows, rows_by_sql
@@ -16,7 +17,7 @@ from offsets_pipeline.fold.state.stored_rows import StoredRows
 from offsets_pipeline.fold.state.unfolded import unfolded_records
 from offsets_pipeline.fold.state.view_queries import SHARE_VIEWS, VIEWS
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
-from offsets_pipeline.store.delta.data_file import COMPLETE
+from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.store.delta.properties import OWNED
 from offsets_pipeline.store.delta.schemas import (
     CONSUMER_GROUPS,
@@ -133,26 +134,26 @@ def _facts(store: Store, table: StateTable, progress: FoldProgress) -> pa.Table:
 # --- how far they reach
 
 
-def note_as_of(store: Store, progress: FoldProgress, seen: Snapshot, times: Mapping[int, int], now_ms: int) -> None:
+def note_as_of(store: Store, progress: FoldProgress, seen: Snapshot, times: dict[int, int], now_ms: int) -> None:
     """Write how far the published tables reach, and as of when; no data time steps back.
 
-    The data time is that of ``times``, from `data_times`, or that of the newest commit in the published rows if it is
-    later. None is after now, as the timestamp of a commit may be. ``seen`` is the table as it was before the progress
-    was read. Raises WriteConflict if it was written since.
+    The data time is that of ``times``, from `data_times`, or else that of the newest commit in the published rows. None
+    is after now, as the timestamp of a commit may be. ``seen`` is the table as it was before the progress was read.
+    Raises WriteConflict if it was written since.
     """
     known = seen.rows()
     places = zip(known["table_name"].to_pylist(), known["log_partition"].to_pylist(), strict=True)
     before = dict(zip(places, known["data_time"].cast(pa.int64()).to_pylist(), strict=True))
     now = now_ms * 1000
-    newest = {} if all(times.get(at) == now for at in progress.partitions) else _newest_commits(store)
+    if not progress.partitions.keys() <= times.keys():
+        times = _newest_commits(store) | times
     rows = [
         {
             "table_name": published.name,
             "log_partition": at,
             "record_offset": each.folded_to,
             "data_time": max(
-                (min(each, now) for each in (times.get(at), newest.get(at), before.get((published.name, at))) if each),
-                default=None,
+                (min(each, now) for each in (times.get(at), before.get((published.name, at))) if each), default=None
             ),
             "published_at": now,
         }
@@ -164,11 +165,7 @@ def note_as_of(store: Store, progress: FoldProgress, seen: Snapshot, times: Mapp
 
 
 def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, int]:
-    """The data time of each log partition without unfolded records (R36), in microseconds.
-
-    Just after the progress was read it has all records up to the last look at its source, and up to the time that the
-    last append brought with it.
-    """
+    """The data time of each log partition without unfolded records (R36), in microseconds, as the progress was read."""
     notes = store.table(LOG_PARTITIONS.name).snapshot()  # before the log: a look at the source may follow an append
     log, incarnation = store.table(LOG.name).snapshot(), progress.log_incarnation
     if store.current_log().number != incarnation:
@@ -177,9 +174,10 @@ def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, i
     whole = progress.partitions.keys() - missing.keys() - behind
     if store.properties.kind == OWNED:
         return dict.fromkeys(whole, now_ms * 1000)
-    rows = notes.rows(only={"log_incarnation": [incarnation]})
-    looks = _microseconds(rows, "coalesce(read_at, max(updated_at) OVER ()) AS time FROM found")
-    return {at: max(looks[at], log.transaction(COMPLETE) * 1000) for at in whole & looks.keys()}
+    rows = in_milliseconds(notes.rows(only={"log_incarnation": [incarnation]})).to_pylist()
+    by_partition = {row["log_partition"]: row for row in rows}
+    found = data_ms_of(store.properties.kind, store.location, log, by_partition, incarnation, now_ms)
+    return {at: found[at] * 1000 for at in whole & found.keys()}
 
 
 def _newest_commits(store: Store) -> dict[int, int]:
@@ -187,11 +185,6 @@ def _newest_commits(store: Store) -> dict[int, int]:
     kind = store.properties.topic_kind
     time_of = "commit_timestamp" if kind.has_groups else "record_timestamp"
     rows = store.table(published_tables_of(kind)[0].name).snapshot().rows(["log_partition", time_of])
-    return _microseconds(rows, f"max({time_of}) AS time FROM found GROUP BY log_partition")
-
-
-def _microseconds(found: pa.Table, time: str) -> dict[int, int]:
-    """A time of each log partition by a query of these rows."""
-    times = rows_by_sql(f"SELECT log_partition, epoch_us(time) FROM (SELECT log_partition, {time}) t", found=found)
+    times = rows_by_sql(f"SELECT log_partition, epoch_us(max({time_of})) FROM found GROUP BY ALL", found=rows)
     in_pairs = zip(*(column.to_pylist() for column in times.columns), strict=True)
     return {at: time_us for at, time_us in in_pairs if time_us is not None}

@@ -13,24 +13,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from offsets_pipeline.common.arrow_values import array_of
 from offsets_pipeline.common.clock import shown_time
-from offsets_pipeline.fold.state.merge_on_read import ended, last_of_each
-from offsets_pipeline.ingest.topic_positions.sample_table import last_sample_times, table_of
+from offsets_pipeline.fold.state.data_time import Notes, data_ms_of, newest_records
 from offsets_pipeline.semantics.effects import in_milliseconds
-from offsets_pipeline.store.delta.data_file import COMPLETE
-from offsets_pipeline.store.delta.properties import OWNED, SNAPSHOT
+from offsets_pipeline.store.delta.properties import OWNED
 from offsets_pipeline.store.delta.schemas import LOG
-from offsets_pipeline.store.log.log_scan import TIMES, written_us
 
 if TYPE_CHECKING:
     from offsets_pipeline.questions.history.log_history import LogHistory
     from offsets_pipeline.questions.query.state_reader import StateReader
     from offsets_pipeline.store.store_snapshot import StoreSnapshot
-
-    Notes = Mapping[int, Mapping[str, Any]]
 
 #: Reasons for which a log partition's answers are not current.
 NOT_FOLDED, HELD_BACK, MIRROR_BEHIND = "not folded", "held back", "mirror behind"
@@ -85,7 +78,7 @@ def answer_time(reader: StateReader, mirror_interval_ms: int) -> AnswerTime:
     of_records: dict[int, int] = {}
     for incarnation in {each.log_incarnation for each in folded.values()}:
         folded_to = {at: each.folded_to for at, each in folded.items() if each.log_incarnation == incarnation}
-        of_records |= _newest_records(reader, incarnation, ends=folded_to)
+        of_records |= newest_records(reader.table(LOG.name), incarnation, ends=folded_to)
     for at, each in folded.items():
         data_ms[at] = of_records.get(at, each.folded_at_us // 1000)
     for at, records in current.unfolded.items():
@@ -133,52 +126,7 @@ def _answered(data_ms: dict[int, int], stale: list[Stale], at_most_ms: int, kind
 
 
 def _data_ms(notes: Notes, of: StoreSnapshot, log_incarnation: int) -> dict[int, int]:
-    """The data time of each log partition (R36); none of an owned log, which is as of the time of the question."""
-    if of.properties.kind == OWNED:
-        return {}
-    if of.properties.kind == SNAPSHOT:  # each one looks at all groups, and samples all topics
-        newest = _newest_records(of, log_incarnation)
-        at_ms = max([*newest.values(), *last_sample_times(table_of(of.location))], default=0)
-        return dict.fromkeys(newest, min(at_ms, of.opened_ms))
-    read_at = {at: each["read_at"] for at, each in notes.items() if each["read_at"] is not None}
-    if not read_at and notes:  # segment files
-        files_ms = max(each["updated_at"] for each in notes.values())
-        return dict.fromkeys(notes, files_ms)
-    # an older record is not above any of these times
-    newest = _newest_records(of, log_incarnation, min(read_at.values(), default=None))
-    appended_ms = of.table(LOG.name).transaction(COMPLETE) if read_at else 0
-    times = {at: max(newest.get(at, 0), read_at.get(at, 0), appended_ms) for at in {*newest, *read_at}}
-    return {at: min(each, of.opened_ms) for at, each in times.items()}
-
-
-def _newest_records(
-    of: StoreSnapshot, log_incarnation: int, appended_ms: int | None = None, ends: Mapping[int, int] | None = None
-) -> dict[int, int]:
-    """By log partition, the newest time in ms of an incarnation's records; none is later than its append.
-
-    ``appended_ms``: of those appended after this time. ``ends``: of those before a record offset, by log partition.
-    """
-    only: dict[str, list[int]] = {"log_incarnation": [log_incarnation]}
-    if ends is not None:
-        only["log_partition"] = sorted(ends)
-    log = of.table(LOG.name)
-    files = log.files()
-    if appended_ms is not None:
-        first = shown_time(appended_ms)  # as statistics have it, in whole milliseconds
-        files = [file for file in files if file.highest.get("appended_at", first) >= first]
-    newest: dict[int, int] = {}
-    for each in log.tables(["log_partition", "record_offset", *TIMES], only, files):
-        rows = each.filter(each["record_timestamp"].is_valid())
-        if ends is not None:
-            rows = rows.filter(pc.less(rows["record_offset"], ended(rows, ends)))
-        if appended_ms is not None:
-            appended_us = rows["appended_at"].cast(pa.int64())
-            rows = rows.filter(pc.greater(appended_us, array_of([appended_ms * 1000])[0]))
-        rows = rows.select(["log_partition"]).append_column("time_us", written_us(rows))
-        for row in last_of_each(rows, ["log_partition"], [rows["time_us"]]).to_pylist():
-            at, at_ms = row["log_partition"], row["time_us"] // 1000
-            newest[at] = max(newest.get(at, at_ms), at_ms)
-    return newest
+    return data_ms_of(of.properties.kind, of.location, of.table(LOG.name), notes, log_incarnation, of.opened_ms)
 
 
 def _missing(

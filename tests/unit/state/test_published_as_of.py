@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from offsets_pipeline.fold.state.fold import fold_log
 from offsets_pipeline.fold.state.publishing import publish
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store.delta.data_file import COMPLETE
+from offsets_pipeline.store.delta.properties import SNAPSHOT
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.delta.store_folder import properties_of
 from offsets_pipeline.store.delta.table_folder import TableFolder
@@ -87,13 +89,42 @@ def test_each_table_reaches_the_end_of_the_fold_and_has_the_time_of_the_last_rea
 def test_append_and_commit_after_the_last_reading_bring_a_later_time(store: Store, logs: list[LogPartition]) -> None:
     """R36: `follow` notes a reading every half minute, and appends more often."""
     logs[HOME].commit(("g", "t", 0), 2, commit_timestamp=READ_MS + 700)
-    appended(store.location, logs[HOME].rows)
+    appended(store.location, logs[HOME].rows, record_timestamp=(READ_MS + 700) * 1000, appended_ms=NOW_MS)
     fold_log(store, Settings(), CLOCK)
     read_to(store, {AWAY: 1, HOME: 2})
     table = TableFolder(f"{store.location}/log", LOG)
     table.commit([], seen=table.snapshot(), advance={COMPLETE: READ_MS + 500})
     assert publish(store, FixedClock(NOW_MS))
     found = {AWAY: (1, READ_MS + 500, NOW_MS), HOME: (2, READ_MS + 700, NOW_MS)}
+    assert reached(store.location) == {(name, at): found[at] for name in PUBLISHED for at in (0, 1)}
+
+
+def test_a_commit_of_a_clock_ahead_is_as_of_its_append(store: Store, logs: list[LogPartition]) -> None:  # R36
+    ahead_ms = NOW_MS - 100
+    logs[HOME].commit(("g", "t", 0), 2, commit_timestamp=ahead_ms)
+    appended(store.location, logs[HOME].rows, record_timestamp=ahead_ms * 1000, appended_ms=READ_MS + 300)
+    fold_log(store, Settings(), CLOCK)
+    read_to(store, {AWAY: 1, HOME: 2})
+    assert publish(store, FixedClock(NOW_MS))
+    found = {AWAY: (1, READ_MS, NOW_MS), HOME: (2, READ_MS + 300, NOW_MS)}
+    assert reached(store.location) == {(name, at): found[at] for name in PUBLISHED for at in (0, 1)}
+
+
+def test_segment_files_are_published_as_of_their_reading(store: Store, logs: list[LogPartition]) -> None:  # R36
+    files_ms = COMMITTED_MS - 1_000  # by a clock that is a second behind that of the broker
+    LogMetadata(store, FixedClock(files_ms)).bounds({AWAY: (0, 1), HOME: (0, 1)})
+    assert publish(store, FixedClock(NOW_MS))
+    found = {(name, at): (1, files_ms, NOW_MS) for name in PUBLISHED for at in (0, 1)}
+    assert reached(store.location) == found
+
+
+def test_a_snapshot_looks_at_the_groups_of_all_log_partitions(store: Store, logs: list[LogPartition]) -> None:  # R36
+    logs[HOME].commit(("g", "t", 0), 2, commit_timestamp=READ_MS)
+    appended(store.location, logs[HOME].rows, record_timestamp=READ_MS * 1000)
+    fold_log(store, Settings(), CLOCK)
+    of_snapshots = Store(lambda: store.spark, store.location, replace(store.properties, kind=SNAPSHOT))
+    assert publish(of_snapshots, FixedClock(NOW_MS))
+    found = {AWAY: (1, READ_MS, NOW_MS), HOME: (2, READ_MS, NOW_MS)}
     assert reached(store.location) == {(name, at): found[at] for name in PUBLISHED for at in (0, 1)}
 
 
