@@ -124,16 +124,19 @@ class BrokerPositions(SampledPositions):
         known = self._bounds[place]
         return isinstance(known, LogBounds) and 0 < end <= known.start
 
-    def ends_at(self, places: Places) -> Float64s:
-        """Log end by samples; where no sample is old enough, by the records' timestamps."""
+    def lags_at(self, places: Places, offsets: Int64s) -> Float64s:
+        """Lag by samples; where no sample is old enough, by the records' timestamps."""
         between = self.between(places)
-        found = between.end
-        unknown = np.flatnonzero(np.isnan(found) & ~between.is_over)
+        ends = between.end
+        unknown = np.flatnonzero(np.isnan(ends) & ~between.is_over)
         points = list(zip(places.take(unknown).named(), places.times_ms[unknown].tolist(), strict=True))
         asked = self._ends_of(points)
-        is_lost = {point for point, end in asked.items() if self._is_past and self._is_lost(point[0], end)}
-        found[unknown] = [np.nan if point in is_lost else asked.get(point, np.nan) for point in points]
-        return found
+        for row, point in zip(unknown.tolist(), points, strict=True):
+            end = asked.get(point)
+            # the log ended no later than that, so the lag of such an offset is 0
+            if end is not None and (offsets[row] >= end or not self._is_lost(point[0], end)):
+                ends[row] = end
+        return np.maximum(ends - offsets, 0)
 
     def _ends_of(self, points: Iterable[Point]) -> dict[Point, int]:
         """Log end at each time: the offset of the first record after it, or else the log end.

@@ -370,8 +370,8 @@ def _statuses(
     commit = np.repeat(windows.first[chosen] - first[:-1], sizes) + np.arange(first[-1])
     of_rows = WindowColumns(identities, first, windows.offset[commit], windows.committed_ms[commit])
     at = np.repeat(entries.places.at[behind], sizes)
-    ends = positions.ends_at(Places(entries.places.names, at, of_rows.committed_ms))
-    lags = np.maximum(ends - np.maximum(of_rows.offset, 0), 0)
+    at_commits = Places(entries.places.names, at, of_rows.committed_ms)
+    lags = positions.lags_at(at_commits, np.maximum(of_rows.offset, 0))
     of_behind = partition_statuses(of_rows, lags, lag[behind], entries.status_ms[behind])
     for row, status in zip(rows, of_behind, strict=True):
         statuses[row] = status

@@ -135,9 +135,9 @@ class SampledPositions:
         first, end = (each[places.at] for each in self._samples.slices(places.names))
         return interpolated_lags(self._samples.columns, first, end, offsets, places.times_ms)
 
-    def ends_at(self, places: Places) -> Float64s:
-        """Log ends of many times, for windows and charts; NaN where not known. Between samples they are fractions."""
-        return self.between(places).end
+    def lags_at(self, places: Places, offsets: Int64s) -> Float64s:
+        """Lag at many times, for windows and charts; NaN where not known. Between samples it is a fraction."""
+        return np.maximum(self.between(places).end - offsets, 0)
 
     def between(self, places: Places) -> EndsBetween:
         """Log ends, and the samples around each time."""

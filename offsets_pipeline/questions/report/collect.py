@@ -390,22 +390,24 @@ def lag_over_time(
     chosen = list(groups)
     from_ms, until_ms = span_ms
     times = np.array([from_ms + (until_ms - from_ms) * number // _LAG_POINTS for number in range(_LAG_POINTS + 1)])
-    places = sorted({place for group in chosen for place, _ in of_groups[group]})
-    place_of = np.repeat(np.arange(len(places)), len(times))
-    found = positions.ends_at(Places(places, place_of, np.tile(times, len(places))))
-    ends = dict(zip(places, np.floor(found + 0.5).reshape(len(places), len(times)), strict=True))
+    held = [(group, place, commits) for group in chosen for place, commits in of_groups[group]]
+    offsets = np.zeros((len(held), len(times)), dtype=np.int64)
+    is_held = np.zeros(offsets.shape, dtype=np.bool_)
+    for row, (group, place, commits) in enumerate(held):
+        visible_ms = np.maximum.accumulate(commits.visible_ms)
+        before = np.searchsorted(visible_ms, times, side="right")
+        deleted_ms = np.array([_NEVER_MS, *sorted(deleted[group, *place])])
+        last_deleted_ms = deleted_ms[np.searchsorted(deleted_ms, times, side="right") - 1]
+        is_held[row] = (before > 0) & (visible_ms[before - 1] > last_deleted_ms)
+        offsets[row] = commits.offset[before - 1]
+    rows, columns = np.nonzero(is_held)
+    lags = np.zeros(offsets.shape)
+    places = Places([place for _, place, _ in held], rows, times[columns])
+    lags[is_held] = np.floor(positions.lags_at(places, offsets[is_held]) + 0.5)
     series = []
     for group in chosen:
-        lags, committed = np.zeros(len(times)), np.zeros(len(times), dtype=np.bool_)
-        for place, commits in of_groups[group]:
-            visible_ms = np.maximum.accumulate(commits.visible_ms)
-            before = np.searchsorted(visible_ms, times, side="right")
-            deleted_ms = np.array([_NEVER_MS, *sorted(deleted[group, *place])])
-            last_deleted_ms = deleted_ms[np.searchsorted(deleted_ms, times, side="right") - 1]
-            is_held = (before > 0) & (visible_ms[before - 1] > last_deleted_ms)
-            lags += np.where(is_held, np.maximum(ends[place] - commits.offset[before - 1], 0), 0)
-            committed |= is_held
-        values = np.where(committed, lags, np.nan).tolist()
+        of_group = [row for row, each in enumerate(held) if each[0] == group]
+        values = np.where(is_held[of_group].any(axis=0), lags[of_group].sum(axis=0), np.nan).tolist()
         points = [Point(at, None if isnan(value) else value) for at, value in zip(times.tolist(), values, strict=True)]
         if any(point.value is not None for point in points):
             series.append(TimeSeries(group, points))

@@ -11,7 +11,7 @@ import pytest
 
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.errors import KafkaFailed
-from offsets_pipeline.ingest.topic_positions.position_samples import PositionSamples, Sample, rows_of
+from offsets_pipeline.ingest.topic_positions.position_samples import Float64s, PositionSamples, Sample, rows_of
 from offsets_pipeline.kafka.broker.fetch import FirstRecord
 from offsets_pipeline.kafka.broker.log_offsets import LogBounds
 from offsets_pipeline.questions.lag import broker_source
@@ -79,6 +79,11 @@ def bounds(positions: BrokerPositions, *points: tuple[Place, int]) -> list[tuple
     found = positions.bounds(places(*points))
     starts, ends = found.log_start_offset.tolist(), found.log_end_offset.tolist()
     return [(starts[row], ends[row], found.reasons.get(row)) for row in range(len(points))]
+
+
+def ends_at(positions: BrokerPositions, *points: tuple[Place, int]) -> Float64s:
+    """Log ends at times, as the lag of an offset 0."""
+    return positions.lags_at(places(*points), np.zeros(len(points), dtype=np.int64))
 
 
 def time_lags(positions: BrokerPositions, at_ms: int, *offsets: int) -> list[TimeLag]:
@@ -174,6 +179,16 @@ def test_a_commit_at_the_log_start_of_now_was_at_the_log_end_of_a_time_before_it
     assert [lag(START - 1), lag(START + 1)] == [(None, None, reason)] * 2
 
 
+@pytest.mark.parametrize("is_past", [True, False])
+def test_a_lag_before_the_first_record_of_the_log_is_known_of_a_commit_at_its_start(
+    asked: list[tuple[str, int]], *, is_past: bool
+) -> None:
+    """R37: commits at second 9.5 and before. Up to second 7 the log had 8 records, not the 10 of its start of now."""
+    positions = source(90_000, is_past=is_past)
+    lags = positions.lags_at(places((T, 7_000), (T, 9_500), (T, 20_000)), np.array([3, START, START]))
+    assert [None if np.isnan(each) else each for each in lags.tolist()] == [None, 0, 11]
+
+
 def test_a_record_ahead_of_now_does_not_hide_the_end_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records 0 to 99 of each second, and record 40 with a time of an hour later."""
     times = [1000 * second + 3_600_000 * (second == 40) for second in range(END)]
@@ -190,13 +205,13 @@ def test_a_record_ahead_of_now_does_not_hide_the_end_behind_it(monkeypatch: pyte
     assert bounds(source(NOW_MS, (50_000, 51)), (T, 75_000)) == [(0, 76, None)]  # between samples
     reason = "the broker does not tell the log end of that time"
     assert bounds(source(75_000, is_past=True), (T, 75_000)) == [(UNKNOWN_END, UNKNOWN_END, reason)]
-    assert np.isnan(source(NOW_MS).ends_at(places((T, 75_000)))).all()
+    assert np.isnan(ends_at(source(NOW_MS), (T, 75_000))).all()
 
 
 def test_log_ends_of_commits_lie_between_samples_or_else_come_from_timestamps(asked: list[tuple[str, int]]) -> None:
     positions = source(NOW_MS, (50_000, 51), (80_000, 81))
     # the answer of now is a sample, too: 100 at second 100
-    ends = positions.ends_at(places((T, 20_000), (T, 60_000), (T, 90_000), (BROKEN, 5)))
+    ends = ends_at(positions, (T, 20_000), (T, 60_000), (T, 90_000), (BROKEN, 5))
     assert ends.tolist()[:-1] == [21, 61, 90.5]
     assert np.isnan(ends[-1])
     assert asked == [("offsets", 2), ("offsets", 1)]
@@ -226,7 +241,7 @@ def test_a_time_before_the_first_record_of_the_log_is_told_by_samples(asked: lis
     assert bounds(source(NOW_MS, *sampled), (T, 7_000)) == [(0, 8, None)]  # a mirror that is as far behind
     unknown = UNKNOWN_END, UNKNOWN_END, "the broker does not tell the log end of that time"
     assert bounds(source(7_000, is_past=True), (T, 7_000)) == [unknown]
-    assert np.isnan(source(7_000, is_past=True).ends_at(places((T, 7_000)))).all()
+    assert np.isnan(ends_at(source(7_000, is_past=True), (T, 7_000))).all()
     assert bounds(source(NOW_MS), (T, 7_000)) == [(START, START, None)]
     assert bounds(source(10_000, is_past=True), (T, 10_000)) == [(UNKNOWN_END, START + 1, None)]
 
@@ -237,7 +252,7 @@ def test_a_time_before_a_topic_was_created_again_is_told_by_samples(asked: list[
     assert bounds(positions, (T, 30_000)) == [(0, 220, None)]
     assert positions.bounds(places((T, 30_000))).highest.tolist() == [240]  # not that of the topic of now, 100
     assert time_lags(positions, 30_000, 210) == [TimeLag(4.75, Method.INTERPOLATED)]
-    assert np.isnan(positions.ends_at(places((T, 10_000)))).all()  # before its first sample
+    assert np.isnan(ends_at(positions, (T, 10_000))).all()  # before its first sample
     assert ("records", 1) not in asked
 
 
@@ -257,7 +272,7 @@ def test_a_time_that_a_broker_cannot_tell_has_a_reason(
     positions = source(70_000, is_past=True)
     reason = "the broker does not tell the log end of that time"
     assert bounds(positions, (T, 70_000)) == [(UNKNOWN_END, UNKNOWN_END, reason)]
-    assert np.isnan(positions.ends_at(places((T, 70_000)))).all()
+    assert np.isnan(ends_at(positions, (T, 70_000))).all()
     assert asked == []
 
 
