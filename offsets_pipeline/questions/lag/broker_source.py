@@ -70,8 +70,8 @@ class BrokerPositions(SampledPositions):
         rows = list(zip(places.named(), places.times_ms.tolist(), strict=True))
         ends = self._ends_of(point for point in rows if point[1] < self._now_ms)
         for row, (place, at_ms) in enumerate(rows):
-            known, end_told = self._bounds.get(place), None if is_over[row] else ends.get((place, at_ms))
-            is_lost = end_told is not None and self._is_lost(place, end_told)
+            known, broker_end = self._bounds.get(place), None if is_over[row] else ends.get((place, at_ms))
+            is_lost = broker_end is not None and self._is_lost(place, broker_end)
             sampled_start, sampled_end = sampled.log_start_offset[row], sampled.log_end_offset[row]
             is_sampled = sampled_end != UNKNOWN_END
             if not isinstance(known, LogBounds):
@@ -79,8 +79,8 @@ class BrokerPositions(SampledPositions):
                 reasons[row] = missing if known is None else first_line(known)
             elif at_ms >= self._now_ms:
                 start[row], end[row], highest[row] = known.start, known.end, known.end
-            elif end_told is not None and not (is_lost and (is_sampled or self._is_past)):
-                end[row], highest[row] = end_told, known.end
+            elif broker_end is not None and not (is_lost and (is_sampled or self._is_past)):
+                end[row], highest[row] = broker_end, known.end
                 if is_sampled or not self._is_past:
                     start[row] = min(sampled_start if is_sampled else known.start, end[row])
             elif is_sampled:
@@ -89,7 +89,7 @@ class BrokerPositions(SampledPositions):
                 start[row], end[row], highest[row] = known.start, known.end, known.end
             else:
                 reasons[row] = "the broker does not tell the log end of that time"
-                highest[row] = UNKNOWN_END if end_told is None else end_told
+                highest[row] = UNKNOWN_END if broker_end is None else broker_end
         return BoundsAtTimes(start, end, highest, reasons)
 
     def time_lags(self, places: Places, offsets: Int64s) -> list[TimeLag]:
