@@ -84,7 +84,8 @@ class BrokerPositions(SampledPositions):
                 if is_sampled or not self._is_past:
                     start[row] = min(sampled_start if is_sampled else known.start, end[row])
             elif is_sampled:
-                start[row], end[row], highest[row] = sampled_start, sampled_end, sampled.highest[row]
+                end[row] = sampled_end if broker_end is None else min(sampled_end, broker_end)
+                start[row], highest[row] = min(sampled_start, end[row]), sampled.highest[row]
             elif self._ahead.get(place, known.end) < known.end and not self._is_past:
                 start[row], end[row], highest[row] = known.start, known.end, known.end
             else:

@@ -239,6 +239,8 @@ def test_a_time_before_the_first_record_of_the_log_is_told_by_samples(asked: lis
     sampled = [(5_000, 6), (9_000, 10), (30_000, 31)]
     assert bounds(source(7_000, *sampled, is_past=True), (T, 7_000)) == [(0, 8, None)]
     assert bounds(source(NOW_MS, *sampled), (T, 7_000)) == [(0, 8, None)]  # a mirror that is as far behind
+    # samples alone tell 11, but record 10 is of second 10
+    assert bounds(source(9_999, *sampled, is_past=True), (T, 9_999)) == [(0, 10, None)]
     unknown = UNKNOWN_END, UNKNOWN_END, "the broker does not tell the log end of that time"
     assert bounds(source(7_000, is_past=True), (T, 7_000)) == [unknown]
     assert np.isnan(ends_at(source(7_000, is_past=True), (T, 7_000))).all()
