@@ -36,7 +36,7 @@ class BrokerPositions(SampledPositions):
 
     At a time before now the log end is the offset of the first record after that time, by the records' timestamps. A
     record with a timestamp ahead of now hides those behind it; then samples tell the log end, or the one of now does.
-    Samples also tell it if the log has lost the records before that record, or if the topic was created again since.
+    Samples also tell it if the log has lost the records before that record, or if the topic was deleted since.
     The answers of now are one more sample.
     """
 
@@ -74,7 +74,9 @@ class BrokerPositions(SampledPositions):
             is_lost = broker_end is not None and self._is_lost(place, broker_end)
             sampled_start, sampled_end = sampled.log_start_offset[row], sampled.log_end_offset[row]
             is_sampled = sampled_end != UNKNOWN_END
-            if not isinstance(known, LogBounds):
+            if not isinstance(known, LogBounds) and self._is_past and is_sampled:  # deleted since, or not answered now
+                start[row], end[row], highest[row] = sampled_start, sampled_end, sampled.highest[row]
+            elif not isinstance(known, LogBounds):
                 missing = f"{self._cluster.settings.at} has no such partition"
                 reasons[row] = missing if known is None else first_line(known)
             elif at_ms >= self._now_ms:
@@ -118,7 +120,7 @@ class BrokerPositions(SampledPositions):
         """Whether the log no longer has a record that it had at the past time."""
         place, offset = point
         known = self._bounds.get(place)
-        return self._is_past and isinstance(known, LogBounds) and offset < known.start
+        return self._is_past and (not isinstance(known, LogBounds) or offset < known.start)
 
     def _is_lost(self, place: Place, end: int) -> bool:
         """Whether the log no longer has the records before this end: at a time before them it was lower."""

@@ -258,6 +258,17 @@ def test_a_time_before_a_topic_was_created_again_is_told_by_samples(asked: list[
     assert ("records", 1) not in asked
 
 
+def test_a_time_before_a_topic_was_deleted_is_told_by_samples(asked: list[tuple[str, int]]) -> None:
+    sampled = [(20_000, 200), (40_000, 240)]
+    positions = source(30_000, *sampled, is_past=True, topic="deleted")
+    assert bounds(positions, (T, 30_000)) == [(0, 220, None)]
+    assert time_lags(positions, 30_000, 210) == [TimeLag(4.75, Method.INTERPOLATED)]
+    assert ("records", 1) not in asked
+    missing = UNKNOWN_END, UNKNOWN_END, "a broker has no such partition"
+    assert bounds(source(30_000, is_past=True, topic="deleted"), (T, 30_000)) == [missing]
+    assert bounds(source(NOW_MS, *sampled, topic="deleted"), (T, NOW_MS)) == [missing]
+
+
 @pytest.mark.parametrize("samples", [[], [(50_000, 51)]])
 def test_a_broker_knows_all_times_up_to_the_question_even_if_it_has_no_topic(
     asked: list[tuple[str, int]], samples: list[tuple[int, int]]
