@@ -111,7 +111,7 @@ def together(facts: list[str]) -> str:
         ),
         # another offset of the group stays: due for less than a second
         (deletion(HOUR_MS + 5_000, HELD | {KEPT: offset(4_001)}, T), LIKELY, [SIMPLE, *RUN], [E, D]),
-        # a run of several groups, which proves it; each fact is told once
+        # a run of several groups proves it. Each fact is told once
         (
             deletion(HOUR_MS + 5_000, HELD | {KEPT: offset(4_001)}, T, kept="t", others={"h": False}),
             *(E, [SIMPLE, *RUN, TWO, "another group lost offsets at the same time and stayed", KEPT_OTHER], [E]),
