@@ -12,6 +12,7 @@ from offsets_pipeline.common.arrow_values import array_of
 from offsets_pipeline.common.clock import shown_time
 from offsets_pipeline.fold.state.merge_on_read import ended, last_of_each
 from offsets_pipeline.ingest.topic_positions.sample_table import last_sample_times, table_of
+from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.store.delta.data_file import COMPLETE
 from offsets_pipeline.store.delta.properties import OWNED, SNAPSHOT
 from offsets_pipeline.store.log.log_scan import TIMES, written_us
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 
 #: Rows of `log_partitions` by log partition, with times in ms.
 Notes = Mapping[int, Mapping[str, Any]]
+
+
+def notes_of(rows: pa.Table, log_incarnation: int) -> Notes:
+    """Return those of one log incarnation among the rows of `log_partitions`."""
+    notes = in_milliseconds(rows).to_pylist()
+    return {each["log_partition"]: each for each in notes if each["log_incarnation"] == log_incarnation}
 
 
 def data_ms_of(

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from offsets_pipeline.common.sql_dialects import DUCKDB
 from offsets_pipeline.connect.connector_views import stores_beside
-from offsets_pipeline.fold.state.data_time import data_ms_of
+from offsets_pipeline.fold.state.data_time import data_ms_of, notes_of
 from offsets_pipeline.fold.state.fold_progress import INCARNATION, FoldProgress, belonging, pending_of
 from offsets_pipeline.fold.state.merge_on_read import CONNECT, SHARES, StateTable
 from offsets_pipeline.fold.state.published_rows import connect_rows, rows_by_sql
@@ -17,7 +17,6 @@ from offsets_pipeline.fold.state.stored_rows import StoredRows
 from offsets_pipeline.fold.state.unfolded import unfolded_records
 from offsets_pipeline.fold.state.view_queries import SHARE_VIEWS, VIEWS
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
-from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.store.delta.properties import OWNED
 from offsets_pipeline.store.delta.schemas import (
     CONSUMER_GROUPS,
@@ -174,9 +173,8 @@ def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, i
     whole = progress.partitions.keys() - missing.keys() - behind
     if store.properties.kind == OWNED:
         return dict.fromkeys(whole, now_ms * 1000)
-    rows = in_milliseconds(notes.rows(only={"log_incarnation": [incarnation]})).to_pylist()
-    by_partition = {row["log_partition"]: row for row in rows}
-    found = data_ms_of(store.properties.kind, store.location, log, by_partition, incarnation, now_ms)
+    of_incarnation = notes_of(notes.rows(), incarnation)
+    found = data_ms_of(store.properties.kind, store.location, log, of_incarnation, incarnation, now_ms)
     return {at: found[at] * 1000 for at in whole & found.keys()}
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from offsets_pipeline.common.clock import shown_time
-from offsets_pipeline.fold.state.data_time import Notes, data_ms_of, newest_records
-from offsets_pipeline.semantics.effects import in_milliseconds
+from offsets_pipeline.fold.state.data_time import Notes, data_ms_of, newest_records, notes_of
 from offsets_pipeline.store.delta.properties import OWNED
 from offsets_pipeline.store.delta.schemas import LOG
 
@@ -70,7 +69,7 @@ def answer_time(reader: StateReader, mirror_interval_ms: int) -> AnswerTime:
     ``mirror_interval_ms``: the mirror of a followed topic is behind if its data time is longer ago.
     """
     current = reader.current
-    notes = notes_of(reader, current.log_incarnation)
+    notes = notes_of(reader.notes, current.log_incarnation)
     data_ms = _data_ms(notes, reader, current.log_incarnation)
     ends = {at: each.folded_to for at, each in current.progress.items()}
     stale = list(_missing(notes, ends, data_ms, reader.opened_ms - mirror_interval_ms))
@@ -98,7 +97,7 @@ def log_answer_time(history: LogHistory, mirror_interval_ms: int, until_ms: int 
 
     Nothing is stale at a time up to which the log has all records. ``mirror_interval_ms`` as of `answer_time`.
     """
-    notes = notes_of(history, history.current_log.number)
+    notes = notes_of(history.notes, history.current_log.number)
     data_ms = _data_ms(notes, history, history.current_log.number)
     stale = list(_missing(notes, {}, data_ms, history.opened_ms - mirror_interval_ms, until_ms))
     if until_ms is not None:
@@ -109,7 +108,7 @@ def log_answer_time(history: LogHistory, mirror_interval_ms: int, until_ms: int 
 
 def log_answer_at(history: LogHistory, positions: Mapping[int, int]) -> AnswerTime:
     """Return the stale log partitions of answers at positions: those that end before their position."""
-    notes = notes_of(history, history.current_log.number)
+    notes = notes_of(history.notes, history.current_log.number)
     beyond = {at: note for at, note in notes.items() if positions.get(at, 0) > note["end_offset"]}
     found = _missing(beyond, {}, {at: note["read_at"] for at, note in beyond.items()}, 0)
     return AnswerTime(None, _in_order(found))
@@ -151,9 +150,3 @@ def _missing(
         is_followed = note["read_at"] is not None
         if is_followed and (missing or complete_ms < fresh_from_ms) and counts(complete_ms):
             yield Stale(at, MIRROR_BEHIND, missing or None, shown_time(complete_ms))
-
-
-def notes_of(store: StoreSnapshot, log_incarnation: int) -> dict[int, Mapping[str, Any]]:
-    """Return the rows of `log_partitions` of one log incarnation, by log partition; times in milliseconds."""
-    notes = in_milliseconds(store.notes).to_pylist()
-    return {each["log_partition"]: each for each in notes if each["log_incarnation"] == log_incarnation}

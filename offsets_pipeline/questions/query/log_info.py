@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.common.clock import shown_time
+from offsets_pipeline.fold.state.data_time import notes_of
 from offsets_pipeline.fold.state.fold_progress import PartitionProgress
-from offsets_pipeline.questions.query.answer_time import notes_of
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.schemas import LOG_INCARNATION, TABLE_BY_NAME
 
@@ -61,7 +61,7 @@ class LogPartitionInfo:
 def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     """Return all log partitions of the store in order, also the empty ones."""
     log_incarnation = reader.current_log.number
-    bounds = notes_of(reader, log_incarnation)
+    bounds = notes_of(reader.notes, log_incarnation)
 
     def by_partition(table: str, figures: str) -> dict[int, dict[str, Any]]:
         source = f"FROM {reader.relations.stored(TABLE_BY_NAME[table])} WHERE log_incarnation = {log_incarnation}"
