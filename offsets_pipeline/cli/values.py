@@ -202,11 +202,21 @@ class _Option(TextType):
         return read
 
 
+class _Path(click.Path):
+    """A path, which is not empty: an empty one would be the working folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Check the path. Raises click.BadParameter."""
+        if value == "":
+            self.fail("the path is empty; a variable of the shell may be unset", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 OPTION = _Option("NAME=VALUE", read_option)
 #: Number of a partition.
 PARTITION = click.IntRange(0, INT32_MAX)
 #: A path or URI. The command checks it, for its errors say what to do; shells complete it.
-PATH = click.Path(readable=False)
+PATH = _Path(readable=False)
 #: A file of this machine.
-FILE = click.Path(readable=False, path_type=Path)
+FILE = _Path(readable=False, path_type=Path)
 FILE.name = "file"  # click's help shows the name in capitals

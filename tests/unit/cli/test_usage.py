@@ -241,6 +241,27 @@ def test_wrong_command_line_is_answered_with_status_2_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["ingest-segments", "a-folder", "--store", ""],
+        ["describe", "--all-groups", "--store", ""],
+        ["groups", "--store", "a-store", "--store", ""],
+        ["report", "--store", "a-store", "--html", ""],
+    ],
+)
+def test_an_empty_path_is_not_the_working_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(line) == 2
+    assert capsys.readouterr().err == (
+        f"offsets: error: invalid value for '{line[-2]}': the path is empty; a variable of the shell may be unset. "
+        f"See `offsets {line[0]} --help`.\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("more", "expected"), [((), "a replay"), (("--against", "b:9092"), "brokers")])
 def test_verify_compares_with_a_replay_or_with_brokers(
     monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], expected: str
