@@ -148,7 +148,7 @@ def broker_load_seconds(segments: Path, offsets_partitions: int, records: int, r
         segments: has a folder ``__consumer_offsets-N`` with segment files for each log partition. They are copied to a
             temporary folder beside it, which is removed at the end.
         offsets_partitions: number of log partitions.
-        records: number of records that the broker must report as loaded, without markers.
+        records: number of records that the broker must report as loaded, with markers.
         repeats: number of measured starts.
 
     Raises:
@@ -359,14 +359,14 @@ def main() -> None:
         log = generate(shape_of(options), Path(temporary) / "segments")
         try:
             seconds = broker_load_seconds(
-                log.folder, log.shape.offsets_partitions, log.shape.commits, repeats=options.repeats
+                log.folder, log.shape.offsets_partitions, log.records, repeats=options.repeats
             )
         except BrokerError as error:
             sys.exit(f"broker: error: {error}")
     each = ", ".join(f"{second:.2f}" for second in seconds)
     print(
-        f"{log.shape.commits:,} records, {log.shape.records_per_batch} a batch, {log.bytes_per_record:.0f} bytes each: "
-        f"{each} s, at best {log.shape.commits / min(seconds):,.0f} records/s"
+        f"{log.records:,} records, {log.shape.records_per_batch} a batch, {log.bytes_per_record:.0f} bytes each: "
+        f"{each} s, at best {log.records / min(seconds):,.0f} records/s"
     )
 
 

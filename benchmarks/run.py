@@ -67,12 +67,13 @@ def measure_broker(table: Table, logs: list[GeneratedLog], repeats: int) -> None
     for log in logs:
         codec = log.shape.codec.name.lower()
         table.doing(f"a broker loads {log.description}, codec {codec}")
-        commits = log.shape.commits  # markers are no records to it
         try:
-            seconds = broker_load_seconds(log.folder, log.shape.offsets_partitions, commits, repeats)
+            seconds = broker_load_seconds(log.folder, log.shape.offsets_partitions, log.records, repeats)
         except BrokerError as error:
             sys.exit(f"bench: {error}")
-        table.add_speed(f"a broker's load, codec {codec}, best of {repeats}", log.description, commits, [min(seconds)])
+        table.add_speed(
+            f"a broker's load, codec {codec}, best of {repeats}", log.description, log.records, [min(seconds)]
+        )
 
 
 def other_logs(shape: Shape, folder: Path) -> list[GeneratedLog]:
