@@ -424,12 +424,13 @@ class TopicIngest:
         try:
             query.awaitTermination()
         except StreamingQueryException as exception:
-            failure = self._failures[-1] if self._failures else None
+            failure = self._failures[-1] if self._failures else raised_on_executor(exception)  # by the source
             if isinstance(failure, (_TopicChangedError, LogTruncated)):
                 return False
-            if failure is not None:
-                raise failure from None
-            raise _QueryFailedError(self._options.without_secrets(first_line(exception))) from None
+            if self._failures:
+                raise self._failures[-1] from None
+            said = first_line(exception) if failure is None else str(failure)
+            raise _QueryFailedError(self._options.without_secrets(said)) from None
         return True
 
     def _look(self, progress: TopicProgress, admin: TopicClient, topic: TopicDescription) -> bool:
@@ -441,7 +442,10 @@ class TopicIngest:
 
 
 class _QueryFailedError(Exception):
-    """A query ended with a Spark exception; the message is the first line of that exception's."""
+    """A query ended with a Spark exception.
+
+    The message is that of the source's own error, or the first line of the exception's.
+    """
 
 
 class _TopicChangedError(Exception):

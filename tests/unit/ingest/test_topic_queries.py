@@ -17,7 +17,15 @@ from pyspark.errors import StreamingQueryException
 from offsets_pipeline.common.clock import FixedClock
 from offsets_pipeline.common.config import Settings
 from offsets_pipeline.common.config.sections import LogSettings, TopicSettings
-from offsets_pipeline.errors import BrokerUnreachable, NotAuthorized, OffsetsError, StoreMismatch, WrongRecords
+from offsets_pipeline.errors import (
+    BrokerUnreachable,
+    KafkaFailed,
+    LogTruncated,
+    NotAuthorized,
+    OffsetsError,
+    StoreMismatch,
+    WrongRecords,
+)
 from offsets_pipeline.ingest.topic import record_batch_source, topic_ingest
 from offsets_pipeline.ingest.topic.record_batch_source import (
     RecordBatchSource,
@@ -105,6 +113,7 @@ class Spark:
         self.streams = SimpleNamespace(active=[])
         self.readStream = self.writeStream = self
         self.errors: list[Exception | None] = []  # one for each query
+        self.source_errors: list[StreamingQueryException] = []  # of the source, when the topic is read
         self.stop_timeouts: list[str | None] = []
         self.fails_to_stop: Exception | None = None
         self.land: Callable[[Any, int], None]
@@ -144,6 +153,8 @@ class Spark:
             end = self._reader.latestOffset(self._at, self._reader.getDefaultReadLimit())
             if end != self._at:
                 self._run(end)
+            elif self.source_errors:
+                self.errors[-1], self._ended = self.source_errors.pop(0), True
             else:
                 self._ended = self.triggered == {"availableNow": True}
                 self._waits = True  # the topic gets no more records
@@ -162,7 +173,10 @@ class Spark:
 
     def awaitTermination(self) -> None:  # noqa: N802 - Spark's
         if self.errors[-1] is not None:
-            raise StreamingQueryException(f"[STREAM_FAILED] {self.errors[-1]!r}")
+            error = self.errors[-1]
+            if isinstance(error, StreamingQueryException):
+                raise error
+            raise StreamingQueryException(f"[STREAM_FAILED] {error!r}")
 
     def stop(self) -> None:
         self._reader.stop()
@@ -365,6 +379,36 @@ def test_an_error_of_a_batch_is_raised_as_it_was(
     assert str(warning).startswith(f"reading topic {TOPIC} failed: [STREAM_FAILED] ValueError(")
     assert str(warning).endswith("; trying again")
     assert len(following.spark.stop_timeouts) == 2
+
+
+def _raised_by_source(error: OffsetsError) -> StreamingQueryException:
+    """What Spark 4.2 reports of an exception in the source's `latestOffset`."""
+    name = f"{type(error).__module__}.{type(error).__qualname__}"
+    return StreamingQueryException(
+        "[STREAM_FAILED] Query [id = 7, runId = 8] terminated with exception: "
+        "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform latestOffset: "
+        f'Traceback (most recent call last):\n  File "runner.py", line 265, in main\n    at_end()\n{name}: {error}\n'
+    )
+
+
+def test_a_source_that_finds_records_lost_has_its_topic_planned_again_without_a_failure(
+    topic: FakeTopic, tmp_path: Path, time: Time
+) -> None:
+    following = Following(topic, tmp_path / "s", time)
+    following.stop_after = 1.0
+    following.spark.source_errors = [_raised_by_source(LogTruncated("another log before record 5"))] * 9
+    following.run()
+    assert not [each for each in following.events if isinstance(each, str)]
+    assert len(following.spark.errors) == 10
+
+
+def test_an_error_of_the_source_is_told_without_sparks_words(topic: FakeTopic, tmp_path: Path, time: Time) -> None:
+    following = Following(topic, tmp_path / "s", time)
+    following.stop_after = 3.0
+    following.spark.source_errors = [_raised_by_source(KafkaFailed("the log now starts at 9"))]
+    following.run()
+    said = f"reading topic {TOPIC} failed: the log now starts at 9; trying again"
+    assert [each for each in following.events if isinstance(each, str)] == [said]
 
 
 def test_a_cluster_that_is_away_for_a_look_does_not_end_the_query(
