@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,16 @@ def partition_for(group_id: str, offsets_partitions: int) -> int:
     """The log partition of a group in a log of ``offsets_partitions`` partitions (R1)."""
     value = java_hash(group_id)
     return (0 if value == _INT_MIN else abs(value)) % offsets_partitions  # R1: abs(-2^31) is 0
+
+
+def homes_of(group_ids: Iterable[str], offsets_partitions: int, semantics: CoordinatorSemantics) -> list[int] | None:
+    """The log partitions that may hold records of groups (R1), in order; None: all.
+
+    `modern` answers only from the log partition of R1. Under `classic` a group may be, or have been, anywhere.
+    """
+    if semantics.is_classic:
+        return None
+    return sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
 
 
 def is_misplaced(group_id: str, log_partition: int, offsets_partitions: int, semantics: CoordinatorSemantics) -> bool:

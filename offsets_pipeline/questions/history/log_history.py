@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.errors import NoSuchTable
-from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.partitioning import homes_of
 from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import OWNED
@@ -60,14 +60,11 @@ class LogHistory(StoreSnapshot):
     def homes(
         self, group_ids: Collection[str] | None, incarnation: LogIncarnation, among: Collection[int] | None = None
     ) -> Collection[int] | None:
-        """The log partitions that may hold records of groups (R1), ``among`` these; None: all.
-
-        `modern` answers only from the log partition of R1. Under `classic` a group may be, or have been, anywhere.
-        """
-        if group_ids is None or self.semantics.is_classic:
-            return among
-        homes = {partition_for(group_id, incarnation.offsets_partitions) for group_id in group_ids}
-        return sorted(homes if among is None else homes.intersection(among))
+        """`homes_of` these groups, or of all groups (None), ``among`` these log partitions; None: all."""
+        homes = None if group_ids is None else homes_of(group_ids, incarnation.offsets_partitions, self.semantics)
+        if homes is None or among is None:
+            return among if homes is None else homes
+        return sorted(set(homes).intersection(among))
 
     def completeness(self, incarnation: LogIncarnation, partition: int) -> Completeness:
         """Follows the rows of one log partition, to tell from where on its history is complete."""

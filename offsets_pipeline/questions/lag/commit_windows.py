@@ -15,7 +15,7 @@ from offsets_pipeline.semantics.compaction import are_commits, paired
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.group_types import OFFSET_COMMIT_TYPES
 from offsets_pipeline.semantics.log_row import are_keys_of, as_bools, codes_of, group_prefix, has_one_prefix
-from offsets_pipeline.semantics.partitioning import partition_for, partitions_for
+from offsets_pipeline.semantics.partitioning import are_misplaced, homes_of
 from offsets_pipeline.semantics.transactions import COMMITTED, endings
 from offsets_pipeline.store.delta.schemas import LOG
 from offsets_pipeline.store.log.log_scan import WRITTEN_US
@@ -79,7 +79,7 @@ class CommitWindows:
         semantics: CoordinatorSemantics,
     ) -> None:
         self._size = size
-        self._is_classic = semantics.is_classic
+        self._semantics = semantics
         self._group_ids = None if group_ids is None or len(group_ids) > MANY_GROUPS else group_ids
         self._offsets_partitions = offsets_partitions
         self._rows: list[pa.Table] = []
@@ -101,10 +101,10 @@ class CommitWindows:
     def _needed(self, table: pa.Table) -> Bools:
         """The rows that may be in a window: transactional rows, markers, and the last plain rows of each key."""
         plain = as_bools(table["producer_id"].is_null())
-        code = paired(codes_of(table["key"]), _int64s(table["log_partition"]))
+        code = paired(codes_of(table["key"]), table["log_partition"].to_numpy())
         needed = ~plain
         rows = np.flatnonzero(plain)
-        rows = rows[np.lexsort((_int64s(table["record_offset"])[rows], code[rows]))]
+        rows = rows[np.lexsort((table["record_offset"].to_numpy()[rows], code[rows]))]
         needed[rows[_rank_from_end(code[rows]) < self._size]] = True
         return needed
 
@@ -119,7 +119,7 @@ class CommitWindows:
         keys = table["key"].combine_chunks()
         commits = CommitColumns(keys, table["value"].combine_chunks())
         key_code = codes_of(keys)
-        partition, record_offset = _int64s(table["log_partition"]), _int64s(table["record_offset"])
+        partition, record_offset = table["log_partition"].to_numpy(), table["record_offset"].to_numpy()
         if not commits.valid.all():
             valid = np.flatnonzero(commits.valid)
             key_code, partition, record_offset = key_code[valid], partition[valid], record_offset[valid]
@@ -129,7 +129,7 @@ class CommitWindows:
         order = np.lexsort((record_offset, code))
         last_tombstone = _last_tombstone(code[order], commits.tombstone[order])
         counts = np.arange(len(order)) > last_tombstone
-        if self._is_classic:
+        if self._semantics.is_classic:
             counts |= visible_at[order] > record_offset[order][last_tombstone]  # R12
         order = order[counts]
         if (visible_at != record_offset).any():
@@ -137,7 +137,9 @@ class CommitWindows:
         order = order[_rank_from_end(code[order]) < self._size]
         first = np.flatnonzero(np.diff(code[order], prepend=-1))
         named = commits.take(order[first])
-        is_at_home = self._is_at_home(named.group_ids(), partition[order[first]])
+        of_named = pa.array(partition[order[first]])
+        misplaced = are_misplaced(named.group_ids(), of_named, self._offsets_partitions, self._semantics)
+        is_at_home = pc.invert(misplaced).to_numpy(zero_copy_only=False)
         sizes = np.diff(np.append(first, len(order)))
         order = order[np.repeat(is_at_home, sizes)]
         named = named.take(np.flatnonzero(is_at_home))
@@ -147,15 +149,6 @@ class CommitWindows:
             commits.committed_offset[order],
             np.clip(commits.commit_timestamp_ms[order], EARLIEST_MS, LATEST_MS),
         )
-
-    def _is_at_home(self, group_ids: pa.Array, log_partition: Int64s) -> Bools:
-        """Whether each commit is in the log partition of its group (R1)."""
-        if self._is_classic or not len(log_partition):
-            return np.ones(len(log_partition), dtype=np.bool_)
-        groups = group_ids.dictionary_encode()
-        home = partitions_for(groups.dictionary, self._offsets_partitions)
-        is_at_home: Bools = home[_int64s(groups.indices)] == log_partition
-        return is_at_home
 
 
 class CommitsOfGroups:
@@ -168,21 +161,13 @@ class CommitsOfGroups:
         self._reader = reader
         self._group_ids = group_ids
         self._at_ms = at_ms
-        n = reader.current_log.offsets_partitions
-        self._of_log = n, reader.coordinator_semantics
-        #: The log partitions of the groups (R1); None: all.
-        self._homes = (
-            None
-            if reader.coordinator_semantics.is_classic
-            else sorted({partition_for(group_id, n) for group_id in group_ids})
-        )
+        self._of_log = reader.current_log.offsets_partitions, reader.coordinator_semantics
+        self._homes = homes_of(group_ids, *self._of_log)
 
     def last(self, size: int) -> WindowColumns:
         """The last visible commits of each offset, at most ``size``, in the order of the log."""
         if self._at_ms is None and len(self._group_ids) <= MANY_GROUPS and all(map(has_one_prefix, self._group_ids)):
-            windows = CommitWindows(size, self._group_ids, *self._of_log)
-            windows.add(self._rows_of_commits())
-            return windows.windows()
+            return self._last_of(self._rows_of_commits(), size)
         by_partition: dict[int, CommitWindows] = {}  # no identity is in two of them, and each needs little memory
         log, incarnation = self._reader.table(LOG.name), self._reader.current_log.number
         for partition, rows in OrderedLog(log, incarnation, self._at_ms, self._homes, columns=COLUMNS).runs():
@@ -219,8 +204,8 @@ class CommitsOfGroups:
         """The rest of a condition, for rows up to the time (R36)."""
         return "" if self._at_ms is None else f" AND {WRITTEN_US} <= {self._at_ms * 1000}"
 
-    def _last_of(self, rows: pa.Table) -> WindowColumns:
-        windows = CommitWindows(1, self._group_ids, *self._of_log)
+    def _last_of(self, rows: pa.Table, size: int = 1) -> WindowColumns:
+        windows = CommitWindows(size, self._group_ids, *self._of_log)
         windows.add(rows)
         return windows.windows()
 
@@ -259,7 +244,7 @@ def _visibility(table: pa.Table) -> tuple[Bools, Int64s]:
 
     And the record offset that made it visible: its own, or that of its marker.
     """
-    is_data, record_offset = as_bools(table["control_type"].is_null()), _int64s(table["record_offset"])
+    is_data, record_offset = as_bools(table["control_type"].is_null()), table["record_offset"].to_numpy()
     if table["producer_id"].null_count == table.num_rows:
         return is_data, record_offset
     at_once = as_bools(pc.or_(table["producer_id"].is_null(), table["value"].is_null()))
@@ -279,10 +264,6 @@ def _superseded(code: Int64s, visible_at: Int64s) -> Bools:
     superseded = np.zeros(count, dtype=np.bool_)
     superseded[:-1] = least[1:] <= rank[:-1]
     return superseded
-
-
-def _int64s(column: pa.Array | pa.ChunkedArray) -> Int64s:
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def _rank_from_end(code: Int64s) -> Int64s:

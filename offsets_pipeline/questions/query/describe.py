@@ -16,7 +16,7 @@ from offsets_pipeline.semantics.answering import answering_rows, answers_offsets
 from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.semantics.group_description import task_partitions
 from offsets_pipeline.semantics.group_types import STREAMS
-from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.partitioning import homes_of, partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.data_file import ALL_ROWS
 from offsets_pipeline.store.delta.reader import names_in_order
@@ -184,9 +184,9 @@ def describe_groups(
     only: dict[str, list[int] | list[str]] = {}
     if group_ids is not None:
         only["group_id"] = names_in_order(group_ids)
-        if not reader.current.semantics.is_classic:  # R1: rows in other log partitions answer nothing
-            n = reader.current.offsets_partitions
-            only["log_partition"] = sorted({partition_for(group_id, n) for group_id in group_ids})
+        homes = homes_of(group_ids, reader.current.offsets_partitions, reader.current.semantics)
+        if homes is not None:
+            only["log_partition"] = homes
     state, names = state_of(reader, only), reader.topic_names()
     answers = group_answers(state, names, are_named=group_ids is not None)
     if targets:
