@@ -22,8 +22,8 @@ from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from offsets_pipeline.questions.history.history_tables import PartitionHistory
     from offsets_pipeline.questions.history.log_history import Completeness, LogHistory
+    from offsets_pipeline.semantics.partition_state import PartitionState
     from offsets_pipeline.semantics.retention import Retention
 
 _BY = {
@@ -133,9 +133,9 @@ def group_timeline(
 
 def why(history: LogHistory, retention: Retention, group_id: str, topic: str, partition: int) -> WhyAnswer:
     """Return why the offset of a group in a topic partition is what it is. Raises as `group_timeline`."""
-    found, complete_since_ms, replays = _read(history, retention, group_id, repeats=True)
+    found, complete_since_ms, states = _read(history, retention, group_id, repeats=True)
     where = TopicPartition(topic, partition)
-    waits = any(each.is_pending(group_id, where) for each in replays)
+    waits = any(each.is_pending(group_id, where) for each in states)
     pending = "; a commit of an open transaction waits for its marker" if waits else ""
 
     def of_offset(view: str) -> list[_Row]:
@@ -168,7 +168,8 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
     committed["committed_at"] = committed_at
     by = "" if last["committed_by"] == UNKNOWN_MEMBER else f", probably by member {last['committed_by']}"
     text = f"committed {last['committed_offset']} at {committed_at}{by}"
-    is_back = any(each.answers(group_id, where) for each in replays)  # R14: the group came back, and its offset with it
+    # R14: the group came back, and its offset with it
+    is_back = any(each.group_with_offsets(group_id) and where in each.offsets_of(group_id) for each in states)
     if deletion is not None and _is_after(deletion, last) and not is_back:
         fields = _cause_fields(deletion) | committed
         return answer("deleted", f"{text}, {_deleted(deletion)}", record_offset=deletion["record_offset"], **fields)
@@ -186,18 +187,16 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
 
 def _read(
     history: LogHistory, retention: Retention, group_id: str, *, repeats: bool
-) -> tuple[dict[str, list[_Row]], int | None, list[PartitionHistory]]:
+) -> tuple[dict[str, list[_Row]], int | None, list[PartitionState]]:
     completeness: dict[tuple[int, int], Completeness] = {}
-    replays: list[PartitionHistory] = []
+    states: list[PartitionState] = []
     found: dict[str, list[_Row]] = {OFFSET_HISTORY.name: [], GROUP_HISTORY.name: [], DELETED_OFFSETS.name: []}
-    for tables in histories(
-        history, retention, [group_id], repeats=repeats, completeness=completeness, replays=replays
-    ):
+    for tables in histories(history, retention, [group_id], repeats=repeats, completeness=completeness, states=states):
         for name, rows in tables.items():
             found[name] += in_milliseconds(rows).to_pylist()
     since = [each.complete_since_ms for each in completeness.values()]
     complete_since_ms = max((each for each in since if each is not None), default=None)
-    return found, complete_since_ms, replays
+    return found, complete_since_ms, states
 
 
 def _commit_event(row: _Row) -> TimelineEvent:

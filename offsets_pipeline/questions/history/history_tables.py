@@ -35,6 +35,7 @@ from offsets_pipeline.store.log.ordered_log import OrderedLog
 
 if TYPE_CHECKING:
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.partition_state import PartitionState
     from offsets_pipeline.semantics.retention import Retention
     from offsets_pipeline.store.delta.schemas import Table
     from offsets_pipeline.store.store_snapshot import StoreSnapshot
@@ -97,13 +98,13 @@ def histories(
     partitions: Collection[int] | None = None,
     repeats: bool = False,
     completeness: dict[tuple[int, int], Completeness] | None = None,
-    replays: list[PartitionHistory] | None = None,
+    states: list[PartitionState] | None = None,
 ) -> Iterator[dict[str, pa.Table]]:
     """Yield rows of offset_history, group_history and deleted_offsets, some at a time, by the view's name.
 
     ``partitions``: these log partitions only. ``repeats``: include events that an earlier log incarnation has, too.
-    ``completeness`` gets an entry for each log incarnation and log partition that was read, ``replays`` those of the
-    newest incarnation.
+    ``completeness`` gets an entry for each log incarnation and log partition that was read, ``states`` the last state
+    of each log partition in the newest incarnation.
     """
     options = HistoryOptions.of(history, retention, group_ids)
     shown: dict[int, Shown] = defaultdict(set)
@@ -125,8 +126,8 @@ def histories(
             if group_ids is None and waiting_rows >= _PENDING_ROWS:
                 waiting_rows = 0
                 yield from (each.take() for each in replayed.values())
-        if replays is not None:
-            replays[:] = replayed.values()
+        if states is not None:
+            states[:] = [each.state for each in replayed.values()]
         for each in replayed.values():
             each.finish()
             yield each.take()
@@ -182,7 +183,10 @@ class HistoryOptions:
 
 
 class PartitionHistory:
-    """Replays a log partition in one incarnation of the log, and returns rows of the views."""
+    """Replays a log partition in one incarnation of the log, and returns rows of the views.
+
+    ``state`` is the state of the log partition after the rows so far.
+    """
 
     def __init__(
         self, options: HistoryOptions, log_partition: int, log_incarnation: int, shown: Shown | None = None
@@ -192,37 +196,29 @@ class PartitionHistory:
         self._causes = options.causes
         self._group_ids = options.group_ids
         self._evidence: list[pa.Table] = []
-        self._state = ObservedPartition(options, log_partition, log_incarnation)
+        self.state = ObservedPartition(options, log_partition, log_incarnation)
         self._shown = shown if len(options.offsets_partitions) > 1 else None
         self._begun: set[tuple[str, str]] = set()
 
     def add(self, rows: pa.Table) -> None:
         """Take the next rows, in record-offset order, with the columns of `log_history.COLUMNS`."""
-        self._state.lost_commits.look_for_gaps(rows)
-        rows = self._state.writes.numbered(rows)
+        self.state.lost_commits.look_for_gaps(rows)
+        rows = self.state.writes.numbered(rows)
         if self._group_ids is not None:
             self._evidence.append(rows.select(_EVIDENCE))
             rows = of_groups(rows, self._group_ids)
         if rows.num_rows:
-            self._state.observe(rows)
+            self.state.observe(rows)
 
     def finish(self) -> None:
         """No more rows come: decide about the last deletions."""
-        self._state.finish()
+        self.state.finish()
         if self._group_ids is not None:
             self._look_at_others()
 
-    def answers(self, group_id: str, where: TopicPartition) -> bool:
-        """Whether an offset of a group is answered after these rows (R14)."""
-        return self._state.group_with_offsets(group_id) is not None and where in self._state.offsets_of(group_id)
-
-    def is_pending(self, group_id: str, where: TopicPartition) -> bool:
-        """Whether an open transaction holds a commit for the offset after these rows (R17)."""
-        return self._state.is_pending(group_id, where)
-
     def take(self) -> dict[str, pa.Table]:
         """The rows of the views since the last call, by the view's name."""
-        state = self._state
+        state = self.state
         decided = [each for each in state.deletions if not each.undecided]
         deleted = [
             _deletion_row(each, where, each.deleted.get(where, each.removed_at), cause, each.offsets[where])
@@ -242,7 +238,7 @@ class PartitionHistory:
 
     def _look_at_others(self) -> None:
         """Replay the plain commits of the topics of deleted offsets, of all groups."""
-        waiting = sorted(self._state.deletions, key=lambda each: each.record_offset)
+        waiting = sorted(self.state.deletions, key=lambda each: each.record_offset)
         topics = {topic for deletion in waiting for topic in deletion.topics}
         holders = TopicHolders()
         for rows in self._evidence if waiting else ():
@@ -271,10 +267,10 @@ class PartitionHistory:
             begins = self._log_incarnation > 0 and (view.name, group_id) not in self._begun
             self._begun.add((view.name, group_id))
             row |= {
-                "log_partition": self._state.log_partition,
+                "log_partition": self.state.log_partition,
                 "log_incarnation": self._log_incarnation,
                 "begins_incarnation": begins,
-                "misplaced": self._state.is_misplaced(group_id),
+                "misplaced": self.state.is_misplaced(group_id),
             }
             known.append(row)
         return pa.Table.from_arrays(
