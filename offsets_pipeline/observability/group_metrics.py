@@ -197,23 +197,16 @@ def _of_lag(cluster: str, lags: Collection[GroupLag], rows: Collection[LagRow]) 
 
 
 def _of_partitions(cluster: str, rows: Collection[LagRow], committed: Committed) -> Values:
-    at = [(cluster, row.group, str(row.partition), row.topic) for row in rows]
-    in_time = sorted(rows, key=lambda row: row.as_of)
+    by_labels = {(cluster, row.group, str(row.partition), row.topic): row for row in rows}
+    # several groups have rows of a partition: the newest one counts, and one of them may lack a position
+    in_time = [((cluster, str(row.partition), row.topic), row) for row in sorted(rows, key=lambda row: row.as_of)]
+    ends = {at: row.log_end_offset for at, row in in_time if row.log_end_offset is not None}
+    starts = {at: row.log_start_offset for at, row in in_time if row.log_start_offset is not None}
+    offsets = {at: committed[row.group, row.topic, row.partition] for at, row in by_labels.items()}
     return {
-        "kafka_consumergroup_group_offset": dict(
-            zip(at, (committed[row.group, row.topic, row.partition] for row in rows), strict=True)
-        ),
-        "kafka_consumergroup_group_lag": dict(zip(at, (row.lag for row in rows), strict=True)),
-        "kafka_consumergroup_group_lag_seconds": dict(zip(at, (row.lag_seconds for row in rows), strict=True)),
-        # several groups have rows of a partition: the newest one counts, and one of them may lack a position
-        "kafka_partition_latest_offset": {
-            (cluster, str(row.partition), row.topic): row.log_end_offset
-            for row in in_time
-            if row.log_end_offset is not None
-        },
-        "kafka_partition_earliest_offset": {
-            (cluster, str(row.partition), row.topic): row.log_start_offset
-            for row in in_time
-            if row.log_start_offset is not None
-        },
+        "kafka_consumergroup_group_offset": offsets,
+        "kafka_consumergroup_group_lag": {at: row.lag for at, row in by_labels.items()},
+        "kafka_consumergroup_group_lag_seconds": {at: row.lag_seconds for at, row in by_labels.items()},
+        "kafka_partition_latest_offset": ends,
+        "kafka_partition_earliest_offset": starts,
     }
