@@ -23,7 +23,6 @@ from offsets_pipeline.questions.lag.lag_rows import StoreGroups
 from offsets_pipeline.questions.query.answer_time import HELD_BACK, MIRROR_BEHIND, NOT_FOLDED, AnswerTime, answer_time
 from offsets_pipeline.questions.query.group_listing import groups_with_lag, without_match
 from offsets_pipeline.questions.status import OPEN_TRANSACTION, Problem, StatusLimits, problems_of, worst_first
-from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 
 if TYPE_CHECKING:
     from offsets_pipeline.cli.section_questions import Check, Problems, Status, WriteReport
@@ -143,13 +142,11 @@ def collected(store: str, settings: Settings, coverage: ReportCoverage, at_ms: i
     warnings = warnings_of(of.time, store)
     if (text := not_read(reader, store, of.time, at_ms)) is not None:
         warnings.append(text)
-    retention = retention_of(reader, settings, coverage.retention_minutes)
     covered = ReportOptions(
         *(coverage.rows, coverage.hours, coverage.stale_hours, coverage.within_hours),
-        retention.retention_ms // MS_PER_MINUTE,
+        retention_of(reader, settings, coverage.retention_minutes),
         settings.lag.window_commits,
         coverage.groups,
-        retention,
     )
     warnings += [f"no group {each!r} in {store}" for each in without_match(coverage.groups, of.groups)]
     with LiveCluster(coverage.positions_from, settings) as live:

@@ -71,19 +71,17 @@ class ReportOptions:
 
     ``rows`` limits each table but that of groups, and the number of groups with a part. The charts cover at most
     ``hours``. A group is stale after ``stale_hours`` without a commit. Offsets that expire within ``expiry_hours`` are
-    shown, by a retention of ``retention_minutes``. The status of a partition is evaluated from its last
-    ``window_commits`` commits. ``groups`` are names and patterns of groups that come before the others. ``retention``
-    decides causes of deletions; None: as the store notes it.
+    shown, by ``retention``, which also decides causes of deletions. The status of a partition is evaluated from its
+    last ``window_commits`` commits. ``groups`` are names and patterns of groups that come before the others.
     """
 
     rows: int
     hours: int
     stale_hours: int
     expiry_hours: int
-    retention_minutes: int
+    retention: Retention
     window_commits: int = 10
     groups: Sequence[str] = ()
-    retention: Retention | None = None
 
 
 def reported_state(
@@ -238,10 +236,9 @@ def expiring_offsets(
 ) -> Expiring:
     """Return the offsets that expire soon if no record follows, by group and rule (R18-R20)."""
     within_ms = options.expiry_hours * MS_OF_HOUR
-    retention_ms = options.retention_minutes * MS_PER_MINUTE
     by_group: dict[tuple[str, Rule], list[int]] = defaultdict(list)
     for held in inputs:
-        for each in forecast(held, retention_ms, semantics).expiries:
+        for each in forecast(held, options.retention.retention_ms, semantics).expiries:
             if each.at_ms is not None and each.is_over(now_ms + within_ms):
                 by_group[each.group_id, each.rule].append(each.at_ms)
     found = [_expiring(group, rule, times) for (group, rule), times in by_group.items()]

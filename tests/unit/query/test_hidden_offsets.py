@@ -19,6 +19,7 @@ from offsets_pipeline.questions.query.state_reader import StateReader
 from offsets_pipeline.questions.report.collect import ReportOptions, collect_report, reported_state
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.retention import Retention
 from offsets_pipeline.store.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.store.delta.store_folder import create_tables
 from tests.figures import exposed
@@ -97,7 +98,7 @@ def test_report_has_the_last_commit_of_answered_offsets(store: str, *, is_past: 
 
 def report_of(store: str, *, is_past: bool) -> Report:
     reader = StateReader(store)
-    options = ReportOptions(rows=10, hours=1, stale_hours=0, expiry_hours=1, retention_minutes=10_080)
+    options = ReportOptions(rows=10, hours=1, stale_hours=0, expiry_hours=1, retention=Retention())
     of, inputs = reported_state(reader, 0, NOW_MS if is_past else None)
     return collect_report(of, inputs, store, options, SampledPositions(read_samples(table_of(store)), NOW_MS))
 

@@ -38,7 +38,7 @@ from offsets_pipeline.questions.report.collect import (
 from offsets_pipeline.questions.report.model import ExpiringGroup, GroupRow, StaleGroup, StaleGroups
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.semantics.retention import holdings_of
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Retention, holdings_of
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store.delta.properties import StoreProperties
 from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.log_row import LogRow
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
-OPTIONS = ReportOptions(rows=1_000, hours=1, stale_hours=1, expiry_hours=1, retention_minutes=1)
+OPTIONS = ReportOptions(rows=1_000, hours=1, stale_hours=1, expiry_hours=1, retention=Retention(MS_PER_MINUTE))
 
 
 def commits_of(log_partition: int, rows: list[LogRow]) -> Iterator[tuple[str, str, int]]:
@@ -162,7 +162,7 @@ def test_what_expires_soon_is_what_the_broker_expired(capture: Callable[[str], P
 
 
 def test_tables_are_limited_and_say_so(capture: Callable[[str], Path]) -> None:
-    options = ReportOptions(rows=3, hours=1, stale_hours=0, expiry_hours=1_000, retention_minutes=1)
+    options = ReportOptions(rows=3, hours=1, stale_hours=0, expiry_hours=1_000, retention=Retention(MS_PER_MINUTE))
     found = report_of(capture("4.2.0-classic"), oracle("4.2.0-classic")["wall_clock_ms"], options)
     for section in (found.stale, found.expiring):
         assert len(section.rows) == 3 < section.total
@@ -239,7 +239,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_simulated_day_has_the_lag_that_was_simulated(day: Path) -> None:
-    found = report_of(day, END_MS, replace(OPTIONS, hours=24, retention_minutes=10_080))
+    found = report_of(day, END_MS, replace(OPTIONS, hours=24, retention=Retention()))
     end = STEPS * PRODUCED
     assert {row.group: row.lag for row in found.groups.rows} == {
         "stopped": end // 2,
