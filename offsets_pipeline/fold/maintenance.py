@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.common.clock import MS_OF_HOUR, Clock
 from offsets_pipeline.common.config import Settings
-from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.fold.state.fold_progress import FoldProgress
 from offsets_pipeline.fold.state.publishing import compact_facts, drop_replaced, publish
 from offsets_pipeline.ingest.topic_positions.sample_table import remove_old_samples
@@ -54,7 +54,8 @@ def maintain_store(
 ) -> list[Upkeep]:
     """Compact and vacuum every table of the store; returns the upkeep of each.
 
-    A conflict of a compaction with another writer is no error. Only a cleaning of the log starts Spark jobs.
+    A conflict of a compaction with another writer is no error. Only a cleaning of the log starts Spark jobs. Files are
+    removed even if others cannot be written.
 
     Args:
         store: the store.
@@ -69,6 +70,7 @@ def maintain_store(
         CannotClean: the log cannot be cleaned.
         WriteConflict: other writers that rewrite the log committed first too often.
         NotAStore: the store has got another format.
+        StorageFailed: after the files of all tables are removed.
     """
     store.require_format()
     before: list[tuple[TableFolder, tuple[int, int]]] = []
@@ -77,29 +79,61 @@ def maintain_store(
             return []
         if each not in LATER_TABLES or store.table(each.name).exists():
             before.append((store.table(each.name), live(store.table(each.name))))
+    failures: list[StorageFailed] = []
+
+    def done_or_failed(step: Callable[[], bool]) -> bool:
+        try:
+            return step()
+        except StorageFailed as error:  # a full disk: removing files makes room
+            failures.append(error)
+            return False
+
     if publishes:  # if a stream does so at the same time, it or the next run does the rest
-        publish(store, clock)
-        progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
-        compact_facts(store, progress)
-        drop_replaced(store, progress)
+        done_or_failed(partial(_publish, store, clock))
     done = []
     for folder, live_before in before:
         if is_stopping():
             break
-        table, changed = folder.table, publishes
-        if table is LOG and cleans and settings.log.history_hours:
-            older_than_ms = settings.log.history_hours * MS_OF_HOUR
-            changed |= clean_log(store, settings, clock, older_than_ms=older_than_ms).removed > 0
-        elif table is TOPIC_OFFSETS:
-            changed |= _expire_samples(folder, clock, settings.lag.sample_retention_hours)
-        if table.name not in STATE:
-            rewrite = partial(rewritten, folder, settings.log.codec(COMPRESSION)) if table is LOG else None
-            changed |= compact(folder, rewrite, is_stopping) > 0
+        rewrites = partial(_rewrite, store, folder, clock, settings, is_stopping, cleans=cleans)
+        changed = done_or_failed(rewrites) or publishes
         after = live(folder) if changed else live_before  # else other writers alone made the difference
-        since_ms = None if dropped_since_ms is None else dropped_since_ms.setdefault(table.name, {})
+        since_ms = None if dropped_since_ms is None else dropped_since_ms.setdefault(folder.table.name, {})
         vacuumed = vacuum(folder, is_stopping, since_ms, clock.now_ms())
-        done.append(Upkeep(table.name, *live_before, *after, *vacuumed))
+        done.append(Upkeep(folder.table.name, *live_before, *after, *vacuumed))
+    if failures:
+        raise failures[0]
     return done
+
+
+def _publish(store: Store, clock: Clock) -> bool:
+    """Publish what is folded; returns True."""
+    publish(store, clock)
+    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
+    compact_facts(store, progress)
+    drop_replaced(store, progress)
+    return True
+
+
+def _rewrite(
+    store: Store,
+    folder: TableFolder,
+    clock: Clock,
+    settings: Settings,
+    is_stopping: Callable[[], bool],
+    *,
+    cleans: bool,
+) -> bool:
+    """Remove a table's old rows and compact it; returns whether anything changed."""
+    table, changed = folder.table, False
+    if table is LOG and cleans and settings.log.history_hours:
+        older_than_ms = settings.log.history_hours * MS_OF_HOUR
+        changed |= clean_log(store, settings, clock, older_than_ms=older_than_ms).removed > 0
+    elif table is TOPIC_OFFSETS:
+        changed |= _expire_samples(folder, clock, settings.lag.sample_retention_hours)
+    if table.name not in STATE:
+        rewrite = partial(rewritten, folder, settings.log.codec(COMPRESSION)) if table is LOG else None
+        changed |= compact(folder, rewrite, is_stopping) > 0
+    return changed
 
 
 def _expire_samples(folder: TableFolder, clock: Clock, retention_hours: int) -> bool:

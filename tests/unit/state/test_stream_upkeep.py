@@ -224,6 +224,26 @@ def test_a_cleaning_is_upkeep_if_it_removed_a_record(
     assert (log.files_before, log.files) == (1, 1 - removed)
 
 
+def test_on_a_full_disk_files_are_removed_although_none_can_be_written(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_batches(keeps_nothing(store), 12)
+    assert compact(store.table(LOG.name)) == 12
+    append_batches(store, 2)
+    rows = log_of(store.location)
+
+    def full(*_: object) -> None:
+        raise StorageFailed("no space left")
+
+    for writes in ("rewritten", "publish"):
+        monkeypatch.setattr(maintenance, writes, full)
+    assert stored_files(store) == 12 + 1 + 2
+    with pytest.raises(StorageFailed, match=r"^no space left$"):
+        maintain_store(store, SystemClock(), Settings())
+    assert stored_files(store) == 1 + 2
+    assert log_of(store.location) == rows
+
+
 def test_stop_ends_a_run_before_its_next_table_or_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     append_batches(keeps_nothing(store), 3)
     clock = SystemClock()
