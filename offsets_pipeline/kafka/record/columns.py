@@ -1,7 +1,6 @@
 """Batches as Arrow columns: the form in which all code above the wire format sees a segment's records."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -75,45 +74,35 @@ MESSAGE_HEADER = np.dtype(
 Headers = npt.NDArray[np.void]
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A batch that the columns lack, in whole or in part, although its checksum is good.
-
-    `index` is its position in the list of batches that the caller passed; `reason` says why.
-    """
-
-    index: int
-    reason: str
+#: Records of batches in SEGMENT_SCHEMA, and the batches that they lack, in whole or in part, although their checksums
+#: are good: by index in the list of batches that the caller passed, why.
+Columns = tuple[pa.RecordBatch, dict[int, str]]
 
 
-def legacy_columns(messages: Sequence[Sequence[LegacyRecord]]) -> tuple[pa.RecordBatch, list[LeftOut]]:
+def legacy_columns(messages: Sequence[Sequence[LegacyRecord]]) -> Columns:
     """Return messages of formats 0 and 1 in SEGMENT_SCHEMA, with the records that each wraps, and those left out."""
-    offset, timestamp = (
-        np.fromiter((record[field] for records in messages for record in records), np.int64) for field in (0, 1)
-    )
-    fits = _fits(timestamp)
-    left_out = []
-    if not fits.all():
-        wrapped = np.fromiter(map(len, messages), np.int64, len(messages))
-        left_out = _beyond_time(np.repeat(np.arange(len(messages)), wrapped), offset, timestamp, fits)
-    kept = [record for records in messages for record in records]
-    if left_out:
-        kept = [record for record, fit in zip(kept, fits.tolist(), strict=True) if fit]
-    count = len(kept)
+    records = [record for wrapped in messages for record in wrapped]
+    count = len(records)
+    offset, timestamp = (np.fromiter((record[field] for record in records), np.int64, count) for field in (0, 1))
     columns = [
-        pa.array(offset[fits]),
-        _timestamps(timestamp[fits]),
-        pa.array([record.key for record in kept], pa.binary()),
-        pa.array([record.value for record in kept], pa.binary()),
+        pa.array(offset),
+        _timestamps(timestamp),
+        pa.array([record.key for record in records], pa.binary()),
+        pa.array([record.value for record in records], pa.binary()),
         pa.nulls(count, pa.int64()),
         pa.nulls(count, pa.int16()),
         pa.array(np.zeros(count, dtype=np.bool_)),
         pa.nulls(count, pa.string()),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=SEGMENT_SCHEMA), left_out
+    rows = pa.RecordBatch.from_arrays(columns, schema=SEGMENT_SCHEMA)
+    fits = _fits(timestamp)
+    if fits.all():
+        return rows, {}
+    message = np.repeat(np.arange(len(messages)), [len(wrapped) for wrapped in messages])
+    return rows.filter(pa.array(fits)), _beyond_time(message, offset, timestamp, fits)
 
 
-def batch_columns(data: memoryview, positions: list[int]) -> Iterator[tuple[pa.RecordBatch, list[LeftOut]]]:
+def batch_columns(data: memoryview, positions: list[int]) -> Iterator[Columns]:
     """Yield the records of format-2 batches in SEGMENT_SCHEMA, and the batches and records left out.
 
     `positions` ascend; a whole batch starts at each. Leaves out batches that do not decode, and records that the
@@ -127,14 +116,14 @@ def batch_columns(data: memoryview, positions: list[int]) -> Iterator[tuple[pa.R
         yield _part_columns(part)
 
 
-def _part_columns(part: "_Part") -> tuple[pa.RecordBatch, list[LeftOut]]:
+def _part_columns(part: "_Part") -> Columns:
     places = locate_records(part.buffer, part.start, part.end, part.count)
     control_type = _control_types(part, places)
     places.bad[:] |= _out_of_order(part, places.offset_delta)
-    left_out = [
-        LeftOut(index, part.reason.get(index) or _reason(part, index))
+    left_out = {
+        index: part.reason.get(index) or _reason(part, index)
         for index in sorted({*np.flatnonzero(places.bad).tolist(), *part.reason})
-    ]
+    }
     good = np.repeat(~places.bad, part.count)
     offset = part.of_each_record("base_offset") + places.offset_delta
     # a delete horizon (bit 6) replaces the base timestamp, and the deltas are relative to it
@@ -147,10 +136,10 @@ def _part_columns(part: "_Part") -> tuple[pa.RecordBatch, list[LeftOut]]:
     fits = _fits(timestamp)
     if not fits.all():
         batch = np.repeat(np.arange(len(part.count)), part.count)
-        left_out += _beyond_time(batch[good], offset[good], timestamp[good], fits[good])
+        left_out |= _beyond_time(batch[good], offset[good], timestamp[good], fits[good])
         good &= fits
     columns = _assemble(part, places, (offset, timestamp, attributes), control_type, good)
-    return columns, [LeftOut(part.first + each.index, each.reason) for each in left_out]
+    return columns, {part.first + index: reason for index, reason in left_out.items()}
 
 
 def _fits(timestamp: Int64s) -> Bools:
@@ -158,19 +147,18 @@ def _fits(timestamp: Int64s) -> Bools:
     return fits
 
 
-def _beyond_time(batch: Int64s, offset: Int64s, timestamp: Int64s, fits: Bools) -> list[LeftOut]:
+def _beyond_time(batch: Int64s, offset: Int64s, timestamp: Int64s, fits: Bools) -> dict[int, str]:
     """Report the records whose timestamp does not fit, by batch. The batch keeps its other records."""
-    left_out = []
+    left_out = {}
     affected = np.unique(batch[~fits])
     starts, ends = (np.searchsorted(batch, affected, side).tolist() for side in ("left", "right"))
     for index, start, end in zip(affected.tolist(), starts, ends, strict=True):
         beyond = start + np.flatnonzero(~fits[start:end])
         named = ", ".join(map(str, offset[beyond[:_NAMED_RECORDS]].tolist()))
-        reason = (
+        left_out[index] = (
             f"{len(beyond)} of {end - start} records have a timestamp that the table cannot hold, as "
             f"{int(timestamp[beyond[0]])} ms: record offsets {named}{', ...' if len(beyond) > _NAMED_RECORDS else ''}"
         )
-        left_out.append(LeftOut(index, reason))
     return left_out
 
 

@@ -10,7 +10,7 @@ from mmap import mmap
 import pyarrow as pa
 
 from offsets_pipeline.kafka.record import batch as b
-from offsets_pipeline.kafka.record.columns import SEGMENT_SCHEMA, LeftOut, batch_columns, legacy_columns
+from offsets_pipeline.kafka.record.columns import SEGMENT_SCHEMA, batch_columns, legacy_columns
 from offsets_pipeline.kafka.record.scan import MAX_DAMAGE_BYTES, Damage, Run, Scanner
 
 __all__ = ["SEGMENT_SCHEMA", "Damage", "SegmentReader", "read_segment"]
@@ -63,14 +63,12 @@ class SegmentReader:
     def _records(self, run: Run) -> Iterator[pa.RecordBatch]:
         parts = [legacy_columns(run.messages)] if run.messages else batch_columns(self._data, run.positions)
         for columns, left_out in parts:
-            self.damage += [self._damage(run, each) for each in left_out]
+            self.damage += [self._damage(run.positions[index], reason) for index, reason in left_out.items()]
             yield columns
 
-    def _damage(self, run: Run, left_out: LeftOut) -> Damage:
-        position = run.positions[left_out.index]
+    def _damage(self, position: int, reason: str) -> Damage:
         length = b.LOG_OVERHEAD + b.length_of(self._data, position)
-        raw = bytes(self._data[position : position + min(length, MAX_DAMAGE_BYTES)])
-        return Damage(position, length, left_out.reason, raw)
+        return Damage(position, length, reason, bytes(self._data[position : position + min(length, MAX_DAMAGE_BYTES)]))
 
 
 def read_segment(
