@@ -33,15 +33,8 @@ if TYPE_CHECKING:
 
 #: A topic and a partition.
 Place = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """Id and address of a broker."""
-
-    node_id: int
-    host: str
-    port: int
+#: Host and port of a broker.
+Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +96,7 @@ def topic_metadata(topic: Message) -> TopicMetadata:
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 _MAX_BACKOFF_SECONDS = 1.0
 #: When an address failed, or its metadata did not help: it is tried after the others. For all clients of this process.
-_failed_at: dict[tuple[str, int], float] = {}
+_failed_at: dict[Address, float] = {}
 
 _Key = TypeVar("_Key", bound="Hashable")
 _Answer = TypeVar("_Answer")
@@ -124,8 +117,8 @@ class Cluster(Closing):
         self._lock = threading.RLock()
         self._connections: dict[int, Connection] = {}
         self._any: Connection | None = None
-        self._any_address: tuple[str, int] | None = None
-        self._brokers: dict[int, Broker] = {}
+        self._any_address: Address | None = None
+        self._brokers: dict[int, Address] = {}
         self._cluster_id: str | None = None
 
     def close(self) -> None:
@@ -146,8 +139,8 @@ class Cluster(Closing):
         self.brokers()
         return self._cluster_id
 
-    def brokers(self) -> dict[int, Broker]:
-        """The brokers that are up, by node id."""
+    def brokers(self) -> dict[int, Address]:
+        """The addresses of the brokers that are up, by node id."""
         if not self._brokers:
             self.retried(self.refresh)
         return dict(self._brokers)
@@ -315,10 +308,10 @@ class Cluster(Closing):
 
     def connect(self, node_id: int) -> Connection:
         """A new connection to a broker; the caller closes it. Raises BrokerUnreachable if there is no such broker."""
-        broker = self.brokers().get(node_id)
-        if broker is None:
+        address = self.brokers().get(node_id)
+        if address is None:
             raise unreachable(self.settings.at, f"the cluster has no broker {node_id} now")
-        return Connection(self.settings, broker.host, broker.port)
+        return Connection(self.settings, *address)
 
     def check(
         self,
@@ -361,7 +354,7 @@ class Cluster(Closing):
         self.check(answer.error_code or NO_ERROR, connection, "send its metadata")
         with self._lock:
             self._cluster_id = answer.cluster_id
-            self._brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in answer.brokers}
+            self._brokers = {each.node_id: (each.host, each.port) for each in answer.brokers}
         found: dict[str, TopicMetadata | OffsetsError | Retry] = {}
         for each in answer.topics:
             if each.error_code == NO_ERROR:
@@ -389,10 +382,9 @@ class Cluster(Closing):
                 _failed_at[self._any_address] = time.monotonic()
 
     def _bootstrapped(self) -> Connection:
-        known = [(each.host, each.port) for each in self._brokers.values()]
         failed: BrokerUnreachable | None = None
         deadline = time.monotonic() + self.settings.api_seconds
-        addresses = dict.fromkeys([*self.settings.bootstrap, *known])
+        addresses = dict.fromkeys([*self.settings.bootstrap, *self._brokers.values()])
         for address in sorted(addresses, key=lambda each: _failed_at.get(each, 0.0)):
             try:
                 found = Connection(self.settings, *address)

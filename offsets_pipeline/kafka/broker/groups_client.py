@@ -196,12 +196,9 @@ def coordinators_of_log(cluster: Cluster, offsets_topic: str) -> dict[int, str]:
 
     It is the leader of the log partition. Raises the errors of `Cluster`.
     """
-    brokers = cluster.brokers()
-    return {
-        at: f"{brokers[leader.node_id].host}:{brokers[leader.node_id].port} ({leader.node_id})"
-        for at, leader in cluster.topic(offsets_topic).partitions.items()
-        if leader.node_id in brokers
-    }
+    shown = {node_id: f"{host}:{port} ({node_id})" for node_id, (host, port) in cluster.brokers().items()}
+    leaders = cluster.topic(offsets_topic).partitions
+    return {at: shown[leader.node_id] for at, leader in leaders.items() if leader.node_id in shown}
 
 
 # --- committed offsets
@@ -317,14 +314,14 @@ def commit_offsets_of_groups(
 
     ``offsets``: group, (topic, partition), offset and metadata.
     """
-    failed: dict[tuple[str, Place], OffsetsError] = {}
     of_groups: dict[str, dict[Place, tuple[int, str]]] = defaultdict(dict)
     for group_id, place, offset, metadata in offsets:
         of_groups[group_id][place] = offset, metadata
-    for group_id, of_group in of_groups.items():
-        refused = refused_offsets(cluster, group_id, of_group)
-        failed |= {(group_id, place): error for place, error in refused.items()}
-    return failed
+    return {
+        (group_id, place): error
+        for group_id, of_group in of_groups.items()
+        for place, error in refused_offsets(cluster, group_id, of_group).items()
+    }
 
 
 def delete_group_offsets(cluster: Cluster, group_id: str, places: Collection[Place]) -> dict[Place, OffsetsError]:

@@ -27,7 +27,7 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.kafka.broker import cluster as cluster_module
 from offsets_pipeline.kafka.broker import connection as connection_module
-from offsets_pipeline.kafka.broker.cluster import Broker, Cluster, PartitionLeader, Retry
+from offsets_pipeline.kafka.broker.cluster import Cluster, PartitionLeader, Retry
 from offsets_pipeline.kafka.broker.cluster import TopicMetadata as Metadata
 from offsets_pipeline.kafka.broker.kafka_options import KafkaOptions
 from tests.unit.broker.fake_broker import TOPIC, VERSIONS, FakeBroker, fake_broker
@@ -137,7 +137,7 @@ def test_metadata_name_the_brokers_and_the_topics_with_their_leaders() -> None:
         assert cluster.connected().at == topic.brokers[1].address
         assert cluster.topics([]) == {}
         assert topic.brokers[1].count(METADATA) == 0
-        assert cluster.brokers() == {each: Broker(each, "127.0.0.1", topic.brokers[each].port) for each in (1, 2)}
+        assert cluster.brokers() == {each: ("127.0.0.1", topic.brokers[each].port) for each in (1, 2)}
         assert (cluster.cluster_id(), topic.brokers[1].count(METADATA)) == ("c", 1)
         known = Metadata(TOPIC, None, {0: PartitionLeader(None, 3), 2: PartitionLeader(2, 5)})
         assert cluster.topic(TOPIC) == known
