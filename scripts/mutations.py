@@ -1160,8 +1160,8 @@ MUTATIONS = [
         "DOOR",
         TABLES,
         "store/delta/data_file.py",
-        '            system.delete_file(f"{path}/{name}")',
-        "            pass",
+        "self._system.delete_file(self._path)",
+        "pass",
         DOOR,
     ),
     Mutation(

@@ -108,7 +108,7 @@ def test_a_command_that_writes_says_that_it_cannot(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("pyarrow.parquet.write_table", refuse)  # Arrow opens files without Python
+    monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_table", refuse)  # Arrow opens files without Python
     assert main(["commit", "--store", str(read_only), "--group", "g", "t:0=5"]) == 1
     said = capsys.readouterr().err
     assert "Permission denied" in said

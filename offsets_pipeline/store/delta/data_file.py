@@ -46,10 +46,9 @@ CLEANED = "offsets-cleaned"
 #: Delta application id of folds, in `fold_progress`: a version of the table `log` whose records are all folded.
 FOLDED = "offsets-folded"
 
-_STATISTICS = "delta.dataSkippingStatsColumns"
-_ORDERED = (pa.types.is_integer, pa.types.is_string, pa.types.is_timestamp)
 _READ_ROWS = 8_192
-_ROW_GROUP_ROWS = 50_000  # of the state: a query for one group then reads one or two row groups
+#: Rows of a row group of the state: a query for one group then reads one or two of them.
+ROW_GROUP_ROWS = 50_000
 #: Measured on the log: three fifths of the size of snappy, for a quarter more time to write (docs/adr/0007).
 COMPRESSION = "zstd"
 #: For a few rows: settings that make large files small take longer than the rows do.
@@ -116,63 +115,64 @@ class DataFile:
         return all(_between(only, self.lowest, self.highest).values())
 
 
-def new_file_name(compression: str) -> str:
-    """Return a unique file name; no two tasks or attempts get the same."""
-    return f"part-{uuid.uuid4()}.{compression}.parquet"
+class NewFile:
+    """A Parquet file of new rows in a table's folder, with a name that no other task or attempt has.
 
-
-def _bounded_columns(table: Table) -> list[str]:
-    """Return the columns that files of a table keep statistics of: numbers, texts and times without nulls."""
-    listed = table.properties.get(_STATISTICS)
-    names = None if listed is None else set(listed.split(","))
-    return [
-        column.name
-        for column in table.columns
-        if not column.nullable
-        and column.name not in table.partitioned_by
-        and (column.name in names if names is not None else any(is_of(column.type) for is_of in _ORDERED))
-    ]
-
-
-def written_file(
-    folder: str, table: Table, rows: pa.Table, partition: Mapping[str, str], compression: str, *, few_rows: bool
-) -> DataFile:
-    """Write rows to a new file in a table's folder; removes the file again if that fails and the storage lets it.
-
-    With ``few_rows`` the file takes the least time to write. Raises OSError, UnsupportedTable for a partition that is
-    no single folder.
+    ``options`` are those of `pyarrow.parquet.ParquetWriter`. Raises OSError, also in the methods; UnsupportedTable for
+    a partition that is no single folder.
     """
-    system, path = open_path(folder)
-    if any("/" in value for value in partition.values()):
-        raise UnsupportedTable(f"cannot write to {folder}: a value of a partition column has a /, as in a path")
-    place = "".join(f"{column}={value}/" for column, value in partition.items())
-    if place and isinstance(system, fs.LocalFileSystem):  # elsewhere folders come with their files
-        system.create_dir(f"{path}/{place}", recursive=True)
-    name = place + new_file_name(compression)
-    dictionary = [] if few_rows else _dictionary_columns(rows.schema)
-    size_of_group = None if few_rows else _ROW_GROUP_ROWS
-    try:
-        with system.open_output_stream(f"{path}/{name}") as sink:
-            pq.write_table(
-                rows, sink, size_of_group, compression=compression, store_schema=False, use_dictionary=dictionary
-            )
-            size = int(sink.tell())
-    except BaseException:
-        with suppress(OSError):  # VACUUM removes it
-            if system.get_file_info(f"{path}/{name}").type == fs.FileType.File:
-                system.delete_file(f"{path}/{name}")
-        raise
-    bounds = {each: pc.min_max(rows[each]) for each in _bounded_columns(table)} if rows.num_rows else {}
-    lowest, highest = (
-        {column: in_statistics(each[which]) for column, each in bounds.items()} for which in ("min", "max")
-    )
-    return DataFile(name, size, rows.num_rows, lowest, highest, dict(partition))
+
+    def __init__(
+        self, folder: str, table: Table, partition: Mapping[str, str], compression: str, options: Mapping[str, Any]
+    ) -> None:
+        if any("/" in value for value in partition.values()):
+            raise UnsupportedTable(f"cannot write to {folder}: a value of a partition column has a /, as in a path")
+        self._system, path = open_path(folder)
+        place = "".join(f"{column}={value}/" for column, value in partition.items())
+        if place and isinstance(self._system, fs.LocalFileSystem):  # elsewhere folders come with their files
+            self._system.create_dir(f"{path}/{place}", recursive=True)
+        self._name = f"{place}part-{uuid.uuid4()}.{compression}.parquet"
+        self._path = f"{path}/{self._name}"
+        self._partition = dict(partition)
+        self._options = {"compression": compression, "store_schema": False, **options}
+        self._bounded = table.bounded
+        self._rows, self._lowest, self._highest = 0, dict[str, Any](), dict[str, Any]()
+        self._sink = self._system.open_output_stream(self._path)
+        self._parquet: Any = None  # from the first rows on
+
+    def write(self, rows: pa.Table, row_group_rows: int | None = None) -> int:
+        """Add rows, in row groups of this size; returns the size of the file so far, in bytes."""
+        if self._parquet is None:
+            self._parquet = pq.ParquetWriter(self._sink, rows.schema, **self._options)
+        self._parquet.write_table(rows, row_group_rows)
+        self._rows += rows.num_rows
+        for name in self._bounded if rows.num_rows else ():
+            bounds = pc.min_max(rows[name])
+            lowest, highest = in_statistics(bounds["min"]), in_statistics(bounds["max"])
+            self._lowest[name] = min(lowest, self._lowest.get(name, lowest))
+            self._highest[name] = max(highest, self._highest.get(name, highest))
+        return int(self._sink.tell())
+
+    def close(self) -> DataFile:
+        """Finish the file, which has rows; returns it with its statistics."""
+        self._parquet.close()
+        size = int(self._sink.tell())
+        self._sink.close()
+        return DataFile(self._name, size, self._rows, self._lowest, self._highest, self._partition)
+
+    def discard(self) -> None:
+        """Remove the file after a failure; one that cannot be removed is left to a vacuum."""
+        for part in filter(None, (self._parquet, self._sink)):
+            with suppress(OSError, pa.ArrowException):  # an object store has the file only once it is closed
+                part.close()
+        with suppress(OSError):
+            self._system.delete_file(self._path)
 
 
-def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
-    """The columns to write with a dictionary: texts and bytes, which repeat. Numbers take more space and time with one.
+def dictionary_columns(schema: pa.Schema) -> list[str] | bool:
+    """Return the columns to write with a dictionary: texts and bytes, which repeat. True: all.
 
-    All columns if some are nested: those have few numbers.
+    Numbers take more space and time with one. All columns have one if some are nested: those have few numbers.
     """
     if any(pa.types.is_nested(each.type) for each in schema):
         return True

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -35,6 +36,9 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: Incarnation of a log that was never recreated or resynchronised (docs/adr/0014).
 LOG_INCARNATION = 0
+#: Property of a table: the columns that files keep statistics of, separated by commas.
+_STATISTICS = "delta.dataSkippingStatsColumns"
+_ORDERED = (pa.types.is_integer, pa.types.is_string, pa.types.is_timestamp)
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,19 @@ class Table:
     def names(self) -> list[str]:
         """The names of the columns, in order."""
         return [column.name for column in self.columns]
+
+    @cached_property
+    def bounded(self) -> list[str]:
+        """The columns that files keep statistics of: numbers, texts and times without nulls."""
+        listed = self.properties.get(_STATISTICS)
+        names = None if listed is None else set(listed.split(","))
+        return [
+            column.name
+            for column in self.columns
+            if not column.nullable
+            and column.name not in self.partitioned_by
+            and (column.name in names if names is not None else any(is_of(column.type) for is_of in _ORDERED))
+        ]
 
 
 #: Each batch of a stream leaves files and commits behind, which no reader needs for long.

@@ -29,7 +29,16 @@ from offsets_pipeline.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from offsets_pipeline.store.delta.data_file import ALL_ROWS, APPLICATION, COMPRESSION, DataFile, rows_with, written_file
+from offsets_pipeline.store.delta.data_file import (
+    ALL_ROWS,
+    APPLICATION,
+    COMPRESSION,
+    ROW_GROUP_ROWS,
+    DataFile,
+    NewFile,
+    dictionary_columns,
+    rows_with,
+)
 from offsets_pipeline.store.delta.filesystems import mapping_path
 from offsets_pipeline.store.delta.properties import require_format
 from offsets_pipeline.store.delta.protocol import (
@@ -260,12 +269,20 @@ class TableFolder:
     ) -> DataFile:
         """Write rows, without the partition columns, to a new file; returns what `commit` adds.
 
-        ``compression`` and ``few_rows`` are as for `written_file`.
+        ``compression``: Parquet's codec. With ``few_rows`` the file takes the least time to write.
 
-        Raises StorageFailed if the storage fails; then no file is left.
+        Raises StorageFailed if the storage fails; then no file is left, if the storage lets it be removed. Raises
+        UnsupportedTable as `NewFile`.
         """
+        dictionary = [] if few_rows else dictionary_columns(rows.schema)
         with writing(self.folder):
-            return written_file(self.folder, self.table, rows, partition, compression, few_rows=few_rows)
+            file = NewFile(self.folder, self.table, partition, compression, {"use_dictionary": dictionary})
+            try:
+                file.write(rows, None if few_rows else ROW_GROUP_ROWS)
+                return file.close()
+            except BaseException:
+                file.discard()
+                raise
 
     def commit(
         self,

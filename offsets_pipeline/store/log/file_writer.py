@@ -6,29 +6,24 @@ this module enforces them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from offsets_pipeline.common.arrow_values import conformed
 from offsets_pipeline.semantics.compaction import gathered
 from offsets_pipeline.semantics.log_row import in_log_order
-from offsets_pipeline.store.delta.data_file import COMPRESSION, DataFile, in_statistics, new_file_name
-from offsets_pipeline.store.delta.filesystems import open_path
+from offsets_pipeline.store.delta.data_file import COMPRESSION, DataFile, NewFile
 from offsets_pipeline.store.delta.s3_errors import writing
 from offsets_pipeline.store.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.store.log.log_scan import LogScan
 
 if TYPE_CHECKING:
-    from pyarrow import fs
-
     from offsets_pipeline.store.delta.table_folder import TableFolder
 
 _ROW_GROUP_BYTES = 128 * 1024 * 1024  # in memory: a million rows of a usual log
@@ -40,10 +35,15 @@ SORT_BYTES = 64 * 1024 * 1024
 _DICTIONARY_BYTES = 64 * 1024 * 1024
 _ASCENDING = {"record_offset": "DELTA_BINARY_PACKED", "record_timestamp": "DELTA_BINARY_PACKED"}
 _DISTINCT = {*_ASCENDING, "value"}  # values rarely repeat: a dictionary saves nothing
-_PLACE = ("log_partition", "record_offset")
-_BOUNDED = (*_PLACE, "log_incarnation", "appended_at")  # columns with statistics in the table's transaction log
+_PLACE = ["log_partition", "record_offset"]
 #: All columns of the table, as its files have them.
 SCHEMA = LOG.arrow_schema()
+_OPTIONS: Mapping[str, Any] = {
+    "use_dictionary": [name for name in SCHEMA.names if name not in _DISTINCT],
+    "dictionary_pagesize_limit": _DICTIONARY_BYTES,
+    "column_encoding": _ASCENDING,
+    "write_statistics": _PLACE,
+}
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class LogFileWriter:
 
     def __init__(self, place: LogFilePlace) -> None:
         self._place = place
-        self._system, self._folder = open_path(place.folder)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
-        self._file: _OpenFile | None = None
+        self._files: list[NewFile] = []
+        self._file: NewFile | None = None  # the one that is open
         self._written: list[DataFile] = []
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -103,13 +103,8 @@ class LogFileWriter:
 
     def discard(self) -> None:
         """Remove all files, after a failure. A file that cannot be removed is left to a vacuum."""
-        names = [each.name for each in self._written]
-        if self._file is not None:
-            self._file.abandon()
-            names.append(self._file.name)
-        for name in names:
-            with suppress(OSError):
-                self._system.delete_file(f"{self._folder}/{name}")
+        for file in self._files:
+            file.discard()
 
     def _end_row_group(self) -> None:
         if not self._waiting:
@@ -123,10 +118,14 @@ class LogFileWriter:
         }
         # a KeyError if the source lacks another column: it would be null in the log
         rows = rows.select([name for name in SCHEMA.names if name in rows.column_names or name not in constants])
+        lowest = {name: pc.min(rows[name]).as_py() for name in _PLACE}
+        if min(lowest.values()) < 0:
+            raise ValueError(f"a record has log partition {lowest}")
         with writing(self._place.folder):
             if self._file is None:
-                self._file = _OpenFile(self._system, self._folder, self._place.compression)
-            size_bytes = self._file.write(conformed(rows, SCHEMA, constants))
+                self._file = NewFile(self._place.folder, LOG, {}, self._place.compression, _OPTIONS)
+                self._files.append(self._file)
+            size_bytes = self._file.write(conformed(rows, SCHEMA, constants), rows.num_rows)
         if size_bytes > _FILE_BYTES:
             self._end_file()
 
@@ -135,56 +134,6 @@ class LogFileWriter:
             with writing(self._place.folder):
                 self._written.append(self._file.close())
             self._file = None
-
-
-class _OpenFile:
-    """An unfinished Parquet file."""
-
-    def __init__(self, system: fs.FileSystem, folder: str, compression: str) -> None:
-        self.name = new_file_name(compression)
-        self._sink = system.open_output_stream(f"{folder}/{self.name}")
-        self._parquet = pq.ParquetWriter(
-            self._sink,
-            SCHEMA,
-            compression=compression,
-            use_dictionary=[name for name in SCHEMA.names if name not in _DISTINCT],
-            dictionary_pagesize_limit=_DICTIONARY_BYTES,
-            column_encoding=_ASCENDING,
-            write_statistics=list(_PLACE),
-            store_schema=False,
-        )
-        self._rows = 0
-        self._bounds: list[dict[str, int | str]] = []
-
-    def write(self, rows: pa.Table) -> int:
-        """Add a row group; returns the size of the file so far, in bytes."""
-        bounds = [pc.min_max(rows[name]) for name in _BOUNDED]
-        self._bounds += [
-            {name: in_statistics(each[which]) for name, each in zip(_BOUNDED, bounds, strict=True)}
-            for which in ("min", "max")
-        ]
-        lowest = {name: bound["min"].as_py() for name, bound in zip(_PLACE, bounds, strict=False)}
-        if min(lowest.values()) < 0:
-            raise ValueError(f"a record has log partition {lowest}")
-        self._parquet.write_table(rows, row_group_size=rows.num_rows)
-        self._rows += rows.num_rows
-        return int(self._sink.tell())
-
-    def close(self) -> DataFile:
-        """Finish the file; returns it with its statistics."""
-        self._parquet.close()
-        size = int(self._sink.tell())
-        self._sink.close()
-        lowest, highest = (
-            {name: choose(each[name] for each in self._bounds) for name in _BOUNDED} for choose in (min, max)
-        )
-        return DataFile(self.name, size, self._rows, lowest, highest)
-
-    def abandon(self) -> None:
-        """End the file. An object store has it only then: later, a removal would come before it."""
-        for part in (self._parquet, self._sink):
-            with suppress(OSError, pa.ArrowException):
-                part.close()
 
 
 def rewritten(folder: TableFolder, compression: str, files: list[DataFile]) -> list[DataFile]:

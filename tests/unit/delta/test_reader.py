@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 
 from offsets_pipeline.common.clock import EPOCH
 from offsets_pipeline.errors import UnsupportedTable
-from offsets_pipeline.store.delta import data_file, reader
+from offsets_pipeline.store.delta import data_file, reader, table_folder
 from offsets_pipeline.store.delta.reader import UNREADABLE
 from offsets_pipeline.store.delta.schemas import LOG_PARTITIONS, TOPICS
 from offsets_pipeline.store.delta.snapshot import Snapshot
@@ -44,7 +44,7 @@ def test_rows_with_some_values_come_from_files_and_row_groups_that_may_have_them
 ) -> None:
     folder = TableFolder(str(place / TOPICS.name), TOPICS)
     folder.create()
-    monkeypatch.setattr(data_file, "_ROW_GROUP_ROWS", 2)
+    monkeypatch.setattr(table_folder, "ROW_GROUP_ROWS", 2)
     files = [folder.write_file(topics(*numbers)) for numbers in ((1, 2, 3, 4), (5, 6), (8, 9))]
     folder.commit(files, seen=folder.snapshot())
     snapshot = folder.snapshot()

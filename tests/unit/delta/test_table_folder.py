@@ -492,7 +492,7 @@ def test_a_full_disk_leaves_no_file_and_the_next_commit_goes_well(
         with pytest.raises(StorageFailed, match="No space left on device; nothing was committed; check its free space"):
             append(folder, 1)
     with monkeypatch.context() as patch:
-        patch.setattr("pyarrow.parquet.write_table", fails)
+        patch.setattr("pyarrow.parquet.ParquetWriter.write_table", fails)
         with pytest.raises(StorageFailed, match="No space left"):
             append(folder, 1)
     assert sorted(os.listdir(folder.folder)) == ["_delta_log"]  # noqa: PTH208
