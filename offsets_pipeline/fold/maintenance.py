@@ -6,7 +6,8 @@ coordinators may run meanwhile: a compaction changes no row, and a fold whose co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -80,22 +81,19 @@ def maintain_store(
         if each not in LATER_TABLES or store.table(each.name).exists():
             before.append((store.table(each.name), live(store.table(each.name))))
     failures: list[StorageFailed] = []
-
-    def done_or_failed(step: Callable[[], bool]) -> bool:
-        try:
-            return step()
-        except StorageFailed as error:  # a full disk: removing files makes room
-            failures.append(error)
-            return False
-
     if publishes:  # if a stream does so at the same time, it or the next run does the rest
-        done_or_failed(partial(_publish, store, clock))
+        with _noted(failures):
+            publish(store, clock)
+            progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
+            compact_facts(store, progress)
+            drop_replaced(store, progress)
     done = []
     for folder, live_before in before:
         if is_stopping():
             break
-        rewrites = partial(_rewrite, store, folder, clock, settings, is_stopping, cleans=cleans)
-        changed = done_or_failed(rewrites) or publishes
+        changed = publishes
+        with _noted(failures):
+            changed |= _rewrite(store, folder, clock, settings, is_stopping, cleans=cleans)
         after = live(folder) if changed else live_before  # else other writers alone made the difference
         since_ms = None if dropped_since_ms is None else dropped_since_ms.setdefault(folder.table.name, {})
         vacuumed = vacuum(folder, is_stopping, since_ms, clock.now_ms())
@@ -105,13 +103,13 @@ def maintain_store(
     return done
 
 
-def _publish(store: Store, clock: Clock) -> bool:
-    """Publish what is folded; returns True."""
-    publish(store, clock)
-    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
-    compact_facts(store, progress)
-    drop_replaced(store, progress)
-    return True
+@contextmanager
+def _noted(failures: list[StorageFailed]) -> Iterator[None]:
+    """Context manager: note what cannot be written, and go on, since removing files makes room on a full disk."""
+    try:
+        yield
+    except StorageFailed as error:
+        failures.append(error)
 
 
 def _rewrite(

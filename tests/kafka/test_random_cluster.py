@@ -163,7 +163,7 @@ def test_follow_answers_as_the_brokers_after_a_random_history(
             with following(workbench, store, cluster, quick, heard):
                 for _ in range(steps):
                     history.step()
-            history.commit()  # nobody reads meanwhile
+            history.commit()  # without `follow`
             history.move()
         history.end()
         with following(workbench, store, cluster, quick, heard):
